@@ -1,0 +1,23 @@
+"""charact: where the time and the memory of a deep-learning workload go, and how well the device is used."""
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from charact.store import Run, load_run
+    from charact.workload import Workload
+
+__all__ = ["Run", "Workload", "__version__", "load_run"]
+
+_HOMES = {"Run": "charact.store", "load_run": "charact.store", "Workload": "charact.workload"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `charact --help` needs neither pandas nor torch."""
+    if name == "__version__":
+        return version("charact")
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'charact' has no attribute '{name}'")

@@ -1,0 +1,1 @@
+"""One file a command: its docstring is its help, heavy imports happen inside."""

@@ -1,0 +1,5 @@
+"""What a user can cause, as one line with its remedy."""
+
+
+class UserError(Exception):
+    """A mistake the user can mend: shown as `error: ...` on one line, exit status 2, no traceback."""

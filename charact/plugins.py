@@ -1,0 +1,12 @@
+"""Finding the files that extend charact: a new file in a folder is all that a new thing needs."""
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+
+def modules_in(package_name: str) -> list[ModuleType]:
+    """Import every module directly inside a package, in alphabetical order; names that begin with `_` are left out."""
+    package = importlib.import_module(package_name)
+    names = sorted(info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_"))
+    return [importlib.import_module(f"{package_name}.{name}") for name in names]

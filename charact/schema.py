@@ -1,0 +1,114 @@
+"""The record's contract: its version, its words, and the columns of its tables.
+
+Tools outside charact read these files. Adding a nullable column keeps the version; anything else raises it, and
+`charact.store` then upgrades older records or refuses them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEMA_VERSION = 1
+
+PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
+"""Phases of an iteration, in order. They never overlap; with `other` they sum to the iteration's wall time."""
+
+MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "unknown")
+
+CASE_STATUSES = ("ok", "oom", "error", "interrupted")
+PASS_STATUSES = ("ok", "failed", "skipped")
+
+ColumnType = Literal["string", "int64", "float64"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name ends in its unit, its description says what a null means where nulls occur."""
+
+    name: str
+    type: ColumnType
+    description: str
+
+
+_CASE = Column("case", "string", "identifier of the case, as in run.json")
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "iterations": (
+        _CASE,
+        Column("iteration", "int64", "number of the timed iteration, from 0; warm-up is not recorded"),
+        Column("phase", "string", "one of schema.PHASES; the rows of an iteration sum to its wall time"),
+        Column("host_s", "float64", "time between the phase's marks on the host's clock, measured"),
+        Column("device_s", "float64", "time between the phase's CUDA events, measured; null on a CPU"),
+    ),
+    "operators": (
+        _CASE,
+        Column("phase", "string", "phase in which the operator ran"),
+        Column("operator", "string", "name as PyTorch gives it, e.g. aten::mkldnn_convolution"),
+        Column("operator_type", "string", "convolution, GEMM, normalization, ...; 'other' where no rule knows it"),
+        Column("layer", "string", "qualified name of the nn.Module; a backward operator's is that of its forward "
+                                  "operator; null outside of any module"),
+        Column("input_shapes", "string", "shapes of the tensor inputs as JSON, e.g. [[8,3,224,224],[64,3,7,7]]"),
+        Column("num_calls", "float64", "calls per iteration, mean over the pass"),
+        Column("self_host_s", "float64", "host time per iteration without nested operators, measured under the "
+                                         "profiler, which slows it"),
+        Column("device_s", "float64", "time of the kernels it launched itself, per iteration; null on a CPU"),
+        Column("flop", "float64", "floating-point operations per iteration, counted on fake tensors; null where not "
+                                  "counted; stands on the row that holds the time of its layer and operator type"),
+        Column("bytes", "float64", "bytes of inputs read and outputs written once per iteration, modelled on fake "
+                                   "tensors; placed like flop"),
+    ),
+    "kernels": (
+        _CASE,
+        Column("phase", "string", "phase in which the operator that launched it ran"),
+        Column("operator", "string", "operator that launched it; null where the trace does not tell"),
+        Column("kernel", "string", "name of the kernel, copy or fill as it ran on the device"),
+        Column("num_calls", "float64", "launches per iteration, mean over the pass"),
+        Column("device_s", "float64", "device time per iteration, measured"),
+        Column("grid", "string", "grid dimensions as JSON; null for copies and fills"),
+        Column("block", "string", "block dimensions as JSON; null for copies and fills"),
+        Column("registers", "int64", "registers per thread; null for copies and fills"),
+        Column("shared_memory_bytes", "int64", "shared memory per block; null for copies and fills"),
+        Column("occupancy_frac", "float64", "estimated achieved occupancy (from launch geometry, not a counter)"),
+    ),
+    "memory": (
+        _CASE,
+        Column("kind", "string", "'peak' (composition at the iteration's peak), 'phase_peak' (at each phase's peak) "
+                                 "or 'timeline'"),
+        Column("method", "string", "'measured' or 'predicted'"),
+        Column("phase", "string", "phase in which the moment lies"),
+        Column("time_s", "float64", "time since the iteration's start in the memory pass; null but for 'timeline'"),
+        Column("category", "string", "one of schema.MEMORY_CATEGORIES; the categories of a moment sum to its total"),
+        Column("bytes", "float64", "bytes held through PyTorch's allocator"),
+    ),
+    "flop": (
+        _CASE,
+        Column("phase", "string", "phase in which the operator was dispatched"),
+        Column("layer", "string", "qualified name of the nn.Module; null outside of any module"),
+        Column("operator", "string", "dispatched operator, e.g. aten::convolution"),
+        Column("operator_type", "string", "as in operators"),
+        Column("num_calls", "int64", "calls per iteration"),
+        Column("flop", "float64", "floating-point operations per iteration, counted on fake tensors (1 MAC = 2 FLOP); "
+                                  "null where PyTorch has no formula for the operator"),
+        Column("bytes", "float64", "bytes of inputs read and outputs written once, modelled"),
+    ),
+    "layers": (
+        _CASE,
+        Column("layer", "string", "qualified name of the nn.Module"),
+        Column("layer_type", "string", "class of the module"),
+        Column("num_parameters", "int64", "parameters it holds itself, without its children"),
+    ),
+    "counters": (
+        _CASE,
+        Column("phase", "string", "phase it belongs to; null where it covers the whole pass"),
+        Column("time_s", "float64", "time of the sample since the pass began; null for a value over the whole pass"),
+        Column("rank", "int64", "rank of the process"),
+        Column("device", "string", "device it was read from"),
+        Column("source", "string", "counter source, e.g. host"),
+        Column("counter", "string", "name, ending in its unit"),
+        Column("value", "float64", "value in the unit of its name"),
+    ),
+}
+
+
+def column_names(table: str) -> list[str]:
+    """Names of a table's columns, in order."""
+    return [column.name for column in TABLES[table]]

@@ -1,0 +1,279 @@
+"""The record on disk: a run directory that is whole or absent, written case by case and renamed into place.
+
+    <time>-<name>-<id>/run.json            manifest: what ran, on what machine, with which status
+    <time>-<name>-<id>/<table>.parquet     the tables of `charact.schema`
+    <time>-<name>-<id>/trace/<case>.pt.trace.json.gz
+
+While a run is going on its directory is hidden (`.partial-...`) and holds one part file a case and table, so that a
+killed run can still be read with `load_run(path, partial=True)`.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from charact.errors import UserError
+from charact.schema import SCHEMA_VERSION, TABLES, column_names
+
+PARTIAL_PREFIX = ".partial-"
+_ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+Rows = list[dict[str, Any]]
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """Arrow schema of a table; each field carries its description as metadata."""
+    return pa.schema([
+        pa.field(column.name, _ARROW_TYPES[column.type], metadata={"description": column.description})
+        for column in TABLES[table]
+    ])
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses while `path` is written into one line with its remedy.
+
+    Raises:
+        UserError: the disk is full, or the place is not writable.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise UserError(f"no space left while writing {path}: free some, or choose another place") from error
+        if isinstance(error, (PermissionError, FileExistsError, NotADirectoryError)) or error.errno == errno.EROFS:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"cannot write {path} ({reason}): choose another place") from error
+        raise
+
+
+def write_text(path: Path, text: str, *, force: bool = True) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        UserError: the file exists and `force` is false, or it cannot be written.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a directory: name a file")
+    if path.exists() and not force:
+        raise UserError(f"{path} exists: --force overwrites it")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with writing(path):
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+class RunWriter:
+    """Writes one run, hidden until `publish`.
+
+    Raises:
+        UserError: `out` is a file, is not writable, or the disk is full.
+    """
+
+    def __init__(self, out: Path, name: str, manifest: dict[str, Any]) -> None:
+        safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
+        self.run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
+        self.final = out / self.run_id
+        self.directory = out / f"{PARTIAL_PREFIX}{self.run_id}"
+        self.manifest: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION, "run_id": self.run_id, "name": name, "status": "running",
+            **manifest, "cases": [],
+        }
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file: choose a directory with --out")
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir()
+            (self.directory / "parts").mkdir()
+        self._write_manifest()
+
+    def trace_path(self, case: str) -> Path:
+        """Where the raw trace of a case goes."""
+        folder = self.directory / "trace"
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        return folder / f"{case}.pt.trace.json.gz"
+
+    def add_case(self, case: dict[str, Any], tables: dict[str, Rows]) -> None:
+        """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table."""
+        number = len(self.manifest["cases"])
+        for table, rows in tables.items():
+            if rows:
+                filled = [{"case": case["case"], **row} for row in rows]
+                self._write_table(self.directory / "parts" / f"{table}-{number:04d}.parquet", table,
+                                  pa.Table.from_pylist(filled, schema=arrow_schema(table)))
+        self.manifest["cases"].append(case)
+        self._write_manifest()
+
+    def close(self, status: str) -> Path:
+        """Merge the cases into the tables and write the final manifest; the directory stays hidden."""
+        for table in TABLES:
+            parts = _read_parts(self.directory, table)
+            if parts is not None:
+                self._write_table(self.directory / f"{table}.parquet", table, parts)
+        shutil.rmtree(self.directory / "parts")
+        self.manifest |= {"status": status, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        self._write_manifest()
+        return self.directory
+
+    def publish(self) -> Path:
+        """Rename the directory into place; returns where it is."""
+        with writing(self.final):
+            self.directory.rename(self.final)
+        return self.final
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _write_manifest(self) -> None:
+        write_text(self.directory / "run.json", json.dumps(self.manifest, indent=1, allow_nan=False) + "\n")
+
+    def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
+        with writing(path):
+            pq.write_table(rows.cast(arrow_schema(table)), path, compression="zstd")
+
+
+def _read_parts(directory: Path, table: str) -> pa.Table | None:
+    paths = sorted((directory / "parts").glob(f"{table}-*.parquet"))
+    return pa.concat_tables([pq.read_table(path) for path in paths]) if paths else None
+
+
+@dataclass
+class Run:
+    """A record that was read: the manifest, and the tables as DataFrames."""
+
+    path: Path
+    manifest: dict[str, Any]
+    partial: bool = False
+    _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    @property
+    def run_id(self) -> str:
+        """Identifier of the run: the name that its directory was given."""
+        return str(self.manifest["run_id"])
+
+    @cached_property
+    def cases(self) -> pd.DataFrame:
+        """One row a case: its coordinates, status and reason; what the passes say stays in the manifest."""
+        return pd.DataFrame([
+            {key: value for key, value in case.items() if not isinstance(value, (dict, list))}
+            for case in self.manifest["cases"]
+        ])
+
+    def passes(self, case: str) -> dict[str, Any]:
+        """What each pass over a case recorded about itself, by pass: status, reason, its own facts."""
+        for entry in self.manifest["cases"]:
+            if entry["case"] == case:
+                return dict(entry.get("passes", {}))
+        raise KeyError(case)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of `schema.TABLES`; with no rows, but all columns, where the run has none.
+
+        Raises:
+            UserError: the file is corrupt or lacks a column.
+        """
+        if name not in self._tables:
+            self._tables[name] = self._read(name)
+        return self._tables[name]
+
+    def _read(self, name: str) -> pd.DataFrame:
+        path = self.path / f"{name}.parquet"
+        try:
+            if self.partial:
+                rows = _read_parts(self.path, name)
+            else:
+                rows = pq.ParquetFile(path).read() if path.exists() else None
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path} is corrupt: {str(error).splitlines()[0]}") from error
+        if rows is None:
+            rows = arrow_schema(name).empty_table()
+        missing = [column for column in column_names(name) if column not in rows.column_names]
+        if missing:
+            raise UserError(f"{path} is not a record's table: it has no column '{missing[0]}'")
+        frame: pd.DataFrame = rows.to_pandas()
+        return frame
+
+    @property
+    def iterations(self) -> pd.DataFrame:
+        """Table `iterations`."""
+        return self.table("iterations")
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """Table `operators`."""
+        return self.table("operators")
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """Table `kernels`."""
+        return self.table("kernels")
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """Table `memory`."""
+        return self.table("memory")
+
+    @property
+    def flop(self) -> pd.DataFrame:
+        """Table `flop`."""
+        return self.table("flop")
+
+    @property
+    def layers(self) -> pd.DataFrame:
+        """Table `layers`."""
+        return self.table("layers")
+
+    @property
+    def counters(self) -> pd.DataFrame:
+        """Table `counters`."""
+        return self.table("counters")
+
+
+def load_run(path: str | Path, *, partial: bool = False) -> Run:
+    """Read a run directory.
+
+    Args:
+        path: the directory that holds `run.json`.
+        partial: read what a killed run had flushed (its directory is hidden, `.partial-...`).
+
+    Raises:
+        UserError: there is no record, it is corrupt, unfinished (and `partial` is false), or of a newer schema.
+    """
+    path = Path(path)
+    manifest_path = path / "run.json"
+    if not manifest_path.is_file():
+        raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
+    try:
+        manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
+        version = int(manifest["schema_version"])
+        unfinished = manifest["status"] == "running"
+        names = [case["case"] for case in manifest["cases"]]
+        assert len(set(names)) == len(names)
+    except (OSError, ValueError, TypeError, KeyError, AssertionError) as error:
+        raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error})") from error
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path} was written with schema {version}, this charact reads up to {SCHEMA_VERSION}: "
+                        "upgrade charact")
+    if unfinished and not partial:
+        raise UserError(f"{path} was not finished: --partial reads what it holds")
+    return Run(path=path, manifest=manifest, partial=unfinished)

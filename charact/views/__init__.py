@@ -1,0 +1,1 @@
+"""What a person looks at: terminal, HTML, TensorBoard, exports. Views sort, scale units and format."""

@@ -1,0 +1,171 @@
+"""What a workload is: a model with its data, loss and optimizer. The loop, phases and devices belong to the runner."""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from charact.errors import UserError
+from charact.plugins import modules_in
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import Dataset
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """Which data a case is fed: a dataset's name, where its files are, and the seed of what is made up."""
+
+    name: str = "synthetic"
+    directory: Path | None = None
+    split: Literal["train", "test"] = "train"
+    seed: int = 0
+
+
+@dataclass(kw_only=True)
+class Workload(ABC):
+    """A model with its data, loss and optimizer: facts as fields, and five answers as methods.
+
+    A file in `workloads/` (or a module named by an entry point of the group `charact.workloads`) holds its workloads
+    in a list named `WORKLOADS`. Each case runs on a copy of its own (`prepare`), so a workload may keep state between
+    iterations in its attributes.
+    """
+
+    name: str
+    source: str
+    """The publication that the model is taken from."""
+    input_kind: Literal["image", "sequence"]
+    default_batch_size: int
+    aliases: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ("default",)
+    """Forms of the model that `--variant` chooses among; the first is the default."""
+    variant: str = ""
+    datasets: tuple[str, ...] = ("synthetic",)
+    """Names of the datasets it can be fed."""
+
+    def prepare(self, variant: str | None = None) -> Self:
+        """Copy for one case, in the variant asked for.
+
+        Raises:
+            UserError: the workload has no such variant.
+        """
+        chosen = variant or self.variants[0]
+        if chosen not in self.variants:
+            raise UserError(f"{self.name} has no variant '{chosen}': choose from {', '.join(self.variants)}")
+        return replace(self, variant=chosen)
+
+    @property
+    @abstractmethod
+    def default_input_size(self) -> int:
+        """Side length in pixels or sequence length that the variant was published with."""
+
+    @property
+    @abstractmethod
+    def smallest_input_size(self) -> int:
+        """Smallest input size that the variant's layers allow."""
+
+    @abstractmethod
+    def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
+        """Samples at an input size. For images each is (float32 (3, size, size), int64 label)."""
+
+    @abstractmethod
+    def model(self, dataset: "Dataset[Any]") -> "nn.Module":
+        """Model on the CPU in float32, with random weights; the dataset tells the number of classes or words."""
+
+    @abstractmethod
+    def forward(self, model: "nn.Module", batch: Any) -> Any:
+        """Outputs of the model for a batch that is on the model's device."""
+
+    @abstractmethod
+    def loss(self, outputs: Any, batch: Any) -> "Tensor":
+        """Scalar loss of the outputs."""
+
+    @abstractmethod
+    def optimizer(self, model: "nn.Module") -> "Optimizer":
+        """Optimizer with the published settings."""
+
+
+@dataclass(kw_only=True)
+class ImageClassification(Workload):
+    """What image classifiers share: labelled square pictures, cross-entropy, SGD with momentum.
+
+    Source: learning rate .1, momentum .9, weight decay 5e-4 is the CIFAR-10 recipe of kuangliu/pytorch-cifar; an
+    optimizer's cost does not depend on these values.
+    """
+
+    input_kind: Literal["image", "sequence"] = "image"
+    datasets: tuple[str, ...] = ("synthetic", "cifar10", "mnist", "fashion_mnist", "kmnist")
+    variants: tuple[str, ...] = ("imagenet", "cifar")
+
+    @property
+    def default_input_size(self) -> int:
+        """Side length in pixels of the variant's published data set."""
+        return 32 if self.variant == "cifar" else 224
+
+    @property
+    def num_synthetic_classes(self) -> int:
+        """Number of classes where the data are made up: that of the variant's published data set."""
+        return 10 if self.variant == "cifar" else 1000
+
+    def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
+        """Labelled pictures of 3 channels, (float32 (3, size, size), int64)."""
+        from charact.data import image_dataset
+
+        return image_dataset(request, input_size=input_size, num_synthetic_classes=self.num_synthetic_classes)
+
+    def forward(self, model: "nn.Module", batch: Any) -> Any:
+        """Logits, (batch, classes)."""
+        return model(batch[0])
+
+    def loss(self, outputs: Any, batch: Any) -> "Tensor":
+        """Cross-entropy of the logits against the labels."""
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs, batch[1])
+
+    def optimizer(self, model: "nn.Module") -> "Optimizer":
+        """SGD with momentum over all parameters."""
+        import torch
+
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+
+
+def all_workloads() -> dict[str, Workload]:
+    """Every workload by name: those in `workloads/`, then those of installed entry points, which must not repeat one.
+
+    Raises:
+        UserError: an entry point does not hold a list `WORKLOADS`, or repeats a name.
+    """
+    modules = [(f"workloads/{module.__name__.rpartition('.')[2]}.py", module)
+               for module in modules_in("charact.workloads")]
+    modules += [(f"entry point {point.value}", point.load()) for point in entry_points(group="charact.workloads")]
+    found: dict[str, Workload] = {}
+    for origin, module in modules:
+        workloads: Sequence[Workload] | None = getattr(module, "WORKLOADS", None)
+        if workloads is None:
+            raise UserError(f"{origin} holds no list named WORKLOADS: add one, or remove the file")
+        for workload in workloads:
+            if workload.name in found:
+                raise UserError(f"{origin} repeats the workload {workload.name}: rename it")
+            found[workload.name] = workload
+    return found
+
+
+def find_workload(name: str) -> Workload:
+    """Workload of a name or alias.
+
+    Raises:
+        UserError: there is none; the nearest names are suggested.
+    """
+    workloads = all_workloads()
+    by_name = workloads | {alias: workload for workload in workloads.values() for alias in workload.aliases}
+    if name in by_name:
+        return by_name[name]
+    near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`charact list` shows them all"
+    raise UserError(f"unknown workload '{name}': {hint}")
