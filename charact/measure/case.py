@@ -1,0 +1,62 @@
+"""A case: one point of a sweep, and what is checked of it before anything is written."""
+
+from dataclasses import dataclass
+
+import torch
+
+from charact.errors import UserError
+from charact.workload import DataRequest, Workload
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Name -> dtype of autocast; None runs without autocast."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of a sweep: workload × input size × batch size × mode × precision × device."""
+
+    workload: Workload
+    input_size: int
+    batch_size: int
+    mode: str
+    precision: str
+    device: torch.device
+    data: DataRequest
+    num_workers: int = 0
+    channels_last: bool = False
+
+    @property
+    def id(self) -> str:
+        """Readable and stable identifier, e.g. `resnet50-224-b8-train-fp32-cpu`."""
+        workload = self.workload
+        default = workload.variant == workload.variants[0]
+        name = workload.name if default else f"{workload.name}.{workload.variant}"
+        device = str(self.device).replace(":", "")
+        return f"{name}-{self.input_size}-b{self.batch_size}-{self.mode}-{self.precision}-{device}"
+
+    @property
+    def training(self) -> bool:
+        """Whether the case trains; else it infers."""
+        return self.mode == "train"
+
+    def check(self) -> None:
+        """Refuse what cannot run, before anything is written.
+
+        Raises:
+            UserError: the input is too small for the network, or the precision or data do not fit.
+        """
+        smallest = self.workload.smallest_input_size
+        if self.input_size < smallest:
+            raise UserError(f"input size {self.input_size} is too small for {self.workload.name} "
+                            f"(needs at least {smallest})")
+        if self.precision == "fp16" and self.device.type == "cpu":
+            raise UserError("fp16 is not measured on a CPU: PyTorch computes most of its operators there by way of "
+                            "fp32; use --precision bf16 or a CUDA device")
+        if self.data.name not in self.workload.datasets:
+            raise UserError(f"{self.workload.name} cannot be fed '{self.data.name}': choose --data from "
+                            f"{', '.join(self.workload.datasets)}")
+        dataset = self.workload.dataset(self.input_size, self.data)
+        num_samples = len(dataset)  # type: ignore[arg-type]
+        if num_samples < self.batch_size:
+            raise UserError(f"batch size {self.batch_size} is larger than the {num_samples} samples of "
+                            f"{self.data.name}: choose a smaller --batch-sizes")

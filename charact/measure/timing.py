@@ -1,0 +1,123 @@
+"""The timing pass: iterations with nothing but phase marks. All reported times come from here."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from charact.measure.counters import CounterSource
+from charact.measure.loop import Loop
+from charact.measure.phases import phases_for
+from charact.stats import median_interval
+
+MIN_ITERATIONS = 6  # fewer give no 95 % interval of the median
+STABLE_ITERATIONS = 3
+STABLE_FRAC = 0.1
+MAX_WARMUP_ITERATIONS = 10
+WARMUP_TIME_FRAC = 0.4  # of the time limit
+
+Durations = dict[str, tuple[float, float | None]]
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When a case has been measured enough: at the precision asked for, or at a limit."""
+
+    precision_target_frac: float = 0.02
+    max_iterations: int = 100
+    max_seconds: float = 15.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What the timing pass found: rows of the tables `iterations` and `counters`, wall times, and how it went."""
+
+    rows: list[dict[str, Any]]
+    counter_rows: list[dict[str, Any]]
+    wall_s: list[float]
+    facts: dict[str, Any]
+
+
+def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None],
+                sources: Sequence[CounterSource] = ()) -> Timing:
+    """Warm up until iterations are alike, then measure until the rule is met.
+
+    The wall time that the rule watches is the device's on CUDA and the host's on a CPU. At least 6 iterations are
+    measured, whatever the limits, unless `max_iterations` is smaller.
+
+    *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
+
+    Args:
+        loop: the case.
+        rule: when to stop.
+        on_iteration: told (iterations so far, median seconds) between iterations, outside of what is measured.
+        sources: counters that are read when the measured iterations begin and end; they cost nothing in between.
+    """
+    begun = time.perf_counter()
+    warmup_ended_by, num_warmup = _warm_up(loop, rule)
+    for source in sources:
+        source.start()
+    phases = phases_for(loop.case.device)
+    measured: list[Durations] = []
+    wall_s: list[float] = []
+    num_started = 0
+    while (ended_by := _ended_by(wall_s, num_started, rule, time.perf_counter() - begun)) is None:
+        with phases:
+            loop.iteration(phases)
+        num_started += 1
+        measured += phases.take()
+        wall_s += [_wall_s(durations) for durations in measured[len(wall_s):]]
+        if wall_s:
+            on_iteration(len(wall_s), median(wall_s))
+    measured += phases.take(wait=True)
+    counter_rows = [row for source in sources for row in source.stop()]
+    wall_s += [_wall_s(durations) for durations in measured[len(wall_s):]]
+    rows = [
+        {"iteration": i, "phase": phase, "host_s": host_s, "device_s": device_s}
+        for i, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()
+    ]
+    return Timing(rows, counter_rows, wall_s, {
+        "num_warmup_iterations": num_warmup, "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
+        "ended_by": ended_by, "precision_target_frac": rule.precision_target_frac, "interval_frac": _spread(wall_s),
+    })
+
+
+def _warm_up(loop: Loop, rule: StopRule) -> tuple[str, int]:
+    """Iterate until the last few are alike; returns what ended it and the number of iterations."""
+    phases = phases_for(loop.case.device)
+    begun = time.perf_counter()
+    wall_s: list[float] = []
+    while len(wall_s) < MAX_WARMUP_ITERATIONS:
+        with phases:
+            loop.iteration(phases)
+        wall_s += [_wall_s(durations) for durations in phases.take(wait=True)]
+        last = wall_s[-STABLE_ITERATIONS:]
+        if len(wall_s) > STABLE_ITERATIONS and max(last) <= (1 + STABLE_FRAC) * min(last):
+            return "stable", len(wall_s)
+        if len(wall_s) >= 2 and time.perf_counter() - begun > WARMUP_TIME_FRAC * rule.max_seconds:
+            return "max_seconds", len(wall_s)
+    return "max_iterations", len(wall_s)
+
+
+def _ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: float) -> str | None:
+    """Which part of the rule is met; None to go on."""
+    if num_started >= rule.max_iterations:
+        return "max_iterations"
+    if len(wall_s) < MIN_ITERATIONS:
+        return None
+    spread = _spread(wall_s)
+    if spread is not None and spread <= rule.precision_target_frac:
+        return "precision"
+    return "max_seconds" if spent_s >= rule.max_seconds else None
+
+
+def _spread(wall_s: list[float]) -> float | None:
+    """Half the width of the median's 95 % interval as a share of the median; null below 6 iterations."""
+    interval = median_interval(wall_s)
+    return None if interval is None else (interval[1] - interval[0]) / 2 / median(wall_s)
+
+
+def _wall_s(durations: Durations) -> float:
+    """Wall time of an iteration: the device's where it has one, else the host's."""
+    return sum(host_s if device_s is None else device_s for host_s, device_s in durations.values())
