@@ -1,0 +1,82 @@
+"""Kernels of a trace: what ran on the device, launched by which operator in which phase.
+
+Kineto writes a kernel's launch geometry only into the exported trace, where `External id` ties it to the operator.
+"""
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from typing import Any
+
+from charact.measure.marks import PHASE_PREFIX
+
+_DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
+_OPERATOR_CATEGORIES = {"cpu_op"}
+
+
+def device_ns_by_operator(trace: dict[str, Any]) -> dict[int, int]:
+    """Device time in nanoseconds by external id: the correlation id of the operator that launched it."""
+    total: dict[int, int] = defaultdict(int)
+    for event in _device_events(trace):
+        external_id = event["args"].get("External id")
+        if external_id is not None:
+            total[int(external_id)] += round(event["dur"] * 1000)
+    return dict(total)
+
+
+def kernel_rows(trace: dict[str, Any], num_iterations: int) -> list[dict[str, Any]]:
+    """Rows of the table `kernels`, per iteration.
+
+    *Error*: occupancy is Kineto's estimate from the launch geometry: blind to tails and to threads that end early.
+
+    Args:
+        trace: a trace of `torch.profiler`, parsed from JSON.
+        num_iterations: number of iterations that it covers.
+    """
+    operators = {int(event["args"]["External id"]): event for event in trace["traceEvents"]
+                 if event.get("cat") in _OPERATOR_CATEGORIES and "External id" in event.get("args", {})}
+    phase_at = _PhaseFinder(trace)
+    totals: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0.0])
+    for event in _device_events(trace):
+        args = event["args"]
+        launcher = operators.get(int(args.get("External id", -1)))
+        occupancy = args.get("est. achieved occupancy %")
+        total = totals[
+            phase_at(launcher["ts"]) if launcher else None, launcher["name"] if launcher else None, event["name"],
+            _json(args.get("grid")), _json(args.get("block")), args.get("registers per thread"),
+            args.get("shared memory"), None if occupancy is None else occupancy / 100,
+        ]
+        total[0] += 1
+        total[1] += event["dur"] / 1e6
+    return [
+        {"phase": phase, "operator": operator, "kernel": kernel, "num_calls": num_calls / num_iterations,
+         "device_s": seconds / num_iterations, "grid": grid, "block": block, "registers": registers,
+         "shared_memory_bytes": shared, "occupancy_frac": occupancy}
+        for (phase, operator, kernel, grid, block, registers, shared, occupancy), (num_calls, seconds)
+        in totals.items()
+    ]
+
+
+class _PhaseFinder:
+    """Phase of a moment, from charact's marks in the trace; None outside of them."""
+
+    def __init__(self, trace: dict[str, Any]) -> None:
+        self._phases = sorted(
+            (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(PHASE_PREFIX))
+            for event in trace["traceEvents"]
+            if event.get("cat") == "user_annotation" and event["name"].startswith(PHASE_PREFIX)
+        )
+
+    def __call__(self, time_us: float) -> str | None:
+        index = bisect_right(self._phases, time_us, key=lambda phase: phase[0]) - 1
+        if index >= 0 and time_us < self._phases[index][1]:
+            return self._phases[index][2]
+        return None
+
+
+def _device_events(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    return [event for event in trace["traceEvents"] if event.get("cat") in _DEVICE_CATEGORIES]
+
+
+def _json(dimensions: list[int] | None) -> str | None:
+    return None if dimensions is None else json.dumps(dimensions, separators=(",", ":"))

@@ -1,0 +1,74 @@
+"""Operator types: which kind of work an operator does, told from its name.
+
+A new type or rule is one row. Names are compared in lower case without underscores, so that one rule knows
+`aten::native_batch_norm`, `NativeBatchNormBackward0` and `aten::cudnn_batch_norm_backward`.
+"""
+
+import re
+from functools import cache
+
+_RULES: tuple[tuple[str, str, str], ...] = (
+    # type, what it is, pattern; the first that matches decides
+    ("communication", "collectives and point-to-point between ranks", r"c10d|nccl|gloo|allreduce|allgather"),
+    ("optimizer", "multi-tensor and fused parameter updates", r"^foreach|^fused(adam|sgd|adagrad)"),
+    ("attention", "scaled dot-product attention", r"scaleddotproduct|flashattention|efficientattention|multiheadatt"),
+    ("recurrent", "RNN, LSTM and GRU cells and layers", r"lstm|gru|rnn"),
+    ("loss", "loss functions", r"nllloss|crossentropy|mseloss|l1loss|kldiv|huberloss|marginloss|ctcloss"),
+    ("embedding", "table look-ups", r"embedding"),
+    ("convolution", "convolutions and their gradients", r"conv(olution|\d|transpose|depthwise|tbc)|slowconv|thnnconv"),
+    ("GEMM", "matrix products", r"^(t?addmm|mm|bmm|baddbmm|addbmm|matmul|linear|mkldnnlinear|einsum|dot|vdot|mv|addmv|"
+                                r"outer|addr|bilinear|int.*mm|scaledmm)(backward)?$|gemm"),
+    ("normalization", "batch, layer, group and other norms", r"(batch|layer|group|instance|rms)norm|renorm|convertweight"),
+    ("pooling", "pooling and resampling", r"pool|upsample|interpolat|gridsample"),
+    ("softmax", "softmax and log-softmax", r"softmax|logsumexp"),
+    ("dropout", "dropout masks and their use", r"dropout|bernoulli"),
+    ("activation", "pointwise non-linearities", r"^(p|r|c|s)?(re|e|ge|se|ce)lu\d?|silu|mish|glu|sigmoid|hardtanh|"
+                                                r"hardswish|softplus|softsign|leakyrelu|threshold|^clampmin|^tanh"),
+    ("random", "random numbers", r"^(rand|uniform|normal|exponential|multinomial|randperm|randint)"),
+    ("allocation", "allocating and filling memory", r"^(empty|zeros?|ones?|full|fill|newempty|newzeros|newfull|newones|"
+                                                    r"resize|arange|scalartensor|lift|liftfresh|eye|linspace|set)"),
+    ("view", "new shapes over the same memory", r"^(view|asview|reshape|t|transpose|permute|asstrided|expand|slice|"
+                                                r"select|detach|squeeze|unsqueeze|alias|split|chunk|unbind|narrow|flatten|"
+                                                r"unflatten|numpyt|movedim|swapaxes|resolve(conj|neg)|unsafe(view|split|"
+                                                r"chunk)|diagonal|unfold|real|viewas|expandas|reshapealias|"
+                                                r"unsafesplitwithsizes|splitwithsizes)(with.*|copy|dim|int|backward)?$"),
+    ("data movement", "copies, joins, gathers and dtype or layout changes",
+     r"copy|clone|contiguous|^to$|^tocopy|todense|tomkldnn|^cat|^stack|^concat|^pad|constantpad|reflectionpad|"
+     r"replicationpad|^gather|^scatter|index|^roll|^flip|^repeat|^tile|^take|tril|triu|pinmemory|memcpy|memset|"
+     r"^maskedselect|^onehot|reorder|todevice"),
+    ("reduction", "sums, means, extrema, norms, sorts",
+     r"^(sum|mean|prod|max|min|amax|amin|aminmax|argmax|argmin|norm|linalgvectornorm|cumsum|cumprod|std|var|any|all|"
+     r"topk|sort|argsort|unique|nonzero|bincount|histc|countnonzero|median|mode|isfinite|segmentreduce)"),
+    ("elementwise", "pointwise arithmetic and comparison",
+     r"^(i?(add|sub|mul|div|rsub|pow|sqrt|rsqrt|exp|expm1|log|log1p|abs|neg|sign|square|reciprocal|sin|cos|erf|floor|"
+     r"ceil|round|frac|clamp|where|maskedfill|eq|ne|lt|le|gt|ge|logical.*|bitwise.*|maximum|minimum|lerp|addcmul|"
+     r"addcdiv|fmod|remainder|nantonum|isnan|isinf|truedivide|floordivide|clip|not|and|or|xor|atan.*|cross))"
+     r"(scalar|tensor)?(backward)?$"),
+    ("host sync", "values read back to the host", r"^(item|localscalardense|isnonzero|equal|allclose)"),
+    ("autograd", "bookkeeping of the backward pass", r"accumulategrad|^(graphroot|error|undefinedgrad|notimplemented)|"
+                                                     r"runbackward|evaluatefunction|graddsum|autograd"),
+)
+
+OPERATOR_TYPES: dict[str, str] = {name: meaning for name, meaning, _ in _RULES} | {
+    "other": "no rule knows the operator's name"
+}
+_PATTERNS = [(name, re.compile(pattern)) for name, _, pattern in _RULES]
+_ENGINE = "autograd::engine::evaluate_function: "
+
+
+@cache
+def own_operator_type(operator: str) -> str | None:
+    """Type that an operator's name tells; None where no rule knows it."""
+    name = operator.removeprefix(_ENGINE).rpartition("::")[2]
+    name = re.sub(r"Backward\d*$", "Backward", name).replace("_", "").lower()
+    name = name.removeprefix("mps").removeprefix("xpu").removeprefix("cudnn").removeprefix("native")
+    if operator.startswith("c10d"):
+        return "communication"
+    if operator.startswith(_ENGINE) and "AccumulateGrad" in operator:
+        return "autograd"
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), None)
+
+
+def operator_type(operator: str, ancestor_type: str | None = None) -> str:
+    """Type of an operator: by its name, else its nearest classified ancestor's, else 'other'."""
+    return own_operator_type(operator) or ancestor_type or "other"
