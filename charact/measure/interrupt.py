@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM: they end what is being measured, never what is being written."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+
+class Interrupt:
+    """Turns SIGINT and SIGTERM into `KeyboardInterrupt` inside `with interrupt.allowed():`, and holds them elsewhere.
+
+    Use as a context manager in the main thread: the handlers that were there come back at its end.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        """The signal that came; None while none has."""
+        self._allowed = False
+
+    def __enter__(self) -> "Interrupt":
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let the signals interrupt what runs inside; one that came before does so at once."""
+        self._allowed = True
+        try:
+            if self.signal is not None:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._allowed = False
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        self.signal = number
+        if self._allowed:
+            raise KeyboardInterrupt

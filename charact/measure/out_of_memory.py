@@ -1,0 +1,50 @@
+"""Running out of memory: made an error that a sweep survives, and recognized with the size that was asked for."""
+
+import contextlib
+import re
+import resource
+from collections.abc import Iterator
+
+import psutil
+import torch
+
+from charact.cgroups import memory_limit_bytes
+
+_UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_REQUEST = re.compile(r"[Tt]ried to allocate (?P<number>[\d.]+) ?(?P<unit>[KMGT]iB|bytes|B)")
+_HOST_SIGNS = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "bad allocation")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that host or device memory ran out."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and any(sign in str(error) for sign in _HOST_SIGNS)
+
+
+def requested_bytes(error: BaseException) -> int | None:
+    """Size of the allocation that failed, in bytes; None where the message does not tell."""
+    match = _REQUEST.search(str(error))
+    return None if match is None else round(float(match["number"]) * _UNITS[match["unit"]])
+
+
+@contextlib.contextmanager
+def host_memory_guard() -> Iterator[None]:
+    """Let this process's data grow no further than the memory that is free now.
+
+    Linux hands out more memory than it has, and later kills the process that uses it: nothing of the record would be
+    left. With a limit the allocation fails instead, as an error. Children inherit it.
+    """
+    process = psutil.Process().memory_info()
+    free = psutil.virtual_memory().available
+    if (allowed := memory_limit_bytes()) is not None:
+        free = min(free, max(0, allowed - process.rss))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    # What counts by now is private writable memory, whether it was touched or not.
+    limits = [process.data + free, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+

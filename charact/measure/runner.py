@@ -1,0 +1,161 @@
+"""Running cases: one pass per instrument, each failure kept to its pass or its case."""
+
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+import torch
+
+from charact.hardware import device_name
+from charact.measure.case import Case
+from charact.measure.counters import all_sources
+from charact.measure.flops import flop_pass
+from charact.measure.interrupt import Interrupt
+from charact.measure.loop import Loop
+from charact.measure.memory import memory_pass
+from charact.measure.operators import operator_pass, place_flop
+from charact.measure.out_of_memory import host_memory_guard, is_out_of_memory, requested_bytes
+from charact.measure.timing import StopRule, timing_pass
+from charact.store import Rows, RunWriter
+
+PASSES = ("timing", "operators", "kernels", "memory", "flop")
+
+
+class Observer(Protocol):
+    """Who is told how far the run is. Told between iterations and passes, never inside one."""
+
+    def case_started(self, case_id: str, number: int, total: int) -> None:
+        """A case begins; numbers count from 1."""
+
+    def pass_started(self, name: str) -> None:
+        """A pass of the case begins."""
+
+    def iteration(self, num_iterations: int, median_s: float) -> None:
+        """The timing pass has measured so many iterations, whose median is given."""
+
+    def case_ended(self, status: str, reason: str | None) -> None:
+        """The case is flushed to the record."""
+
+
+def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer) -> int | None:
+    """Run each case and flush it to the record; the sweep goes on after a case that fails.
+
+    Returns the signal that ended the run early, after the cases that had finished; None where all have run.
+    """
+    with Interrupt() as interrupt:
+        for number, case in enumerate(cases, start=1):
+            observer.case_started(case.id, number, len(cases))
+            entry, tables = _CaseRun(case, rule, writer.trace_path(case.id), observer).run(interrupt)
+            writer.add_case(entry, tables)
+            observer.case_ended(entry["status"], entry["reason"])
+            if interrupt.signal is not None:
+                return interrupt.signal
+    return None
+
+
+class _CaseRun:
+    """The passes over one case, and what they leave: an entry of the manifest and rows of tables."""
+
+    def __init__(self, case: Case, rule: StopRule, trace_path: Path, observer: Observer) -> None:
+        self._case, self._rule, self._trace_path, self._observer = case, rule, trace_path, observer
+        self._tables: dict[str, Rows] = {}
+        self._passes: dict[str, dict[str, Any]] = {}
+        self._entry: dict[str, Any] = {
+            "case": case.id, "workload": case.workload.name, "variant": case.workload.variant,
+            "input_kind": case.workload.input_kind, "input_size": case.input_size, "batch_size": case.batch_size,
+            "mode": case.mode, "precision": case.precision, "device": str(case.device),
+            "device_name": device_name(case.device), "data": case.data.name, "num_parameters": None,
+            "source": case.workload.source, "status": "ok", "reason": None, "requested_bytes": None,
+            "passes": self._passes,
+        }
+
+    def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
+        """Run the passes; a failure of the timing pass fails the case, of another pass only that pass."""
+        try:
+            with interrupt.allowed(), host_memory_guard():
+                self._run_passes()
+        except KeyboardInterrupt:
+            self._fail("interrupted", "interrupted")
+        except Exception as error:
+            self._fail_with(error)
+        gc.collect()  # profilers leave cycles behind that hold whole iterations
+        if self._case.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return self._entry, self._tables
+
+    def _run_passes(self) -> None:
+        loop = Loop(self._case)
+        try:
+            self._describe(loop)
+            self._timing(loop)
+            self._optional("operators", lambda: self._operators(loop))
+            self._passes["kernels"] = self._kernels()
+            self._optional("memory", lambda: self._memory(loop))
+            self._optional("flop", lambda: self._flop(loop))
+        finally:
+            loop.close()
+
+    def _describe(self, loop: Loop) -> None:
+        self._entry["num_parameters"] = sum(parameter.numel() for parameter in loop.model.parameters())
+        self._tables["layers"] = [
+            {"layer": name, "layer_type": type(module).__name__,
+             "num_parameters": sum(parameter.numel() for parameter in module.parameters(recurse=False))}
+            for name, module in loop.model.named_modules() if name
+        ]
+
+    def _timing(self, loop: Loop) -> None:
+        self._observer.pass_started("timing")
+        sources = [source for source in all_sources().values() if source.available() is None]
+        timing = timing_pass(loop, self._rule, self._observer.iteration, sources)
+        self._tables |= {"iterations": timing.rows, "counters": timing.counter_rows}
+        self._passes["timing"] = {"status": "ok", "reason": None, **timing.facts, "median_s": median(timing.wall_s)}
+
+    def _operators(self, loop: Loop) -> dict[str, Any]:
+        found = operator_pass(loop, self._trace_path)
+        self._tables |= {"operators": found.operator_rows, "kernels": found.kernel_rows}
+        return found.facts | {"overhead_ratio": found.facts["iteration_s"] / self._passes["timing"]["median_s"]}
+
+    def _kernels(self) -> dict[str, Any]:
+        """Kernels come with the operator pass, where there is a GPU."""
+        if self._case.device.type != "cuda":
+            return {"status": "skipped", "reason": "kernels run on GPUs only"}
+        return {key: self._passes["operators"][key] for key in ("status", "reason")}
+
+    def _memory(self, loop: Loop) -> dict[str, Any]:
+        self._tables["memory"], facts = memory_pass(loop)
+        return facts
+
+    def _flop(self, loop: Loop) -> dict[str, Any]:
+        self._tables["flop"], facts = flop_pass(self._case, loop.next_batch())
+        place_flop(self._tables.get("operators", []), self._tables["flop"])
+        return facts
+
+    def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
+        """Run a pass that the case can do without; its failure is kept with its reason."""
+        self._observer.pass_started(name)
+        try:
+            self._passes[name] = {"status": "ok", "reason": None, **take()}
+        except Exception as error:
+            self._passes[name] = {"status": "failed", "reason": one_line(error)}
+
+    def _fail_with(self, error: Exception) -> None:
+        if is_out_of_memory(error):
+            self._entry["requested_bytes"] = requested_bytes(error)
+            self._fail("oom", f"out of memory: {one_line(error)}")
+        else:
+            self._fail("error", one_line(error))
+
+    def _fail(self, status: str, reason: str) -> None:
+        self._entry |= {"status": status, "reason": reason}
+        for name in PASSES:
+            self._passes[name] = {"status": "skipped", "reason": reason}
+        self._tables.clear()
+        self._trace_path.unlink(missing_ok=True)
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line: its type, and the first line of what it says."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
