@@ -1,0 +1,62 @@
+"""Reading lists and ranges from options."""
+
+import re
+from collections.abc import Collection
+
+from charact.errors import UserError
+
+_MAX_SIZES = 10_000
+
+
+def parse_sizes(text: str, option: str) -> list[int]:
+    """Positive whole numbers from `32,224` or, with the end included, a range `32:224:32`; each once, in order.
+
+    Raises:
+        UserError: a number is zero, negative or none, the list is empty, or a range goes nowhere.
+    """
+    sizes: list[int] = []
+    for part in _parts(text, option):
+        sizes += _range(part, option) if ":" in part else [_positive(part, option)]
+    return list(dict.fromkeys(sizes))
+
+
+def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]:
+    """Words from a comma-separated list, each one of the choices; each once, in order.
+
+    Raises:
+        UserError: a word is none of the choices, or the list is empty.
+    """
+    words = _parts(text, option)
+    for word in words:
+        if word not in choices:
+            raise UserError(f"{option}: '{word}' is not one of {', '.join(choices)}")
+    return list(dict.fromkeys(words))
+
+
+def _parts(text: str, option: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not any(parts):
+        raise UserError(f"{option} is empty: give at least one value")
+    if not all(parts):
+        raise UserError(f"{option} '{text}' has an empty place between commas: remove it")
+    return parts
+
+
+def _positive(text: str, option: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,18}", text):
+        raise UserError(f"{option}: '{text}' is not a whole number (as in 32,224 or 32:224:32)")
+    if int(text) < 1:
+        raise UserError(f"{option}: {text} is not positive")
+    return int(text)
+
+
+def _range(text: str, option: str) -> list[int]:
+    numbers = text.split(":")
+    if len(numbers) != 3:
+        raise UserError(f"{option}: '{text}' is not a range; write start:end:step, as in 32:224:32")
+    start, end, step = (_positive(number, option) for number in numbers)
+    if end < start:
+        raise UserError(f"{option}: range {text} ends before it starts")
+    if (end - start) // step >= _MAX_SIZES:
+        raise UserError(f"{option}: range {text} has over {_MAX_SIZES} values: choose a larger step")
+    return list(range(start, end + 1, step))
