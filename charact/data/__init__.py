@@ -1,0 +1,63 @@
+"""Datasets that workloads are fed: one file a format, found by scanning; each holds a list named DATASETS.
+
+Nothing here imports torch before samples are asked for.
+"""
+
+import difflib
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from charact.data._spec import ImageDatasetSpec, Labels, Pictures, Split, StoredDatasetSpec
+from charact.errors import UserError
+from charact.plugins import modules_in
+
+if TYPE_CHECKING:
+    from charact.data._images import ImageDataset
+    from charact.workload import DataRequest
+
+
+def all_datasets() -> dict[str, ImageDatasetSpec]:
+    """Every dataset by name."""
+    return {spec.name: spec for module in modules_in("charact.data") for spec in module.DATASETS}
+
+
+def find_dataset(name: str) -> ImageDatasetSpec:
+    """Data set of a name.
+
+    Raises:
+        UserError: there is none; the nearest names are suggested.
+    """
+    datasets = all_datasets()
+    if name in datasets:
+        return datasets[name]
+    near = difflib.get_close_matches(name, datasets, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(datasets)}"
+    raise UserError(f"unknown dataset '{name}': {hint}")
+
+
+def image_dataset(request: "DataRequest", *, input_size: int, num_synthetic_classes: int) -> "ImageDataset":
+    """Labelled pictures at an input size: samples (float32 (3, size, size) in [0, 1], int label).
+
+    Pictures from files are scaled bilinearly to the input size, grey ones get three equal channels. Values are divided
+    by 255 and not standardized to a mean and deviation.
+
+    Raises:
+        UserError: the dataset is unknown, its directory was not named, or a file is missing, truncated or foreign.
+    """
+    from charact.data._images import StoredImages, SyntheticImages
+
+    spec = find_dataset(request.name)
+    if not isinstance(spec, StoredDatasetSpec):
+        return SyntheticImages(request.seed, request.split, input_size, num_synthetic_classes)
+    if request.directory is None:
+        raise UserError(f"{spec.name} is read from files: name their directory with --data-dir "
+                        f"(they come from {spec.source})")
+    images, labels = _load(spec, request.directory, request.split)
+    return StoredImages(images, labels, input_size, spec.num_classes)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
+    """The cases of a sweep share the pictures: they are read and held once."""
+    return spec.load(directory, split)
