@@ -49,17 +49,15 @@ def writing(path: Path) -> Iterator[None]:
     """Turn what the file system refuses while `path` is written into one line with its remedy.
 
     Raises:
-        UserError: the disk is full, or the place is not writable.
+        UserError: the disk is full, or the place is absent, not writable or out of order.
     """
     try:
         yield
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise UserError(f"no space left while writing {path}: free some, or choose another place") from error
-        if isinstance(error, (PermissionError, FileExistsError, NotADirectoryError)) or error.errno == errno.EROFS:
-            reason = (error.strerror or str(error)).lower()
-            raise UserError(f"cannot write {path} ({reason}): choose another place") from error
-        raise
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot write {path} ({reason}): choose another place") from error
 
 
 def write_text(path: Path, text: str, *, force: bool = True) -> None:
@@ -68,17 +66,28 @@ def write_text(path: Path, text: str, *, force: bool = True) -> None:
     Raises:
         UserError: the file exists and `force` is false, or it cannot be written.
     """
-    if path.is_dir():
-        raise UserError(f"{path} is a directory: name a file")
-    if path.exists() and not force:
-        raise UserError(f"{path} exists: --force overwrites it")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with writing(path):
+        if path.is_dir():
+            raise UserError(f"{path} is a directory: name a file")
+        if path.exists() and not force:
+            raise UserError(f"{path} exists: --force overwrites it")
+    with _whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Give a hidden place to write to, which becomes `path` when that went well and is removed when it did not."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
     with writing(path):
         try:
-            temporary.write_text(text, encoding="utf-8")
+            yield temporary
             os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        except BaseException:
+            # On a disk that broke, what was begun may be beyond reach; the first error is the one to tell.
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 class RunWriter:
@@ -97,13 +106,18 @@ class RunWriter:
             "schema_version": SCHEMA_VERSION, "run_id": self.run_id, "name": name, "status": "running",
             **manifest, "cases": [],
         }
-        if out.exists() and not out.is_dir():
-            raise UserError(f"{out} is a file: choose a directory with --out")
         with writing(out):
+            if out.exists() and not out.is_dir():
+                raise UserError(f"{out} is a file: choose a directory with --out")
             out.mkdir(parents=True, exist_ok=True)
             self.directory.mkdir()
-            (self.directory / "parts").mkdir()
-        self._write_manifest()
+        try:
+            with writing(self.directory):
+                (self.directory / "parts").mkdir()
+            self._write_manifest(self.manifest)
+        except UserError:
+            self.discard()
+            raise
 
     def trace_path(self, case: str) -> Path:
         """Where the raw trace of a case goes."""
@@ -118,20 +132,27 @@ class RunWriter:
         for table, rows in tables.items():
             if rows:
                 filled = [{"case": case["case"], **row} for row in rows]
-                self._write_table(self.directory / "parts" / f"{table}-{number:04d}.parquet", table,
+                self._write_table(_part_path(self.directory, table, number), table,
                                   pa.Table.from_pylist(filled, schema=arrow_schema(table)))
-        self.manifest["cases"].append(case)
-        self._write_manifest()
+        extended = self.manifest | {"cases": [*self.manifest["cases"], case]}
+        self._write_manifest(extended)
+        self.manifest = extended
 
     def close(self, status: str) -> Path:
-        """Merge the cases into the tables and write the final manifest; the directory stays hidden."""
+        """Merge the cases into the tables and write the final manifest; the directory stays hidden.
+
+        Raises:
+            UserError: the disk is full; the cases can still be read with `load_run(path, partial=True)`.
+        """
         for table in TABLES:
-            parts = _read_parts(self.directory, table)
+            parts = _read_parts(self.directory, table, len(self.manifest["cases"]))
             if parts is not None:
                 self._write_table(self.directory / f"{table}.parquet", table, parts)
+        final = self.manifest | {"status": status, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        self._write_manifest(final)
+        self.manifest = final
+        # Last: until the manifest says that the run has ended, a reader looks for its rows here.
         shutil.rmtree(self.directory / "parts")
-        self.manifest |= {"status": status, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        self._write_manifest()
         return self.directory
 
     def publish(self) -> Path:
@@ -144,17 +165,23 @@ class RunWriter:
         """Remove what was written."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _write_manifest(self) -> None:
-        write_text(self.directory / "run.json", json.dumps(self.manifest, indent=1, allow_nan=False) + "\n")
+    def _write_manifest(self, manifest: dict[str, Any]) -> None:
+        write_text(self.directory / "run.json", json.dumps(manifest, indent=1, allow_nan=False) + "\n")
 
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
-        with writing(path):
-            pq.write_table(rows.cast(arrow_schema(table)), path, compression="zstd")
+        with _whole(path) as temporary:
+            pq.write_table(rows.cast(arrow_schema(table)), temporary, compression="zstd")
 
 
-def _read_parts(directory: Path, table: str) -> pa.Table | None:
-    paths = sorted((directory / "parts").glob(f"{table}-*.parquet"))
-    return pa.concat_tables([pq.read_table(path) for path in paths]) if paths else None
+def _part_path(directory: Path, table: str, number: int) -> Path:
+    return directory / "parts" / f"{table}-{number:04d}.parquet"
+
+
+def _read_parts(directory: Path, table: str, num_cases: int) -> pa.Table | None:
+    """Rows of the cases that the manifest holds; a case that was being flushed when the run was killed is left out."""
+    paths = [_part_path(directory, table, number) for number in range(num_cases)]
+    parts = [pq.ParquetFile(path).read() for path in paths if path.exists()]
+    return pa.concat_tables(parts) if parts else None
 
 
 @dataclass
@@ -190,7 +217,7 @@ class Run:
         """A table of `schema.TABLES`; with no rows, but all columns, where the run has none.
 
         Raises:
-            UserError: the file is corrupt or lacks a column.
+            UserError: the file is corrupt, lacks a column or holds one of another type.
         """
         if name not in self._tables:
             self._tables[name] = self._read(name)
@@ -200,17 +227,17 @@ class Run:
         path = self.path / f"{name}.parquet"
         try:
             if self.partial:
-                rows = _read_parts(self.path, name)
+                rows = _read_parts(self.path, name, len(self.manifest["cases"]))
             else:
                 rows = pq.ParquetFile(path).read() if path.exists() else None
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{path} is corrupt: {str(error).splitlines()[0]}") from error
-        if rows is None:
-            rows = arrow_schema(name).empty_table()
-        missing = [column for column in column_names(name) if column not in rows.column_names]
-        if missing:
-            raise UserError(f"{path} is not a record's table: it has no column '{missing[0]}'")
-        frame: pd.DataFrame = rows.to_pandas()
+            if rows is None:
+                rows = arrow_schema(name).empty_table()
+            missing = [column for column in column_names(name) if column not in rows.column_names]
+            if missing:
+                raise UserError(f"{path} is not a record's table: it has no column '{missing[0]}'")
+            frame: pd.DataFrame = rows.select(column_names(name)).cast(arrow_schema(name)).to_pandas()
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise UserError(f"{path} is corrupt: {str(error).partition(chr(10))[0]}") from error
         return frame
 
     @property
@@ -261,19 +288,34 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
     """
     path = Path(path)
     manifest_path = path / "run.json"
-    if not manifest_path.is_file():
-        raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
     try:
+        if not manifest_path.is_file():
+            raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
         manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
-        version = int(manifest["schema_version"])
-        unfinished = manifest["status"] == "running"
-        names = [case["case"] for case in manifest["cases"]]
-        assert len(set(names)) == len(names)
-    except (OSError, ValueError, TypeError, KeyError, AssertionError) as error:
+        version = manifest["schema_version"]
+        if not isinstance(version, int) or version < 1:
+            raise ValueError(f"schema_version is {version!r}")
+        if version > SCHEMA_VERSION:
+            raise UserError(f"{path} was written with schema {version}, this charact reads up to {SCHEMA_VERSION}: "
+                            "upgrade charact")
+        _check(manifest)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error})") from error
-    if version > SCHEMA_VERSION:
-        raise UserError(f"{path} was written with schema {version}, this charact reads up to {SCHEMA_VERSION}: "
-                        "upgrade charact")
+    unfinished = manifest["status"] == "running"
     if unfinished and not partial:
         raise UserError(f"{path} was not finished: --partial reads what it holds")
     return Run(path=path, manifest=manifest, partial=unfinished)
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Refuse a manifest that lacks what every writer of this schema puts there.
+
+    Raises:
+        ValueError, TypeError, KeyError: what is missing or not what it should be.
+    """
+    cases = [case["case"] for case in manifest["cases"]]
+    for text in (manifest["run_id"], manifest["name"], manifest["status"], *cases):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is not a text")
+    if len(set(cases)) < len(cases):
+        raise ValueError("a case stands there twice")

@@ -45,8 +45,6 @@ class Workload(ABC):
     variants: tuple[str, ...] = ("default",)
     """Forms of the model that `--variant` chooses among; the first is the default."""
     variant: str = ""
-    datasets: tuple[str, ...] = ("synthetic",)
-    """Names of the datasets it can be fed."""
 
     def prepare(self, variant: str | None = None) -> Self:
         """Copy for one case, in the variant asked for.
@@ -71,7 +69,11 @@ class Workload(ABC):
 
     @abstractmethod
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
-        """Samples at an input size. For images each is (float32 (3, size, size), int64 label)."""
+        """Samples at an input size. For images each is (float32 (3, size, size), int64 label).
+
+        Raises:
+            UserError: the dataset asked for is unknown, does not fit the workload, or its files are not there.
+        """
 
     @abstractmethod
     def model(self, dataset: "Dataset[Any]") -> "nn.Module":
@@ -99,7 +101,6 @@ class ImageClassification(Workload):
     """
 
     input_kind: Literal["image", "sequence"] = "image"
-    datasets: tuple[str, ...] = ("synthetic", "cifar10", "mnist", "fashion_mnist", "kmnist")
     variants: tuple[str, ...] = ("imagenet", "cifar")
 
     @property

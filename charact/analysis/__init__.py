@@ -1,1 +1,32 @@
 """Tables about a run: nouns that return a DataFrame. Nothing here imports torch or measures."""
+
+from charact.analysis.breakdown import (
+    OUTSIDE_OPERATORS,
+    operator_coverage,
+    operator_types,
+    phase_breakdown,
+    top_operators,
+)
+from charact.analysis.cases import case_summary, iteration_times
+from charact.analysis.flop import flop_by_phase
+from charact.analysis.layers import top_layers
+from charact.analysis.memory import memory_by_phase, memory_by_size, memory_composition
+from charact.analysis.passes import pass_outcomes, pass_reason, stop_rules
+
+__all__ = [
+    "OUTSIDE_OPERATORS",
+    "case_summary",
+    "flop_by_phase",
+    "iteration_times",
+    "memory_by_phase",
+    "memory_by_size",
+    "memory_composition",
+    "operator_coverage",
+    "operator_types",
+    "pass_outcomes",
+    "pass_reason",
+    "phase_breakdown",
+    "stop_rules",
+    "top_layers",
+    "top_operators",
+]

@@ -11,7 +11,9 @@ from charact.errors import UserError
 
 if TYPE_CHECKING:
     from charact.measure.case import Case
-    from charact.workload import DataRequest
+    from charact.measure.timing import StopRule
+    from charact.store import RunWriter
+    from charact.workload import DataRequest, Workload
 
 MODES = ("train", "infer")
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -52,7 +54,7 @@ def command(
       charact profile resnet --input-sizes 32,224
       charact profile vgg16 resnet50 --batch-sizes 1,8 --mode infer --precision fp32,bf16
       charact profile resnet18 --variant cifar --data cifar10 --data-dir ~/data --workers 2
-    """
+    """  # noqa: D301  (click wants the character itself)
     sizes = None if input_sizes is None else parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else parse_sizes(batch_sizes, "--batch-sizes")
     modes = parse_choices(mode, "--mode", MODES)
@@ -75,7 +77,7 @@ def command(
     return _run(cases, rule, out, label, options, threads, quiet)
 
 
-def _cases(prepared: list[Any], sizes: list[int] | None, batches: list[int] | None, modes: list[str],
+def _cases(prepared: "list[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
            precisions: list[str], request: "DataRequest", device: str, workers: int, channels_last: bool
            ) -> "list[Case]":
     """The cross product, each case checked before anything is written."""
@@ -94,7 +96,7 @@ def _cases(prepared: list[Any], sizes: list[int] | None, batches: list[int] | No
     return list({case.id: case for case in cases}.values())
 
 
-def _run(cases: "list[Case]", rule: Any, out: Path, label: str, options: dict[str, Any], threads: int | None,
+def _run(cases: "list[Case]", rule: "StopRule", out: Path, label: str, options: dict[str, Any], threads: int | None,
          quiet: bool) -> int:
     import sys
     import time
@@ -126,7 +128,7 @@ def _run(cases: "list[Case]", rule: Any, out: Path, label: str, options: dict[st
     return 0 if signal is None else 128 + signal
 
 
-def _publish(writer: Any, status: str) -> Path:
+def _publish(writer: "RunWriter", status: str) -> Path:
     """Merge the tables, draw the views into the run's directory, and let it be seen."""
     from charact.store import load_run, write_text
     from charact.views.html import report

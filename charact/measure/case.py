@@ -52,9 +52,6 @@ class Case:
         if self.precision == "fp16" and self.device.type == "cpu":
             raise UserError("fp16 is not measured on a CPU: PyTorch computes most of its operators there by way of "
                             "fp32; use --precision bf16 or a CUDA device")
-        if self.data.name not in self.workload.datasets:
-            raise UserError(f"{self.workload.name} cannot be fed '{self.data.name}': choose --data from "
-                            f"{', '.join(self.workload.datasets)}")
         dataset = self.workload.dataset(self.input_size, self.data)
         num_samples = len(dataset)  # type: ignore[arg-type]
         if num_samples < self.batch_size:

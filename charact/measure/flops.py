@@ -49,7 +49,7 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
     return counter.rows(), {"uncounted": sorted(counter.uncounted)}
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every dispatched operator of the iteration, with the phase and layer that it belongs to.
 
     In the backward pass the layer is that of the forward operator: an autograd node carries the sequence number at
@@ -57,7 +57,7 @@ class _Counter(TorchDispatchMode):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._phase = "data"
         self.uncounted: set[str] = set()
         self._layers: list[str | None] = [None]

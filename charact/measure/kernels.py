@@ -61,7 +61,7 @@ class _PhaseFinder:
     """Phase of a moment, from charact's marks in the trace; None outside of them."""
 
     def __init__(self, trace: dict[str, Any]) -> None:
-        self._phases = sorted(
+        self._phases: list[tuple[float, float, str]] = sorted(
             (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(PHASE_PREFIX))
             for event in trace["traceEvents"]
             if event.get("cat") == "user_annotation" and event["name"].startswith(PHASE_PREFIX)
@@ -78,5 +78,6 @@ def _device_events(trace: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in trace["traceEvents"] if event.get("cat") in _DEVICE_CATEGORIES]
 
 
-def _json(dimensions: list[int] | None) -> str | None:
+def _json(dimensions: Any) -> str | None:
+    """Launch dimensions as JSON; null where the event has none."""
     return None if dimensions is None else json.dumps(dimensions, separators=(",", ":"))

@@ -71,7 +71,7 @@ class Loop:
         with mark("loss"), self.autocast():
             loss = self.workload.loss(outputs, self.batch)
         with mark("backward"):
-            self.scaler.scale(loss).backward()
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         with mark("update"):
             self.scaler.step(optimizer)
             self.scaler.update()

@@ -18,7 +18,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("convolution", "convolutions and their gradients", r"conv(olution|\d|transpose|depthwise|tbc)|slowconv|thnnconv"),
     ("GEMM", "matrix products", r"^(t?addmm|mm|bmm|baddbmm|addbmm|matmul|linear|mkldnnlinear|einsum|dot|vdot|mv|addmv|"
                                 r"outer|addr|bilinear|int.*mm|scaledmm)(backward)?$|gemm"),
-    ("normalization", "batch, layer, group and other norms", r"(batch|layer|group|instance|rms)norm|renorm|convertweight"),
+    ("normalization", "batch, layer, group and other norms", r"(batch|layer|group|instance|rms)norm|renorm"),
     ("pooling", "pooling and resampling", r"pool|upsample|interpolat|gridsample"),
     ("softmax", "softmax and log-softmax", r"softmax|logsumexp"),
     ("dropout", "dropout masks and their use", r"dropout|bernoulli"),

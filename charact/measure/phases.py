@@ -41,6 +41,7 @@ class HostPhases:
         self._finished: list[tuple[Any, Any, list[tuple[str, Any, Any]]]] = []
 
     def __call__(self, name: str) -> _Span:
+        """Mark to enter around a phase."""
         return self._spans[name]
 
     def __enter__(self) -> Self:
@@ -95,7 +96,7 @@ class CudaPhases(HostPhases):
         return taken
 
     def _stamp(self) -> tuple[int, torch.cuda.Event]:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return perf_counter_ns(), event
 
@@ -104,7 +105,7 @@ class CudaPhases(HostPhases):
         host = _exclusive(begin[0], end[0], [(name, a[0], b[0]) for name, a, b in stamps])
 
         def since_begin_ms(stamp: tuple[int, torch.cuda.Event]) -> float:
-            return begin[1].elapsed_time(stamp[1])
+            return float(begin[1].elapsed_time(stamp[1]))
 
         # Every moment is taken since one common event, so that rounding cannot make phases overlap.
         device = _exclusive(0.0, since_begin_ms(end),

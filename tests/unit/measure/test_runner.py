@@ -1,0 +1,188 @@
+"""Running cases: failures stay where they happen, and a signal keeps what has finished."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.small import TwoLayers, small_case
+
+from charact import load_run
+from charact.errors import UserError
+from charact.measure import runner
+from charact.measure.interrupt import Interrupt
+from charact.measure.out_of_memory import is_out_of_memory, requested_bytes
+from charact.measure.runner import run_cases
+from charact.measure.timing import StopRule
+from charact.schema import TABLES
+from charact.store import Run, RunWriter
+
+RULE = StopRule(max_iterations=6, max_seconds=1.0)
+
+
+class Notes:
+    """An observer that keeps what it is told; it may act at a case's start."""
+
+    def __init__(self, at_case: Any = None) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self._at_case = at_case
+
+    def case_started(self, case_id: str, number: int, total: int) -> None:
+        self.told.append(("case", case_id, number, total))
+        if self._at_case:
+            self._at_case(number)
+
+    def pass_started(self, name: str) -> None:
+        self.told.append(("pass", name))
+
+    def iteration(self, num_iterations: int, median_s: float) -> None:
+        assert median_s > 0
+
+    def case_ended(self, status: str, reason: str | None) -> None:
+        self.told.append(("ended", status))
+
+
+def run(tmp_path: Path, cases: list[Any], notes: Notes | None = None) -> tuple[Run, int | None]:
+    writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
+    number = run_cases(cases, RULE, writer, notes or Notes())
+    writer.close("complete")
+    return load_run(writer.publish()), number
+
+
+def test_every_pass_leaves_its_table(tmp_path: Path) -> None:
+    notes = Notes()
+    record, number = run(tmp_path, [small_case("train"), small_case("infer")], notes)
+    assert number is None
+    assert list(record.cases["status"]) == ["ok", "ok"]
+    for table in TABLES:
+        cases = set(record.table(table)["case"])
+        assert cases == (set() if table == "kernels" else set(record.cases["case"])), table
+    train = record.passes(record.cases["case"][0])
+    assert {name: facts["status"] for name, facts in train.items()} == {
+        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok"}
+    assert train["operators"]["overhead_ratio"] > 0
+    assert record.cases["num_parameters"][0] == 512 * 256 + 256 * 10
+    assert [told for told in notes.told if told[0] == "pass"][:4] == [
+        ("pass", name) for name in ("timing", "operators", "memory", "flop")]
+    assert len(list((record.path / "trace").glob("*.pt.trace.json.gz"))) == 2
+
+
+@pytest.mark.parametrize(("fail_in", "status", "reason"), [
+    ("forward", "error", "ValueError: the model"), ("memory", "oom", "out of memory: ")])
+def test_a_case_that_fails_is_recorded_and_the_sweep_goes_on(
+    tmp_path: Path, fail_in: str, status: str, reason: str,
+) -> None:
+    record, _ = run(tmp_path, [small_case(workload=TwoLayers(fail_in=fail_in)), small_case("infer")])
+    failed, ok = record.manifest["cases"]
+    assert failed["status"] == status
+    assert failed["reason"].startswith(reason)
+    assert "\n" not in failed["reason"]
+    assert ok["status"] == "ok"
+    assert {facts["status"] for facts in failed["passes"].values()} == {"skipped"}
+    assert failed["requested_bytes"] == (2**57 if status == "oom" else None)
+    assert set(record.iterations["case"]) == {ok["case"]}
+
+
+def test_a_pass_that_fails_leaves_its_reason_and_the_case_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no profiler\nhere")
+
+    monkeypatch.setattr(runner, "operator_pass", broken)
+    record, _ = run(tmp_path, [small_case()])
+    (case,) = record.manifest["cases"]
+    assert case["status"] == "ok"
+    assert case["passes"]["operators"] == {"status": "failed", "reason": "RuntimeError: no profiler"}
+    assert record.operators.empty
+    assert not record.memory.empty
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_case_and_keeps_the_finished_ones(tmp_path: Path, number: signal.Signals) -> None:
+    def at_case(case_number: int) -> None:
+        if case_number == 2:
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+
+    cases = [small_case(), small_case("infer", batch_size=7), small_case("infer")]
+    rule = StopRule(max_iterations=10**9, max_seconds=0.5, precision_target_frac=0.0)
+    writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
+    before = signal.getsignal(number)
+    assert run_cases(cases, rule, writer, Notes(at_case)) == number
+    assert signal.getsignal(number) is before
+    writer.close("interrupted")
+    record = load_run(writer.publish())
+    assert list(record.cases["status"]) == ["ok", "interrupted"]
+    assert set(record.iterations["case"]) == {cases[0].id}
+
+
+def test_a_signal_waits_while_it_is_not_allowed() -> None:
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.signal == signal.SIGINT
+
+        def measure() -> None:
+            with interrupt.allowed():
+                pytest.fail("measured though a signal had come")
+
+        pytest.raises(KeyboardInterrupt, measure)
+
+
+@pytest.mark.parametrize(("message", "size"), [
+    ("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+     "52613349376 bytes. Error code 12 (Cannot allocate memory)", 52613349376),
+    ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB", 2 * 2**30),
+    ("CUDA out of memory. Tried to allocate 20.50 MiB.", round(20.5 * 2**20)),
+    ("std::bad_alloc", None),
+])
+def test_running_out_of_memory_is_known_with_its_size(message: str, size: int | None) -> None:
+    error = torch.OutOfMemoryError(message) if message.startswith("CUDA") else RuntimeError(message)
+    assert is_out_of_memory(error)
+    assert requested_bytes(error) == size
+
+
+def test_other_errors_are_not_taken_for_it() -> None:
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("can't allocate memory"))
+    assert is_out_of_memory(MemoryError())
+
+
+class TestCaseChecks:
+    def test_an_input_too_small(self) -> None:
+        from charact.measure.case import Case
+        from charact.workload import DataRequest, find_workload
+
+        workload = find_workload("vgg16").prepare()
+        case = Case(workload, 7, 1, "train", "fp32", torch.device("cpu"), DataRequest())
+        with pytest.raises(UserError, match=r"^input size 7 is too small for vgg16 \(needs at least \d+\)$"):
+            case.check()
+
+    def test_a_batch_larger_than_the_data(self) -> None:
+        with pytest.raises(UserError, match="batch size 257 is larger than the 256 samples"):
+            small_case(batch_size=257).check()
+
+    def test_fp16_on_a_cpu(self) -> None:
+        with pytest.raises(UserError, match="fp16 is not measured on a CPU: .*bf16"):
+            small_case(precision="fp16").check()
+
+    def test_data_that_nobody_knows(self) -> None:
+        from charact.measure.case import Case
+        from charact.workload import DataRequest, find_workload
+
+        workload = find_workload("resnet18").prepare()
+        with pytest.raises(UserError, match=r"^unknown dataset 'mnits': did you mean mnist"):
+            Case(workload, 32, 1, "train", "fp32", torch.device("cpu"), DataRequest("mnits")).check()
+
+    def test_ids_are_readable_and_stable(self) -> None:
+        from charact.measure.case import Case
+        from charact.workload import DataRequest, find_workload
+
+        def case_id(variant: str | None, device: str) -> str:
+            workload = find_workload("resnet").prepare(variant)
+            return Case(workload, 224, 8, "train", "fp32", torch.device(device), DataRequest()).id
+
+        assert case_id(None, "cpu") == "resnet50-224-b8-train-fp32-cpu"
+        assert case_id("cifar", "cuda:1") == "resnet50.cifar-224-b8-train-fp32-cuda1"
