@@ -93,8 +93,11 @@ class Loop:
             collate_fn=getattr(self.dataset, "collate", None),
         )
         while True:
-            for batch in loader:
-                yield tree_map_only(torch.Tensor, self._to_device, batch)
+            if on_cuda or case.channels_last:
+                for batch in loader:
+                    yield tree_map_only(torch.Tensor, self._to_device, batch)
+            else:
+                yield from loader
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if self.case.channels_last and tensor.dim() == 4 else torch.preserve_format
