@@ -1,0 +1,59 @@
+# `make` lists the targets. PYTHON chooses the interpreter, PIP_FLAGS what pip is told, PYTEST_FLAGS what pytest is.
+PYTHON ?= python3
+PIP_FLAGS ?=
+PYTEST_FLAGS ?= -n 2
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help venv dev demo test test-all lint types bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+# A stamp says that an installation is whole, and is older than what it was made from when that changes.
+$(VENV)/stamp-python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "error: charact needs Python 3.11 to 3.13, $(PYTHON) is another: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "error: $(PYTHON) cannot make virtual environments: apt install python3-venv" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/stamp-run: $(VENV)/stamp-python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/stamp-dev: $(VENV)/stamp-run
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+venv: $(VENV)/stamp-run ## install charact into .venv
+
+dev: $(VENV)/stamp-dev ## install what tests and checks need, too
+
+demo: venv ## characterize ResNet-50 at 32 and 224 pixels, and say where the report is
+	$(BIN)/charact profile resnet --input-sizes 32,224
+
+# Threads that spin while they wait slow each other down many times on a machine that does anything else.
+test test-all bench: export OMP_WAIT_POLICY ?= PASSIVE
+
+test: dev ## run the tests that are quick
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+
+test-all: dev ## run all tests
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: dev ## check style
+	$(BIN)/ruff check .
+
+types: dev ## check types
+	$(BIN)/mypy
+
+bench: dev ## what measuring costs: in the timing pass, and to read the operator table
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/operator_table.py
+
+clean: ## remove what was installed and cached; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,104 @@
+"""The command line: mounts every file of `charact/commands`, and turns what goes wrong into one line and a status."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from charact.errors import UserError
+from charact.plugins import modules_in
+
+OK, FAILED, USER_ERROR = 0, 1, 2
+
+HELP = """Where the time and the memory of a deep-learning workload go, and how well the device is used.
+
+charact runs a workload, times every phase of its iterations, and writes a record that you read in the terminal, in
+one HTML file or in TensorBoard.
+
+\b
+  charact profile resnet --input-sizes 32,224   measure ResNet-50 at 2 sizes
+  charact report runs/*                         one HTML file of all runs
+  charact tensorboard runs                      compare them in TensorBoard
+  charact doctor                                what this machine can measure
+"""
+
+
+@dataclass
+class _State:
+    show_traceback: bool = False
+    command: str = "charact"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import charact
+
+        print(f"charact {charact.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True,
+                                          help="Show the version and exit.")] = False,
+    show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False,
+) -> None:
+    context.obj.show_traceback = show_traceback
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+    else:
+        context.obj.command = f"charact {context.invoked_subcommand}"
+
+
+def build_app() -> typer.Typer:
+    """The application with a command for every module of `charact.commands`, named as its module."""
+    # Markup off: rich would cost `--help` as much time again as everything else.
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False,
+                      context_settings={"help_option_names": ["-h", "--help"]})
+    app.callback(help=HELP, invoke_without_command=True)(_root)
+    for module in modules_in("charact.commands"):
+        app.command(name=module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C, or the command's own."""
+    state = _State()
+    try:
+        status: Any = typer.main.get_command(build_app()).main(
+            list(arguments), prog_name="charact", standalone_mode=False, obj=state)
+        sys.stdout.flush()
+    except UserError as error:
+        return _refuse(str(error), error if state.show_traceback else None)
+    except typer.TyperException as error:
+        return _refuse(_usage_message(error, state.command), error if state.show_traceback else None)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough. Python flushes once more at exit: let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return OK if status is None else int(status)
+
+
+def _usage_message(error: typer.TyperException, command: str) -> str:
+    near = getattr(error, "possibilities", None)
+    message = f"{error.message}: did you mean {' or '.join(near)}?" if near else error.format_message().rstrip(".")
+    message = message.replace("Value error, ", "")  # what typer's validator puts before its own words
+    return f"{message[:1].lower()}{message[1:]} (see {command} --help)"
+
+
+def _refuse(message: str, error: Exception | None) -> int:
+    if error is not None:
+        traceback.print_exception(error)
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_ERROR
+
+
+def main() -> None:
+    """Entry point of `charact`."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,91 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
+                          env={**os.environ, **environment}, check=False)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["lst"], "error: no such command 'lst'. Did you mean 'list'? (see charact --help)\n"),
+    (["doctr"], "error: no such command 'doctr'. Did you mean 'doctor'? (see charact --help)\n"),
+    (["--tracebak"], "error: no such option: --tracebak: did you mean --traceback? (see charact --help)\n"),
+    (["list", "workload"], "error: invalid value for 'topic': 'workload' is not one of 'workloads', 'datasets', "
+                           "'counters', 'operator-types' (see charact list --help)\n"),
+    (["list", "--jsn"], "error: no such option: --jsn: did you mean --json? (see charact list --help)\n"),
+    (["doctor", "cuda"], "error: got unexpected extra argument(s) (cuda) (see charact doctor --help)\n"),
+])
+def test_bad_input_gets_one_line_and_writes_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = charact(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_shows_every_topic_plainly_in_a_pipe(tmp_path: Path) -> None:
+    done = charact("list", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.split()[:2] == ["resnet50", "resnet"]]
+    assert [line for line in lines if line.startswith("cifar10 ")]
+    assert [line for line in lines if line.startswith("peak_rss_bytes ")]
+    assert [line for line in lines if line.startswith("convolution ")]
+
+
+@pytest.mark.parametrize(("topic", "column"), [
+    ("workloads", "workload"), ("datasets", "dataset"), ("counters", "counter"), ("operator-types", "operator_type"),
+])
+def test_list_of_one_topic_as_json(tmp_path: Path, topic: str, column: str) -> None:
+    done = charact("list", topic, "--json", cwd=tmp_path)
+    listed = json.loads(done.stdout)
+    assert list(listed) == [topic]
+    names = [row[column] for row in listed[topic]]
+    assert names
+    assert len(set(names)) == len(names)
+
+
+def test_a_reader_who_goes_away_is_no_error(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run([sys.executable, "-m", "charact", "list", "operator-types"], cwd=tmp_path,
+                              stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_doctor_shows_every_check_on_one_line_with_its_reason(tmp_path: Path) -> None:
+    checks = json.loads(charact("doctor", "--json", cwd=tmp_path).stdout)["checks"]
+    done = charact("doctor", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    for check in checks:
+        shown = [line for line in done.stdout.splitlines() if line.startswith(f"  {check['name']} ")]
+        assert len(shown) == 1
+        if check["group"] != "Noise":  # that changes from one run to the next
+            assert check["finding"] in shown[0]
+            assert check["remedy"] is None or check["remedy"] in shown[0]
+
+
+def test_doctor_reads_the_environment_of_the_threads(tmp_path: Path) -> None:
+    done = charact("doctor", "--json", cwd=tmp_path, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["threads"]["finding"].startswith("1 on ")
+    assert checks["threads"]["finding"].endswith("(OMP_NUM_THREADS)")
+    assert checks["OpenMP threads"]["finding"] == "sleep while they wait (OMP_WAIT_POLICY=PASSIVE)"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_the_commands(tmp_path: Path, shell: str) -> None:
+    words = {"COMP_WORDS": "charact doc", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "charact doc",
+             "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = charact(cwd=tmp_path, _CHARACT_COMPLETE=f"complete_{shell}", **words)
+    assert "doctor" in done.stdout
+    assert "list" not in done.stdout

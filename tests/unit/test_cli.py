@@ -1,0 +1,144 @@
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import pytest
+import typer
+
+from charact import cli
+from charact.errors import UserError
+
+HEAVY = {"torch", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "numpy", "rich", "psutil"}
+
+
+def profile(sizes: Annotated[str, typer.Option("--input-sizes", help="Sizes.")] = "",
+            repeat: Annotated[int, typer.Option(min=1)] = 1) -> int | None:
+    """Do what the sizes say."""
+    match sizes:
+        case "user":
+            raise UserError("size 7 is too small\nfor vgg16: needs at least 32")
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "bug":
+            raise ZeroDivisionError("a bug")
+        case "status":
+            return 130
+    print("profiled", repeat)
+    return None
+
+
+@pytest.fixture(autouse=True)
+def commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = []
+    for name in ("profile", "two_words"):
+        module = ModuleType(f"charact.commands.{name}")
+        module.command = profile  # type: ignore[attr-defined]
+        modules.append(module)
+    monkeypatch.setattr(cli, "modules_in", lambda package: modules if package == "charact.commands" else [])
+
+
+def test_a_command_that_returns_nothing_went_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", "--repeat", "3"]) == 0
+    assert capsys.readouterr() == ("profiled 3\n", "")
+
+
+def test_a_command_is_named_as_its_module(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["two-words"]) == 0
+    assert capsys.readouterr().out == "profiled 1\n"
+
+
+def test_a_command_returns_its_own_status() -> None:
+    assert cli.run(["profile", "--input-sizes", "status"]) == 130
+
+
+def test_a_user_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", "--input-sizes", "user"]) == 2
+    assert capsys.readouterr() == ("", "error: size 7 is too small for vgg16: needs at least 32\n")
+
+
+def test_traceback_shows_where_a_user_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--traceback", "profile", "--input-sizes", "user"]) == 2
+    said = capsys.readouterr().err
+    assert "in profile" in said
+    assert said.endswith("error: size 7 is too small for vgg16: needs at least 32\n")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["profil"], "no such command 'profil'. Did you mean 'profile'? (see charact --help)"),
+    (["zzz"], "no such command 'zzz' (see charact --help)"),
+    (["--verison"], "no such option: --verison: did you mean --version? (see charact --help)"),
+    (["profile", "--input-size", "3"],
+     "no such option: --input-size: did you mean --input-sizes? (see charact profile --help)"),
+    (["profile", "--input-sizes"], "option '--input-sizes' requires an argument (see charact profile --help)"),
+    (["profile", "surplus"], "got unexpected extra argument(s) (surplus) (see charact profile --help)"),
+])
+def test_a_mistyped_command_line_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str],
+                                             said: str) -> None:
+    assert cli.run(arguments) == 2
+    assert capsys.readouterr() == ("", f"error: {said}\n")
+
+
+@pytest.mark.parametrize("value", ["0", "x", "1.5", ""])
+def test_a_number_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    assert cli.run(["profile", "--repeat", value]) == 2
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert said.startswith("error: invalid value for '--repeat'")
+    assert said.endswith("(see charact profile --help)\n")
+    assert said.count("\n") == 1
+
+
+def test_ctrl_c_is_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", "--input-sizes", "interrupt"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["profile", "--input-sizes", "bug"])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_teaches(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert cli.run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "  charact profile resnet --input-sizes 32,224   measure" in shown
+    assert "Do what the sizes say." in shown
+
+
+def charact(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *python, "-m", "charact", *arguments], capture_output=True, text=True,
+                          check=True)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("list", "--help"), ("doctor", "--help")])
+def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    lines = charact(*arguments, python=("-X", "importtime")).stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
+    assert "typer" in imported
+    assert imported & HEAVY == set()
+
+
+def test_help_is_quick() -> None:
+    resource = pytest.importorskip("resource")
+
+    def cpu_s() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        charact("--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return float(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+    assert min(cpu_s() for _ in range(5)) < 0.15
+
+
+def test_every_file_of_commands_is_a_command_with_help() -> None:
+    names = {path.stem.replace("_", "-") for path in (Path(cli.__file__).parent / "commands").glob("[!_]*.py")}
+    described = {}
+    for line in charact("--help").stdout.partition("Commands:\n")[2].splitlines():
+        if line.strip() and not line.startswith("   "):  # deeper lines continue the one above
+            name, _, text = line.strip().partition(" ")
+            described[name] = text.strip()
+    assert described.keys() == names
+    assert all(described.values())
