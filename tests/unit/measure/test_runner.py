@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.notes import Notes
 from support.small import TwoLayers, small_case
 
 from charact import load_run
@@ -21,28 +22,6 @@ from charact.schema import TABLES
 from charact.store import Run, RunWriter
 
 RULE = StopRule(max_iterations=6, max_seconds=1.0)
-
-
-class Notes:
-    """An observer that keeps what it is told; it may act at a case's start."""
-
-    def __init__(self, at_case: Any = None) -> None:
-        self.told: list[tuple[Any, ...]] = []
-        self._at_case = at_case
-
-    def case_started(self, case_id: str, number: int, total: int) -> None:
-        self.told.append(("case", case_id, number, total))
-        if self._at_case:
-            self._at_case(number)
-
-    def pass_started(self, name: str) -> None:
-        self.told.append(("pass", name))
-
-    def iteration(self, num_iterations: int, median_s: float) -> None:
-        assert median_s > 0
-
-    def case_ended(self, status: str, reason: str | None) -> None:
-        self.told.append(("ended", status))
 
 
 def run(tmp_path: Path, cases: list[Any], notes: Notes | None = None) -> tuple[Run, int | None]:
@@ -128,7 +107,8 @@ def test_a_signal_waits_while_it_is_not_allowed() -> None:
             with interrupt.allowed():
                 pytest.fail("measured though a signal had come")
 
-        pytest.raises(KeyboardInterrupt, measure)
+        with pytest.raises(KeyboardInterrupt):
+            measure()
 
 
 @pytest.mark.parametrize(("message", "size"), [
@@ -165,7 +145,7 @@ class TestCaseChecks:
             small_case(batch_size=257).check()
 
     def test_fp16_on_a_cpu(self) -> None:
-        with pytest.raises(UserError, match="fp16 is not measured on a CPU: .*bf16"):
+        with pytest.raises(UserError, match=r"fp16 is not measured on a CPU: .*bf16"):
             small_case(precision="fp16").check()
 
     def test_data_that_nobody_knows(self) -> None:

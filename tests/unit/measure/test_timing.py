@@ -66,9 +66,10 @@ def test_an_iteration_that_fails_is_not_recorded() -> None:
 
     def failing_iteration() -> None:
         with phases, phases("data"):
-            raise ValueError
+            raise ValueError("broken")
 
-    pytest.raises(ValueError, failing_iteration)
+    with pytest.raises(ValueError, match="broken"):
+        failing_iteration()
     assert phases.take() == []
 
 

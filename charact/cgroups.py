@@ -1,0 +1,55 @@
+"""What the control groups that the process is in allow it: processor time and memory (Linux, version 1 and 2)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_UNLIMITED_BYTES = 1 << 60  # version 1 writes "no limit" as the largest multiple of the page size
+
+
+def quota_cores(root: Path = Path("/")) -> float | None:
+    """Processor time the process may take, in cores; null where nothing limits it."""
+    quotas = []
+    for folder in _folders(root, "cpu"):
+        limit, _, period = _read(folder / "cpu.max").partition(" ")
+        limit = limit or _read(folder / "cpu.cfs_quota_us")
+        period = period or _read(folder / "cpu.cfs_period_us")
+        if limit not in ("", "max", "-1") and period:
+            quotas.append(int(limit) / int(period))
+    return min(quotas, default=None)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
+    """Memory the process may hold, in bytes; null where nothing but the machine limits it."""
+    limits = []
+    for folder in _folders(root, "memory"):
+        limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+        if limit not in ("", "max") and int(limit) < _UNLIMITED_BYTES:
+            limits.append(int(limit))
+    return min(limits, default=None)
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of the process's group and of the groups around it, each of which limits it too.
+
+    Inside a container the path names the group as the host sees it; what is mounted there is then the top folder,
+    which the walk ends at.
+    """
+    mount = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = mount / controller if controllers else mount
+        inside = top / group.lstrip("/")
+        while inside != top:
+            yield inside
+            inside = inside.parent
+        yield top
+
+
+def _read(path: Path) -> str:
+    """Text of a file; empty where it does not exist or may not be read, as on systems without control groups."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,110 @@
+"""`charact list`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import Annotated, Any
+
+import typer
+
+Row = dict[str, Any]
+
+
+class Topic(StrEnum):
+    """What can be listed."""
+
+    WORKLOADS = "workloads"
+    DATASETS = "datasets"
+    COUNTERS = "counters"
+    OPERATOR_TYPES = "operator-types"
+
+
+def command(
+    topic: Annotated[Topic | None, typer.Argument(help="What to list; all of it when left out.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all details, for a program to read.")] = False,
+) -> None:
+    """List workloads, datasets, counters and operator types."""
+    listed = {one: _LISTINGS[one].rows() for one in ([topic] if topic else Topic)}
+    if as_json:
+        import json
+
+        print(json.dumps(listed, indent=1))
+        return
+    for one, rows in listed.items():
+        _print(_LISTINGS[one], rows)
+
+
+def _print(listing: "_Listing", rows: list[Row]) -> None:
+    from charact.commands._tables import print_table
+
+    for heading, members in groupby(rows, listing.heading):
+        print_table(heading, [column.replace("_", " ") for column in listing.columns],
+                    [[_text(row[column]) for column in listing.columns] for row in members])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "–"
+    return "any" if value is None else str(value)
+
+
+def _workloads() -> list[Row]:
+    from charact.workload import all_workloads
+
+    return [
+        {"workload": workload.name, "aliases": list(workload.aliases), "variants": list(workload.variants),
+         "input": workload.input_kind, "input_size": workload.prepare().default_input_size,
+         "smallest_input_size": workload.prepare().smallest_input_size, "batch_size": workload.default_batch_size,
+         "source": workload.source}
+        for workload in all_workloads().values()
+    ]
+
+
+def _datasets() -> list[Row]:
+    from charact.data import all_datasets
+
+    return [
+        {"dataset": spec.name, "classes": spec.num_classes or None, "description": spec.description,
+         "source": spec.source}
+        for spec in all_datasets().values()
+    ]
+
+
+def _counters() -> list[Row]:
+    from charact.measure.counters import all_sources
+
+    return [
+        {"counter": counter.name, "method": counter.method, "scope": counter.scope, "definition": counter.definition,
+         "source": source.name, "cost": source.cost, "unavailable_reason": source.available()}
+        for source in all_sources().values() for counter in source.counters
+    ]
+
+
+def _counter_heading(row: Row) -> str:
+    reason = row["unavailable_reason"]
+    return f"Counters of {row['source']}" + ("" if reason is None else f": n/a ({reason})")
+
+
+def _operator_types() -> list[Row]:
+    from charact.measure.operator_types import OPERATOR_TYPES
+
+    return [{"operator_type": name, "description": description} for name, description in OPERATOR_TYPES.items()]
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """How a topic is listed: its rows, the columns that a reader sees, and the heading that rows stand under."""
+
+    rows: Callable[[], list[Row]]
+    columns: tuple[str, ...]
+    heading: Callable[[Row], str]
+
+
+_LISTINGS = {
+    Topic.WORKLOADS: _Listing(_workloads, ("workload", "aliases", "variants", "input", "input_size", "batch_size"),
+                              lambda row: f"Workloads of {row['source']}"),
+    Topic.DATASETS: _Listing(_datasets, ("dataset", "classes", "description", "source"), lambda _: "Datasets"),
+    Topic.COUNTERS: _Listing(_counters, ("counter", "method", "definition"), _counter_heading),
+    Topic.OPERATOR_TYPES: _Listing(_operator_types, ("operator_type", "description"), lambda _: "Operator types"),
+}

@@ -1,0 +1,202 @@
+"""The machine and the software on it, as the record keeps them, and the choice of a device."""
+
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import socket
+import subprocess
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from charact.cgroups import memory_limit_bytes, quota_cores
+from charact.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+_SPEED_VARIABLES = re.compile(
+    r"(OMP|MKL|KMP|GOMP|PYTORCH|TORCH|CUBLAS|NVIDIA|MALLOC)_.*|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+
+
+def machine_facts() -> dict[str, Any]:
+    """Facts about the machine; `fingerprint` is equal where everything that determines speed is."""
+    import psutil
+
+    gpus, no_gpu_reason = gpu_facts()
+    facts: dict[str, Any] = {
+        "hostname": socket.gethostname(), "os": _os_name(), "kernel": platform.release(),
+        "architecture": platform.machine(), "cpu": cpu_facts(),
+        "memory_bytes": psutil.virtual_memory().total, "memory_limit_bytes": memory_limit_bytes(),
+        "gpus": gpus, "no_gpu_reason": no_gpu_reason,
+    }
+    return facts | {"fingerprint": fingerprint(facts)}
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """Short hash of what determines speed: not of the machine's name, nor of which of two equal GPUs it has."""
+    gpus = [{key: value for key, value in gpu.items() if key not in ("index", "uuid")} for gpu in facts["gpus"]]
+    # A kernel update moves the memory's total by some megabytes: whole GiB stay.
+    speed = [facts["architecture"], facts["cpu"], round(facts["memory_bytes"] / 2**30), gpus]
+    return hashlib.sha256(json.dumps(speed, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def cpu_facts() -> dict[str, Any]:
+    """The processor: model, number of cores, and the instruction set that PyTorch's own kernels use."""
+    import psutil
+    import torch
+
+    return {
+        "model": cpu_model(), "num_physical_cores": psutil.cpu_count(logical=False),
+        "num_logical_cores": psutil.cpu_count(), "num_usable_cores": usable_cores(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Name of the processor's model as the system tells it, else its architecture."""
+    if cpuinfo.exists():
+        named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
+        if named:
+            return named[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Number of cores the process may use: its affinity, and its control group's quota rounded up."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = quota_cores()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
+    """The GPUs that PyTorch can use, and where there are none the reason."""
+    import torch
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        return [], f"torch {torch.__version__} is built without CUDA"
+    with warnings.catch_warnings(record=True) as caught:  # a driver that is too old is told as a warning
+        warnings.simplefilter("always")
+        try:
+            driver = driver_version()
+            gpus = [_gpu(index, driver) for index in range(torch.cuda.device_count())]
+        except RuntimeError as error:
+            return [], f"CUDA does not start: {_first_line(error)}"
+    if gpus:
+        return gpus, None
+    return [], _first_line(caught[0].message) if caught else "torch finds no CUDA device"
+
+
+def _gpu(index: int, driver: str | None) -> dict[str, Any]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    uuid = str(properties.uuid)
+    return {
+        "index": index, "name": properties.name, "uuid": uuid if uuid.startswith("GPU-") else f"GPU-{uuid}",
+        "memory_bytes": properties.total_memory, "compute_capability": f"{properties.major}.{properties.minor}",
+        "num_multiprocessors": properties.multi_processor_count, "driver": driver,
+    }
+
+
+def driver_version() -> str | None:
+    """Version of NVIDIA's driver; null where there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def software_facts() -> dict[str, Any]:
+    """Versions, the git state of the working directory, and the environment variables that change speed."""
+    import torch
+
+    onednn = re.search(r"MKL-DNN v([\d.]+)", torch.__config__.show())
+    return {
+        "charact": version("charact"), "python": platform.python_version(), "torch": torch.__version__,
+        "numpy": version("numpy"), "cuda": torch.version.cuda, "hip": torch.version.hip,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "mkldnn": onednn[1] if onednn else None,
+        "git": git_state(Path.cwd()), "environment": speed_variables(os.environ),
+    }
+
+
+def git_state(directory: Path) -> dict[str, Any] | None:
+    """Commit that is checked out in a directory and whether its files differ from it; null outside of a repository."""
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=directory, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    return None if commit is None else {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
+
+
+def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that change speed; no secrets, and no path that tells a user's name."""
+    found = {}
+    for name, value in sorted(environment.items()):
+        if _SPEED_VARIABLES.fullmatch(name) and not _SECRET.search(name):
+            if name == "LD_PRELOAD":
+                value = ":".join(os.path.basename(library) for library in re.split(r"[:\s]+", value) if library)
+            home = environment.get("HOME", "").rstrip("/")
+            found[name] = value.replace(home, "~") if home else value
+    return found
+
+
+def resolve_device(text: str) -> "torch.device":
+    """Device named `auto` (a GPU where there is one), `cpu`, `cuda` (the first GPU) or `cuda:N`.
+
+    Raises:
+        UserError: the name is malformed, or there is no such device here.
+    """
+    import torch
+
+    gpus, reason = gpu_facts()
+    here = ", ".join(["cpu", *(f"cuda:{gpu['index']}" for gpu in gpus)])
+    if text == "auto":
+        return torch.device("cuda", 0) if gpus else torch.device("cpu")
+    if text == "cpu":
+        return torch.device("cpu")
+    named = re.fullmatch(r"cuda(?::(0|[1-9]\d{0,3}))?", text)
+    if named is None:
+        raise UserError(f"unknown device '{text}': choose auto, cpu, cuda or cuda:N (here are {here})")
+    if not gpus:
+        raise UserError(f"no device {text} here ({reason}): choose --device cpu")
+    index = int(named[1] or 0)
+    if index >= len(gpus):
+        raise UserError(f"no device {text} here: choose from {here}")
+    return torch.device("cuda", index)
+
+
+def device_name(device: "torch.device") -> str:
+    """Model of a device, e.g. `NVIDIA H100 80GB HBM3` or that of the processor."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.platform(terse=True)
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0]

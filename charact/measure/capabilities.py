@@ -1,0 +1,149 @@
+"""What this machine can and cannot measure, why, and what to do about it."""
+
+import os
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import Literal
+
+from charact.hardware import driver_version, gpu_facts, usable_cores
+from charact.measure.counters import all_sources
+
+NOISY_LOAD_FRAC = 0.25
+"""Share of the cores that other processes may take before timing counts as noisy."""
+
+_LOAD_WINDOW_S = 0.5
+_CPU_FLAGS = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "amx_fp16"}}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: what was found, and where it is not `ok` what to do about it."""
+
+    group: str
+    name: str
+    status: Literal["ok", "limited", "n/a"]
+    finding: str
+    remedy: str | None = None
+
+
+def machine_checks() -> list[Check]:
+    """Every check, by group, in the order that a reader needs them."""
+    return [*instrument_checks(), *counter_checks(), *precision_checks(), *noise_checks(), *view_checks()]
+
+
+def instrument_checks() -> list[Check]:
+    """What each pass over a case can tell here."""
+    group = "Instruments"
+    gpus, reason = gpu_facts()
+    checks = [
+        Check(group, "phases, host clock", "ok", "data, forward, loss, backward, update, other"),
+        Check(group, "operators", "ok", "torch.profiler: types, layers, shapes; in a pass of their own"),
+        Check(group, "memory", "ok", "allocator statistics on CUDA devices, profiler events on the CPU; categories"),
+        Check(group, "FLOP", "ok", "counted on fake tensors; needs no device"),
+    ]
+    cuda = ("phases, CUDA events", "kernels")
+    if gpus:
+        names = ", ".join(f"cuda:{gpu['index']} {gpu['name']}" for gpu in gpus)
+        return checks + [Check(group, name, "ok", names) for name in cuda]
+    driver = driver_version()
+    remedy = (f"NVIDIA driver {driver} is here: install a CUDA build of torch" if driver
+              else "no NVIDIA driver here either: run charact on a machine with a GPU")
+    return checks + [Check(group, name, "n/a", str(reason), remedy) for name in cuda]
+
+
+def counter_checks() -> list[Check]:
+    """Each counter source: what it gives, or why it gives nothing."""
+    checks = []
+    for source in all_sources().values():
+        reason = source.available()
+        names = ", ".join(counter.name for counter in source.counters)
+        checks.append(Check("Counters", source.name, "ok", names) if reason is None
+                      else Check("Counters", source.name, "n/a", reason))
+    return checks
+
+
+def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
+    """Precisions that autocast offers on each device."""
+    import torch
+
+    group = "Precision"
+    lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    native = sorted(flags & _CPU_FLAGS["bf16"])
+    checks = [
+        Check(group, "bf16 on the CPU", "ok", f"native ({', '.join(native)})") if native
+        else Check(group, "bf16 on the CPU", "limited", "no bf16 instructions: runs, but slower than fp32",
+                   "measure it on a newer CPU or a GPU"),
+        Check(group, "fp16 on the CPU", "n/a", "charact refuses fp16 autocast on a CPU: gradients underflow without "
+              "loss scaling", "use --precision bf16"),
+    ]
+    gpus, _ = gpu_facts()
+    if gpus:
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        checks.append(Check(group, "bf16 on the GPU", "ok", "native") if bf16
+                      else Check(group, "bf16 on the GPU", "limited", "emulated: slower than fp32", "use fp16"))
+        checks.append(Check(group, "fp16 on the GPU", "ok", "native"))
+    return checks
+
+
+def noise_checks() -> list[Check]:
+    """What makes timing noisy: threads against cores, other processes, memory that was swapped out."""
+    import psutil
+    import torch
+
+    cores = usable_cores()
+    busy_cores = psutil.cpu_percent(interval=_LOAD_WINDOW_S) / 100 * (psutil.cpu_count() or 1)
+    return [_threads(torch.get_num_threads(), cores), _load(busy_cores, cores),
+            _spinning(os.environ.get("OMP_WAIT_POLICY"), busy_cores, cores), _swap(psutil.swap_memory().used)]
+
+
+def _threads(num_threads: int, cores: int) -> Check:
+    origin = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "torch's default"
+    finding = f"{num_threads} on {cores} usable cores ({origin})"
+    if num_threads > cores:
+        return Check("Noise", "threads", "limited", finding, f"--threads {cores}: more only wait for each other")
+    return Check("Noise", "threads", "ok", finding)
+
+
+def _load(busy_cores: float, cores: int) -> Check:
+    finding = f"other processes keep {busy_cores:.1f} of {cores} cores busy"
+    if busy_cores > NOISY_LOAD_FRAC * cores:
+        return Check("Noise", "load now", "limited", f"{finding}: times will scatter", "wait until they are done")
+    return Check("Noise", "load now", "ok", finding)
+
+
+def _spinning(policy: str | None, busy_cores: float, cores: int) -> Check:
+    if policy is not None and policy.lower() == "passive":
+        return Check("Noise", "OpenMP threads", "ok", "sleep while they wait (OMP_WAIT_POLICY=PASSIVE)")
+    finding = f"spin while they wait (OMP_WAIT_POLICY {policy or 'not set'})"
+    if busy_cores > NOISY_LOAD_FRAC * cores:
+        return Check("Noise", "OpenMP threads", "limited", f"{finding}: many times slower beside other processes",
+                     "export OMP_WAIT_POLICY=PASSIVE")
+    return Check("Noise", "OpenMP threads", "ok", f"{finding}: harmless while the cores are free")
+
+
+def _swap(used_bytes: int) -> Check:
+    if used_bytes:
+        return Check("Noise", "swap", "limited", f"{used_bytes / 1e6:,.0f} MB swapped out: page faults in timed code",
+                     "close what holds the memory, then sudo swapoff -a && sudo swapon -a")
+    return Check("Noise", "swap", "ok", "none in use")
+
+
+def view_checks() -> list[Check]:
+    """Whether the record can be seen in TensorBoard, and which optional parts are installed."""
+    group = "Views"
+    report = Check(group, "HTML report", "ok", "one file; any browser opens it, none is needed to write it")
+    if any(point.name == "charact" for point in entry_points(group="tensorboard_plugins")):
+        tab = Check(group, "TensorBoard tab", "ok", f"charact's plugin in tensorboard {version('tensorboard')}")
+    else:
+        tab = Check(group, "TensorBoard tab", "n/a", "charact's plugin is not registered", "install charact with pip")
+    try:
+        found = f"{version('torch-tb-profiler')}: finds the traces in each run"
+        viewer = Check(group, "torch-tb-profiler", "ok", found)
+    except PackageNotFoundError:
+        viewer = Check(group, "torch-tb-profiler", "n/a", "not installed; charact's own tab does not need it",
+                       'pip install "charact[torch-tb-profiler]"')
+    return [report, tab, viewer]
