@@ -131,6 +131,8 @@ class RunWriter:
         number = len(self.manifest["cases"])
         for table, rows in tables.items():
             if rows:
+                unknown = {key for row in rows for key in row} - set(column_names(table))
+                assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
                 self._write_table(_part_path(self.directory, table, number), table,
                                   pa.Table.from_pylist(filled, schema=arrow_schema(table)))
@@ -293,7 +295,7 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
             raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
         manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
         version = manifest["schema_version"]
-        if not isinstance(version, int) or version < 1:
+        if type(version) is not int or version < 1:
             raise ValueError(f"schema_version is {version!r}")
         if version > SCHEMA_VERSION:
             raise UserError(f"{path} was written with schema {version}, this charact reads up to {SCHEMA_VERSION}: "

@@ -1,0 +1,512 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import records
+
+from charact.errors import UserError
+from charact.schema import SCHEMA_VERSION, TABLES, column_names
+from charact.store import PARTIAL_PREFIX, Run, RunWriter, load_run, write_text
+
+# A file may come from anywhere: the same directory is used for every example.
+MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+HTML = "<script>alert('x')</script>&amp;\"'"
+TEXTS = st.one_of(st.just(HTML), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    # An integer column with nulls is one of floats in pandas: whole up to 53 bits.
+    "string": TEXTS, "int64": st.integers(-2**53, 2**53), "float64": st.floats(allow_nan=False),
+}
+
+
+def row_of(table: str) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({column.name: st.none() | VALUES[column.type]
+                                  for column in TABLES[table] if column.name != "case"})
+
+
+def entry(case: str) -> dict[str, Any]:
+    return {"case": case, "status": "ok", "reason": None, "passes": {}}
+
+
+def values_of(frame: pd.DataFrame) -> list[list[Any]]:
+    return [[None if pd.isna(value) else value for value in row] for row in frame.itertuples(index=False)]
+
+
+def iteration_rows(number: int) -> list[dict[str, Any]]:
+    return [{"iteration": i, "phase": "forward", "host_s": 0.5 + i, "device_s": None} for i in range(number)]
+
+
+@settings(MANY, max_examples=25)
+@given(data=st.data())
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_come_back_as_they_were(tmp_path: Path, table: str, data: st.DataObject) -> None:
+    cases = data.draw(st.lists(st.lists(row_of(table), max_size=4), min_size=1, max_size=3))
+    writer = RunWriter(tmp_path, "round", {})
+    for number, rows in enumerate(cases):
+        writer.add_case(entry(f"case-{number}"), {table: rows})
+    writer.close("complete")
+    frame = load_run(writer.publish()).table(table)
+    columns = column_names(table)
+    assert list(frame.columns) == columns
+    assert values_of(frame) == [[{"case": f"case-{number}", **row}[column] for column in columns]
+                                for number, rows in enumerate(cases) for row in rows]
+
+
+@MANY
+@given(name=TEXTS, command_line=st.lists(TEXTS, max_size=3), reason=st.none() | TEXTS)
+def test_the_manifest_comes_back_as_it_was(tmp_path: Path, name: str, command_line: list[str],
+                                           reason: str | None) -> None:
+    writer = RunWriter(tmp_path / "runs", name, {"command_line": command_line})
+    writer.add_case(entry(f"{name}-224") | {"reason": reason}, {})
+    writer.close("complete")
+    path = writer.publish()
+    run = load_run(path)
+    assert path.parent == tmp_path / "runs"  # whatever the name holds
+    assert run.run_id == path.name
+    assert run.manifest["name"] == name
+    assert run.manifest["command_line"] == command_line
+    assert run.manifest["cases"] == [entry(f"{name}-224") | {"reason": reason}]
+    assert run.manifest["status"] == "complete"
+
+
+def test_a_published_run_is_only_what_the_design_names(record: Path) -> None:
+    names = {path.name for path in record.iterdir()}
+    assert names == {"run.json", *(f"{table}.parquet" for table in TABLES if table != "kernels")}
+    assert [path.name for path in record.parent.iterdir()] == [record.name]
+
+
+def test_columns_carry_their_descriptions(record: Path) -> None:
+    field = pq.read_schema(record / "iterations.parquet").field("host_s")
+    assert b"measured" in field.metadata[b"description"]
+
+
+def test_a_table_that_the_run_lacks_is_empty_with_all_columns(record: Path) -> None:
+    kernels = load_run(record).kernels
+    assert (list(kernels.columns), len(kernels)) == (column_names("kernels"), 0)
+
+
+def test_numbers_are_numbers_even_where_all_are_null(record: Path) -> None:
+    assert load_run(record).iterations["device_s"].dtype == float
+
+
+def test_cases_and_passes_are_those_of_the_manifest(record: Path) -> None:
+    run = load_run(str(record))
+    assert list(run.cases["case"]) == [f"resnet50-{size}-b8-{mode}-fp32-cpu" for size in (32, 224)
+                                       for mode in ("train", "infer")]
+    assert run.passes("resnet50-32-b8-train-fp32-cpu")["timing"]["num_iterations"] == 10
+    with pytest.raises(KeyError):
+        run.passes("absent")
+
+
+def test_a_column_that_the_schema_does_not_know_is_a_bug(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "x", {})
+    with pytest.raises(AssertionError, match="host_seconds"):
+        writer.add_case(entry("a"), {"iterations": [{"iteration": 0, "host_seconds": 1.0}]})
+
+
+def test_a_number_that_is_none_never_reaches_the_manifest(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "x", {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        writer.add_case(entry("a") | {"requested_bytes": math.nan}, {})
+    assert load_run(writer.directory, partial=True).manifest["cases"] == []
+
+
+# Whole or absent
+
+KILLED = """
+import sys
+from pathlib import Path
+from charact.store import RunWriter
+
+rows = [{"iteration": i, "phase": "forward", "host_s": 0.5, "device_s": None} for i in range(2000)]
+while True:
+    writer = RunWriter(Path(sys.argv[1]), "killed", {})
+    for number in range(3):
+        entry = {"case": f"case-{number}", "status": "ok", "reason": None}
+        writer.add_case(entry, {"iterations": rows, "layers": [{"layer": "a"}]})
+        print("flushed", flush=True)
+    writer.close("complete")
+    writer.publish()
+"""
+
+
+def refusal(read: Callable[[], object]) -> str | None:
+    """What a user is told where reading is refused; any other exception passes."""
+    try:
+        read()
+    except UserError as refused:
+        return str(refused)
+    return None
+
+
+def assert_whole_or_refused(directory: Path) -> None:
+    """Every case that the manifest names has all of its rows, and there are no others."""
+    said = refusal(lambda: load_run(directory))
+    if said is not None:
+        assert directory.name.startswith(PARTIAL_PREFIX)
+        if "holds no run.json" in said:
+            return
+        assert said == f"{directory} was not finished: --partial reads what it holds"
+    run = load_run(directory, partial=True)
+    assert run.partial == (said is not None)
+    assert run.partial or len(run.cases) == 3
+    expected = {case["case"]: 2000 for case in run.manifest["cases"]}
+    assert run.iterations.groupby("case").size().to_dict() == expected
+    assert run.layers.groupby("case").size().to_dict() == dict.fromkeys(expected, 1)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.003, 0.006, 0.011, 0.017])
+def test_a_run_that_is_killed_is_hidden_and_its_cases_are_whole(tmp_path: Path, delay_s: float) -> None:
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"flushed\n"
+        time.sleep(delay_s)
+    finally:
+        child.kill()
+        child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    directories = list(tmp_path.iterdir())
+    assert directories
+    for directory in directories:
+        assert_whole_or_refused(directory)
+
+
+@pytest.mark.parametrize("function", ["_write_manifest", "_write_table"])
+@pytest.mark.parametrize("countdown", range(6))
+def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, countdown: int) -> None:
+    calls = [0]
+    original: Callable[..., None] = getattr(RunWriter, function)
+
+    def dies(*arguments: Any) -> None:
+        calls[0] += 1
+        if calls[0] > countdown:
+            raise KeyboardInterrupt
+        original(*arguments)
+
+    monkeypatch.setattr(RunWriter, function, dies)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - which of the steps dies is the parameter
+        writer = RunWriter(tmp_path, "killed", {})
+        for number in range(3):
+            writer.add_case(entry(f"case-{number}"), {"iterations": iteration_rows(2000), "layers": [{"layer": "a"}]})
+        writer.close("complete")
+        raise KeyboardInterrupt
+    directories = list(tmp_path.iterdir())
+    assert [path.name[: len(PARTIAL_PREFIX)] for path in directories] == [PARTIAL_PREFIX]
+    assert_whole_or_refused(directories[0])
+
+
+def test_writers_of_one_directory_never_collide(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from charact.store import RunWriter
+
+sys.stdin.read()  # until all are ready
+for number in range(5):
+    writer = RunWriter(Path(sys.argv[1]), "same", {"token": f"{sys.argv[2]}-{number}"})
+    writer.add_case({"case": "a", "status": "ok"}, {"layers": [{"layer": sys.argv[2]}]})
+    writer.close("complete")
+    writer.publish()
+"""
+    children = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "runs"), str(number)],
+                                 stdin=subprocess.PIPE) for number in range(4)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    assert [child.wait() for child in children] == [0, 0, 0, 0]
+    runs = [load_run(path) for path in (tmp_path / "runs").iterdir()]
+    assert {run.manifest["token"] for run in runs} == {f"{i}-{j}" for i in range(4) for j in range(5)}
+    assert all(list(run.layers["layer"]) == [run.manifest["token"][0]] for run in runs)
+
+
+# Disks that are full, places that refuse
+
+FULL = """
+import os, resource, sys
+from pathlib import Path
+from charact.errors import UserError
+from charact.store import RunWriter, load_run
+
+def limit(num_bytes):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
+
+def rows(number):
+    return {"layers": [{"layer": os.urandom(16).hex()} for _ in range(number)]}
+
+def attempt(action, *arguments):
+    try:
+        action(*arguments)
+    except UserError as error:
+        return str(error)
+    raise SystemExit("nothing was refused")
+
+out = Path(sys.argv[1])
+"""
+
+
+def in_child(program: str, *arguments: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", FULL + program, *arguments], capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_no_space_for_the_first_byte_leaves_nothing(tmp_path: Path) -> None:
+    said, left = in_child("limit(10); print(attempt(RunWriter, out, 'x', {})); print(os.listdir(out))", str(tmp_path))
+    assert said.startswith(f"no space left while writing {tmp_path}")
+    assert said.endswith("free some, or choose another place")
+    assert left == "[]"
+
+
+def test_no_space_for_a_case_keeps_those_before_it(tmp_path: Path) -> None:
+    said, cases, num_rows, parts, left = in_child("""
+writer = RunWriter(out, "x", {})
+writer.add_case({"case": "a", "status": "ok"}, rows(10))
+limit(50_000)
+print(attempt(writer.add_case, {"case": "b", "status": "ok"}, rows(100_000)))
+run = load_run(writer.directory, partial=True)
+print([case["case"] for case in run.manifest["cases"]])
+print(len(run.layers))
+print(os.listdir(writer.directory / "parts"))
+writer.discard()
+print(os.listdir(out))
+""", str(tmp_path))
+    assert said.startswith("no space left while writing ")
+    assert (cases, num_rows, parts, left) == ("['a']", "10", "['layers-0000.parquet']", "[]")
+
+
+def test_no_space_for_the_tables_keeps_the_cases(tmp_path: Path) -> None:
+    said, num_rows = in_child("""
+writer = RunWriter(out, "x", {})
+for number in range(10):
+    writer.add_case({"case": str(number), "status": "ok"}, rows(1000))
+limit(100_000)
+print(attempt(writer.close, "complete"))
+print(len(load_run(writer.directory, partial=True).layers))
+""", str(tmp_path))
+    assert said.startswith("no space left while writing ")
+    assert num_rows == "10000"
+
+
+def in_mount(tmp_path: Path, options: str, program: str) -> list[str]:
+    """Run a child on a small file system of its own, which is gone when it ends."""
+    if sys.platform != "linux":
+        pytest.skip("needs Linux's namespaces")
+    mount = ["unshare", "--mount", "--map-root-user", "sh", "-c",
+             'mount -t tmpfs -o "$1" tmpfs "$2" && shift && shift && exec "$@"', "sh", options, str(tmp_path)]
+    probe = subprocess.run([*mount, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip(f"no mount is allowed here: {probe.stderr.strip()}")
+    done = subprocess.run([*mount, sys.executable, "-c", FULL + program, str(tmp_path)], capture_output=True,
+                          text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_a_disk_that_fills(tmp_path: Path) -> None:
+    said, left = in_mount(tmp_path, "size=128k", """
+writer = RunWriter(out, "x", {})
+print(attempt(writer.add_case, {"case": "a", "status": "ok"}, rows(100_000)))
+writer.discard()
+print(os.listdir(out))
+""")
+    assert said.startswith("no space left while writing ")
+    assert left == "[]"
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    said, left = in_mount(tmp_path, "size=64k", """
+try:
+    (out / "ballast").write_bytes(bytes(10**6))
+except OSError:
+    pass
+print(attempt(RunWriter, out, "x", {}))
+print(os.listdir(out))
+""")
+    assert said.startswith("no space left while writing ")
+    assert left == "['ballast']"
+
+
+def test_a_place_that_is_read_only(tmp_path: Path) -> None:
+    said, = in_mount(tmp_path, "ro", "print(attempt(RunWriter, out, 'x', {}))")
+    assert said == f"cannot write {tmp_path} (read-only file system): choose another place"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="permissions do not bind root")
+def test_a_place_that_is_not_writable(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match=r"permission denied\): choose another place"):
+        RunWriter(tmp_path, "x", {})
+
+
+def test_a_place_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(UserError, match="file is a file: choose a directory with --out"):
+        RunWriter(tmp_path / "file", "x", {})
+    with pytest.raises(UserError, match=r"cannot write .*below \(not a directory\)"):
+        RunWriter(tmp_path / "file" / "below", "x", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_place_whose_name_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot write .*\(file name too long\): choose another place"):
+        RunWriter(tmp_path / ("x" * 300), "x", {})
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    write_text(target, "one")
+    with pytest.raises(UserError, match="exists: --force overwrites it"):
+        write_text(target, "two", force=False)
+    assert target.read_text() == "one"
+    write_text(target, HTML)
+    assert target.read_text() == HTML
+    with pytest.raises(UserError, match="is a directory: name a file"):
+        write_text(tmp_path, "x")
+    with pytest.raises(UserError, match=r"cannot write .* \(no such file or directory\)"):
+        write_text(tmp_path / "absent" / "report.html", "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_text_that_does_not_fit_leaves_what_was_there(tmp_path: Path) -> None:
+    said, = in_child("from charact.store import write_text; limit(100)\n"
+                     "print(attempt(write_text, out / 'report.html', 'x' * 1000))", str(tmp_path))
+    assert said.startswith("no space left while writing ")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Records that are not
+
+def manifest_of(record: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((record / "run.json").read_text())
+    return found
+
+
+def test_a_directory_without_a_record(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", tmp_path / "absent" / "run.json"):
+        with pytest.raises(UserError, match=r"holds no run\.json: name a run directory"):
+            load_run(path)
+
+
+@MANY
+@given(data=st.data())
+def test_a_manifest_that_was_cut_short_is_refused(tmp_path: Path, data: st.DataObject) -> None:
+    record = next((tmp_path / "runs").iterdir(), None) if (tmp_path / "runs").exists() else None
+    record = record or records.write_record(tmp_path / "runs")
+    whole = tmp_path / "whole.json"
+    if not whole.exists():
+        whole.write_bytes((record / "run.json").read_bytes())
+    text = whole.read_bytes().rstrip()
+    (record / "run.json").write_bytes(text[: data.draw(st.integers(0, len(text) - 1))])
+    with pytest.raises(UserError, match="is corrupt"):
+        load_run(record)
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3))
+
+
+@MANY
+@given(content=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(UserError, match="is corrupt"):
+        load_run(tmp_path)
+
+
+@MANY
+@given(field=st.sampled_from(["schema_version", "run_id", "name", "status", "cases"]), value=JSON)
+def test_a_manifest_with_a_foreign_field_is_refused_or_read(tmp_path: Path, field: str, value: Any) -> None:
+    manifest = {"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": []}
+    (tmp_path / "run.json").write_text(json.dumps(manifest | {field: value}))
+    if refusal(lambda: load_run(tmp_path, partial=True)) is None:
+        run = load_run(tmp_path, partial=True)
+        assert isinstance(run.run_id, str)
+        assert len(run.cases) == len(run.manifest["cases"])
+
+
+@pytest.mark.parametrize("content", [
+    "[" * 100_000, '{"schema_version": 1e999}', '{"schema_version": true}', '{"schema_version": 0}', "\ufeff{}",
+    '{"schema_version": 1}', '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [3]}',
+    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [{"case": "a"}, {"case": "a"}]}',
+])
+def test_a_manifest_that_no_writer_wrote_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="is corrupt"):
+        load_run(tmp_path)
+
+
+def test_a_newer_record_is_refused_whatever_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION + 1, "what": "ever"}))
+    with pytest.raises(UserError, match=f"schema 2, this charact reads up to {SCHEMA_VERSION}: upgrade charact"):
+        load_run(tmp_path)
+
+
+@MANY
+@given(data=st.data())
+def test_a_table_that_was_damaged_is_refused_or_read(record: Path, data: st.DataObject) -> None:
+    path = record / "iterations.parquet"
+    whole = record.parent / "whole.parquet"
+    if not whole.exists():
+        whole.write_bytes(path.read_bytes())
+    damaged = bytearray(whole.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(damaged) - 1), max_size=4)):
+        damaged[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    said = refusal(lambda: load_run(record).iterations)
+    if said is None:
+        assert list(load_run(record).iterations.columns) == column_names("iterations")
+    else:
+        assert str(path) in said
+        assert "\n" not in said
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1PAR1", b"not a table" * 100])
+def test_a_foreign_table_is_refused(record: Path, content: bytes) -> None:
+    (record / "memory.parquet").write_bytes(content)
+    with pytest.raises(UserError, match=r"memory\.parquet is corrupt"):
+        load_run(record).memory  # noqa: B018 - reading is what is refused
+
+
+def test_a_table_without_a_column_is_refused(record: Path) -> None:
+    path = record / "operators.parquet"
+    pq.write_table(pq.ParquetFile(path).read().drop_columns(["layer"]), path)
+    run = load_run(record)
+    with pytest.raises(UserError, match=r"operators\.parquet is not a record's table: it has no column 'layer'"):
+        run.table("operators")
+    assert len(run.iterations) > 0  # the others can still be read
+
+
+def test_a_column_of_another_type_is_refused(record: Path) -> None:
+    path = record / "layers.parquet"
+    rows = pq.ParquetFile(path).read().drop_columns(["num_parameters"])
+    pq.write_table(rows.append_column("num_parameters", pa.array(["many"] * len(rows))), path)
+    with pytest.raises(UserError, match=r"layers\.parquet is corrupt"):
+        load_run(record).table("layers")
+
+
+def test_a_column_from_a_later_version_is_left_out(record: Path) -> None:
+    path = record / "layers.parquet"
+    rows = pq.ParquetFile(path).read()
+    pq.write_table(rows.append_column("colour", pa.array(["red"] * len(rows))), path)
+    assert list(load_run(record).layers.columns) == column_names("layers")
+
+
+def test_a_table_is_read_once(record: Path) -> None:
+    run: Run = load_run(record)
+    assert run.iterations is run.iterations
