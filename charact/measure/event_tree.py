@@ -4,13 +4,12 @@ The tree comes from Kineto's results directly. `torch.profiler`'s own `events()`
 object an event and cost 60 to 290 ms for one ResNet-18 iteration; the walk costs a few (see benchmarks/).
 """
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch.profiler import profile
 
-from charact.measure.marks import LAYER_PREFIX, PHASE_PREFIX
+from charact.measure.marks import LAYER_PREFIX, PHASE_PREFIX, phase_at
 from charact.measure.operator_types import own_operator_type
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
@@ -52,10 +51,7 @@ class EventTree:
 
     def phase_at(self, time_ns: int) -> str | None:
         """Name of the phase that a moment lies in; None between phases."""
-        index = bisect_right(self.phases, time_ns, key=lambda phase: phase[0]) - 1
-        if index >= 0 and time_ns < self.phases[index][1]:
-            return self.phases[index][2]
-        return None
+        return phase_at(self.phases, time_ns)
 
 
 def read_event_tree(profiler: profile) -> EventTree:

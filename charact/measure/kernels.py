@@ -4,14 +4,12 @@ Kineto writes a kernel's launch geometry only into the exported trace, where `Ex
 """
 
 import json
-from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
 
-from charact.measure.marks import PHASE_PREFIX
+from charact.measure.marks import PHASE_PREFIX, phase_at
 
 _DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
-_OPERATOR_CATEGORIES = {"cpu_op"}
 
 
 def device_ns_by_operator(trace: dict[str, Any]) -> dict[int, int]:
@@ -34,15 +32,15 @@ def kernel_rows(trace: dict[str, Any], num_iterations: int) -> list[dict[str, An
         num_iterations: number of iterations that it covers.
     """
     operators = {int(event["args"]["External id"]): event for event in trace["traceEvents"]
-                 if event.get("cat") in _OPERATOR_CATEGORIES and "External id" in event.get("args", {})}
-    phase_at = _PhaseFinder(trace)
+                 if event.get("cat") == "cpu_op" and "External id" in event.get("args", {})}
+    phases = _phases(trace)
     totals: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0.0])
     for event in _device_events(trace):
         args = event["args"]
         launcher = operators.get(int(args.get("External id", -1)))
         occupancy = args.get("est. achieved occupancy %")
         total = totals[
-            phase_at(launcher["ts"]) if launcher else None, launcher["name"] if launcher else None, event["name"],
+            phase_at(phases, launcher["ts"]) if launcher else None, launcher["name"] if launcher else None, event["name"],
             _json(args.get("grid")), _json(args.get("block")), args.get("registers per thread"),
             args.get("shared memory"), None if occupancy is None else occupancy / 100,
         ]
@@ -57,21 +55,13 @@ def kernel_rows(trace: dict[str, Any], num_iterations: int) -> list[dict[str, An
     ]
 
 
-class _PhaseFinder:
-    """Phase of a moment, from charact's marks in the trace; None outside of them."""
-
-    def __init__(self, trace: dict[str, Any]) -> None:
-        self._phases: list[tuple[float, float, str]] = sorted(
-            (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(PHASE_PREFIX))
-            for event in trace["traceEvents"]
-            if event.get("cat") == "user_annotation" and event["name"].startswith(PHASE_PREFIX)
-        )
-
-    def __call__(self, time_us: float) -> str | None:
-        index = bisect_right(self._phases, time_us, key=lambda phase: phase[0]) - 1
-        if index >= 0 and time_us < self._phases[index][1]:
-            return self._phases[index][2]
-        return None
+def _phases(trace: dict[str, Any]) -> list[tuple[float, float, str]]:
+    """Start, end and name of charact's phase marks in the trace, by time."""
+    return sorted(
+        (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(PHASE_PREFIX))
+        for event in trace["traceEvents"]
+        if event.get("cat") == "user_annotation" and event["name"].startswith(PHASE_PREFIX)
+    )
 
 
 def _device_events(trace: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Names that charact writes into the profiler's stream, so that phases and layers are found again in its events."""
 
 import contextlib
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +12,17 @@ from torch._C._profiler import _RecordFunctionFast
 
 PHASE_PREFIX = "charact.phase:"
 LAYER_PREFIX = "charact.layer:"
+
+
+def phase_at(phases: Sequence[tuple[float, float, str]], moment: float) -> str | None:
+    """Name of the phase that a moment lies in; None between phases.
+
+    Args:
+        phases: start, end and name of each, in order of their starts; they do not overlap.
+        moment: in the unit of the starts and ends.
+    """
+    index = bisect_right(phases, moment, key=lambda phase: phase[0]) - 1
+    return phases[index][2] if index >= 0 and moment < phases[index][1] else None
 
 
 def phase_mark(name: str) -> AbstractContextManager[Any]:
