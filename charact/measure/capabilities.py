@@ -14,7 +14,7 @@ NOISY_LOAD_FRAC = 0.25
 """Share of the cores that other processes may take before timing counts as noisy."""
 
 _LOAD_WINDOW_S = 0.5
-_CPU_FLAGS = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "amx_fp16"}}
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,18 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
     """Precisions that autocast offers on each device."""
     import torch
 
+    from charact.measure.case import NO_FP16_ON_CPU
+
     group = "Precision"
     lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
     flags = set(found[1].split()) if found else set()
-    native = sorted(flags & _CPU_FLAGS["bf16"])
+    native = sorted(flags & _BF16_FLAGS)
     checks = [
         Check(group, "bf16 on the CPU", "ok", f"native ({', '.join(native)})") if native
         else Check(group, "bf16 on the CPU", "limited", "no bf16 instructions: runs, but slower than fp32",
                    "measure it on a newer CPU or a GPU"),
-        Check(group, "fp16 on the CPU", "n/a", "charact refuses fp16 autocast on a CPU: gradients underflow without "
-              "loss scaling", "use --precision bf16"),
+        Check(group, "fp16 on the CPU", "n/a", NO_FP16_ON_CPU, "use --precision bf16"),
     ]
     gpus, _ = gpu_facts()
     if gpus:
