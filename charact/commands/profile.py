@@ -114,7 +114,10 @@ def _run(cases: "list[Case]", rule: "StopRule", out: Path, label: str, options: 
     writer = RunWriter(out, label, {
         "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "machine": machine_facts(), "software": software_facts(),
-        "options": options | {"threads": torch.get_num_threads()},
+        "options": options | {
+            "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        },
     })
     console = Console(stderr=True)
     try:

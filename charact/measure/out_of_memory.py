@@ -10,6 +10,9 @@ import torch
 
 from charact.cgroups import memory_limit_bytes
 
+RESERVED_FRAC = 0.05
+"""Share of the machine's memory that a case leaves to others, which may grow meanwhile."""
+
 _UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _REQUEST = re.compile(r"[Tt]ried to allocate (?P<number>[\d.]+) ?(?P<unit>[KMGT]iB|bytes|B)")
 _HOST_SIGNS = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "bad allocation")
@@ -35,8 +38,8 @@ def host_memory_guard() -> Iterator[None]:
     Linux hands out more memory than it has, and later kills the process that uses it: nothing of the record would be
     left. With a limit the allocation fails instead, as an error. Children inherit it.
     """
-    process = psutil.Process().memory_info()
-    free = psutil.virtual_memory().available
+    process, machine = psutil.Process().memory_info(), psutil.virtual_memory()
+    free = max(0, machine.available - round(RESERVED_FRAC * machine.total))
     if (allowed := memory_limit_bytes()) is not None:
         free = min(free, max(0, allowed - process.rss))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -1,0 +1,198 @@
+"""`charact profile` as a user runs it: in a process of its own, on seconds-long cases."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from charact import load_run
+
+QUICK = ["--max-iterations", "6", "--max-seconds", "2"]
+SMALL = ["resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2", *QUICK]
+Finished = tuple[subprocess.CompletedProcess[str], Path]
+MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+
+
+def charact(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
+                          timeout=300, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def only_run(directory: Path) -> Path:
+    (path,) = (directory / "runs").iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    directory = tmp_path_factory.mktemp("profile")
+    done = charact("profile", *SMALL, cwd=directory)
+    assert done.returncode == 0, done.stderr
+    return done, only_run(directory)
+
+
+class TestAFinishedRun:
+    def test_it_ends_with_a_summary_and_where_to_go_next(self, finished: Finished) -> None:
+        done, path = finished
+        assert done.stderr == ""  # not a terminal: no progress, and nothing that torch has to say
+        assert f"Wrote runs/{path.name}" in done.stdout
+        assert f"runs/{path.name}/report.html" in done.stdout
+        assert "charact tensorboard runs" in done.stdout
+        assert "resnet18.cifar-16-b2-train-fp32-cpu" in done.stdout
+
+    def test_the_record_holds_every_case_and_pass(self, finished: Finished) -> None:
+        run = load_run(finished[1])
+        assert run.manifest["status"] == "complete"
+        assert run.manifest["command_line"] == ["charact", "profile", *SMALL]
+        assert list(run.cases["case"]) == [f"resnet18.cifar-{size}-b2-{mode}-fp32-cpu"
+                                           for size in (8, 16) for mode in ("train", "infer")]
+        assert set(run.cases["status"]) == {"ok"}
+        assert set(run.iterations.groupby("case")["phase"].nunique()) == {6, 3}
+        assert set(run.cases["num_parameters"]) == {11_173_962}
+        forward = run.flop[run.flop["phase"] == "forward"].groupby("case")["flop"].sum()
+        # 0.5556 GMAC at 32 px (published); a quarter of the area is a quarter of the convolutions' work.
+        assert forward["resnet18.cifar-16-b2-train-fp32-cpu"] == pytest.approx(2 * 2 * 0.5556e9 / 4, rel=0.005)
+
+    def test_nothing_hidden_is_left_and_the_traces_are_named_for_viewers(self, finished: Finished) -> None:
+        _, path = finished
+        assert not [entry for entry in path.parent.iterdir() if entry.name.startswith(".")]
+        assert len(list((path / "trace").glob("*.pt.trace.json.gz"))) == 4
+        assert list(path.glob("events.out.tfevents.*"))
+        assert (path / "report.html").stat().st_size < 2e6
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(("arguments", "message"), [
+        (["rasnet"], "error: unknown workload 'rasnet': did you mean resnet"),
+        (["vgg16", "--input-sizes", "7"], "error: input size 7 is too small for vgg16 (needs at least 32)"),
+        (["resnet18", "--input-sizes", "0"], "error: --input-sizes: 0 is not positive"),
+        (["resnet18", "--input-sizes=-32"], "error: --input-sizes: -32 is not positive"),
+        (["resnet18", "--input-sizes", "big"], "error: --input-sizes: 'big' is not a whole number"),
+        (["resnet18", "--input-sizes", ""], "error: --input-sizes is empty"),
+        (["resnet18", "--input-sizes", "32,,64"], "error: --input-sizes '32,,64' has an empty place"),
+        (["resnet18", "--input-sizes", "224:32:32"], "error: --input-sizes: range 224:32:32 ends before it starts"),
+        (["resnet18", "--input-sizes", "32:224"], "error: --input-sizes: '32:224' is not a range"),
+        (["resnet18", "--batch-sizes", "0"], "error: --batch-sizes: 0 is not positive"),
+        (["resnet18", "--batch-sizes", "1e3"], "error: --batch-sizes: '1e3' is not a whole number"),
+        (["resnet18", "--mode", "traning"], "error: --mode: 'traning' is not one of train, infer"),
+        (["resnet18", "--precision", "fp64"], "error: --precision: 'fp64' is not one of fp32, bf16, fp16"),
+        (["resnet18", "--precision", "fp16", "--device", "cpu"], "error: fp16 is not measured on a CPU"),
+        (["resnet18", "--device", "cuda:7"], "error: no device cuda:7 here"),
+        (["resnet18", "--device", "tpu"], "error: unknown device 'tpu'"),
+        (["resnet18", "--variant", "tiny"], "error: resnet18 has no variant 'tiny'"),
+        (["resnet18", "--data", "mnits"], "error: unknown dataset 'mnits': did you mean mnist"),
+        (["resnet18", "--data", "mnist"], "--data-dir"),
+        (["resnet18", "--data", "mnist", "--data-dir", "."], "train-images-idx3-ubyte"),
+        (["resnet18", "--seed", "-1"], "error: "),
+        (["resnet18", "--workers", "-1"], "error: "),
+        (["resnet18", "--out", "a-file"], "error: a-file is a file"),
+        ([], "error: "),
+    ])
+    def test_it_gets_one_line_and_nothing_is_written(self, tmp_path: Path, arguments: list[str], message: str) -> None:
+        (tmp_path / "a-file").write_text("here before")
+        done = charact("profile", *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stdout == ""
+        assert [entry.name for entry in tmp_path.iterdir()] == ["a-file"]
+
+    def test_a_disk_that_fills(self, tmp_path: Path) -> None:
+        def no_file_above_20_kb() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+        done = charact("profile", *SMALL, cwd=tmp_path, preexec_fn=no_file_above_20_kb)
+        assert done.returncode == 2
+        assert "no space left while writing" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_running_out_of_memory_is_recorded_with_its_size_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    def two_gb_of_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (2_000_000_000, 2_000_000_000))
+
+    done = charact("profile", "vgg11", "--input-sizes", "32", "--batch-sizes", "8000,2", "--mode", "infer", *QUICK,
+                   cwd=tmp_path, preexec_fn=two_gb_of_memory)
+    assert done.returncode == 0, done.stderr
+    run = load_run(only_run(tmp_path))
+    failed, ok = run.manifest["cases"]
+    assert (failed["status"], ok["status"]) == ("oom", "ok")
+    assert failed["requested_bytes"] == 8_000 * 64 * 32 * 32 * 4  # the first layer's output
+    assert "oom" in done.stdout
+
+
+def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path) -> None:
+    arguments = ["profile", "resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2",
+                 "--mode", "infer", "--max-iterations", "1000000", "--max-seconds", "4", "--precision-target", "0"]
+    with subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=tmp_path, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("runs/.partial-*/parts/iterations-0000.parquet")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert stderr == ""
+    run = load_run(only_run(tmp_path))
+    assert run.manifest["status"] == "interrupted"
+    assert list(run.cases["status"]) == ["ok", "interrupted"]
+    assert (run.path / "report.html").is_file()
+    assert run.path.name in stdout
+
+
+def test_two_runs_at_once_into_one_directory(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "charact", "profile", "resnet18", "--variant", "cifar", "--input-sizes", "8",
+                 "--batch-sizes", "2", "--mode", "infer", "--quiet", *QUICK]
+    processes = [subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    runs = [load_run(path) for path in (tmp_path / "runs").iterdir()]
+    assert len({run.run_id for run in runs}) == 2
+    assert sorted(outputs) == sorted(f"Wrote runs/{run.run_id}\n" for run in runs)
+
+
+def test_a_workload_of_a_third_party(tmp_path: Path) -> None:
+    """An installed distribution whose entry point names a module with WORKLOADS is all it takes."""
+    site = tmp_path / "site"
+    metadata = site / "theirs-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[charact.workloads]\ntheirs = their_workloads\n")
+    (site / "their_workloads.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from torch import nn\n"
+        "from charact.workload import ImageClassification\n"
+        "@dataclass(kw_only=True)\n"
+        "class Tiny(ImageClassification):\n"
+        "    smallest_input_size: int = 1\n"
+        "    def model(self, dataset):\n"
+        "        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(),\n"
+        "                             nn.Linear(4, dataset.num_classes))\n"
+        "WORKLOADS = [Tiny(name='<b>tiny', source='theirs', default_batch_size=2)]\n")
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    done = charact("profile", "<b>tiny", "--input-sizes", "8", *QUICK, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    report = (only_run(tmp_path) / "report.html").read_text()
+    assert "&lt;b&gt;tiny" in report
+    assert "<b>tiny" not in report
+
+
+@pytest.mark.skipif(not MNIST.is_dir(), reason="the real MNIST test split is not here")
+def test_real_data_of_one_channel_is_fed_to_the_network(tmp_path: Path) -> None:
+    done = charact("profile", "resnet18", "--variant", "cifar", "--data", "mnist", "--data-dir", str(MNIST), "--split",
+                   "test", "--batch-sizes", "4", "--mode", "train", *QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((only_run(tmp_path) / "run.json").read_text())
+    assert manifest["cases"][0]["status"] == "ok"
+    assert manifest["cases"][0]["data"] == "mnist"
