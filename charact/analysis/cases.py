@@ -1,0 +1,56 @@
+"""The headline of each case: time per iteration with its interval, rates, FLOP and peak memory."""
+
+import pandas as pd
+
+from charact.analysis.memory import memory_composition
+from charact.stats import median_interval
+from charact.store import Run
+
+_COORDINATES = [
+    "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
+    "device_name", "num_parameters", "status", "reason", "requested_bytes",
+]  # fmt: skip
+_TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
+
+
+def phase_times(run: Run) -> pd.DataFrame:
+    """Rows of `iterations` with `time_s`: the device's time of the phase where it was taken, else the host's."""
+    rows = run.iterations
+    return rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
+
+
+def iteration_times(run: Run) -> pd.DataFrame:
+    """Wall time of each timed iteration (s): the sum of its phases, `other` included.
+
+    Columns: case, iteration, wall_s.
+    """
+    walls = phase_times(run).groupby(["case", "iteration"], sort=False, as_index=False)[["time_s"]].sum()
+    return walls.rename(columns={"time_s": "wall_s"})
+
+
+def case_summary(run: Run) -> pd.DataFrame:
+    """One row a case in the order they ran, failed ones included; what a case lacks is null.
+
+    Columns: the case's coordinates, status and reason; num_iterations; median_s with the 95 % interval of the median
+    low_s to high_s (null below 6 iterations), p5_s and p95_s of the iterations' wall times; samples_per_s (batch size
+    / median_s); flop (counted, per iteration; operators without a formula are left out); flop_per_s
+    (flop / median_s); peak_bytes (sum of the categories at the measured peak, held through PyTorch's allocator).
+    """
+    summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
+    summary = summary.merge(_time_statistics(run), on="case", how="left")
+    summary["samples_per_s"] = summary["batch_size"].astype(float) / summary["median_s"]
+    flop = run.flop.groupby("case")["flop"].sum(min_count=1)
+    summary["flop"] = summary["case"].map(flop).astype(float)
+    summary["flop_per_s"] = summary["flop"] / summary["median_s"]
+    peak = memory_composition(run).query("method == 'measured'").groupby("case")["bytes"].sum()
+    summary["peak_bytes"] = summary["case"].map(peak).astype(float)
+    return summary
+
+
+def _time_statistics(run: Run) -> pd.DataFrame:
+    rows = []
+    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
+        low, high = median_interval(walls.tolist()) or (None, None)
+        rows.append([case, len(walls), walls.median(), low, high, walls.quantile(0.05), walls.quantile(0.95)])
+    statistics = pd.DataFrame(rows, columns=["case", *_TIMES])
+    return statistics.astype({"case": "str"} | dict.fromkeys(_TIMES, "float64"))

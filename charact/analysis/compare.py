@@ -1,0 +1,59 @@
+"""The same cases in several runs, against the first of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from charact.analysis.cases import case_summary, iteration_times
+from charact.store import Run
+
+_NUM_RESAMPLES = 1000
+_COLUMNS = ["case", "run", "median_s", "low_s", "high_s", "samples_per_s", "peak_bytes", "status", "reason"]
+
+
+def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
+    """Cases that at least two of the runs hold: a row a case and run, cases and runs in the order given.
+
+    Columns: case; run, the run's position in `runs`; median_s, low_s, high_s, samples_per_s, peak_bytes, status and
+    reason as in `case_summary`; baseline, the position of the first run in which the case has times; ratio = median_s /
+    the baseline's (below 1: faster), with ratio_low to ratio_high, its 95 % interval; ratio is 1, with no interval, in
+    the baseline, and null where the case has no times.
+
+    *Error*: the interval is a percentile bootstrap over the iterations of the two runs; it knows nothing of what
+    differs between two runs of one program, such as clocks and other load.
+    """
+    rows = pd.concat([case_summary(run).assign(run=number)[_COLUMNS] for number, run in enumerate(runs)])
+    rows = rows[rows.groupby("case")["run"].transform("count") > 1]
+    first_seen = {case: number for number, case in enumerate(rows["case"].unique())}
+    rows = rows.assign(order=rows["case"].map(first_seen)).sort_values(["order", "run"], ignore_index=True)
+    walls = {
+        (number, str(case)): times.to_numpy()
+        for number, run in enumerate(runs)
+        for case, times in iteration_times(run).groupby("case")["wall_s"]
+    }
+    timed = rows[rows["median_s"].notna()]
+    rows["baseline"] = rows["case"].map(timed.groupby("case")["run"].first()).astype("float64")
+    ratios = [
+        _ratio(walls.get((row["run"], row["case"])), walls.get((row["baseline"], row["case"])),
+               is_baseline=row["run"] == row["baseline"])
+        for row in rows.to_dict("records")
+    ]  # fmt: skip
+    rows[["ratio", "ratio_low", "ratio_high"]] = pd.DataFrame(ratios, columns=range(3), dtype="float64")
+    return rows.drop(columns="order")
+
+
+def _ratio(
+    walls: NDArray[np.float64] | None, baseline: NDArray[np.float64] | None, *, is_baseline: bool
+) -> tuple[float | None, float | None, float | None]:
+    if walls is None or baseline is None:
+        return None, None, None
+    if is_baseline:
+        return 1.0, None, None
+    generator = np.random.default_rng(0)  # the same numbers each time the same runs are compared
+    medians = [
+        np.median(generator.choice(values, (_NUM_RESAMPLES, len(values))), axis=1) for values in (walls, baseline)
+    ]
+    low, high = np.quantile(medians[0] / medians[1], [0.025, 0.975])
+    return float(np.median(walls) / np.median(baseline)), float(low), float(high)

@@ -1,0 +1,51 @@
+"""What the manifest says of each pass over each case: how it ended, why something is missing, what it cost."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.store import Run
+
+_STOP_RULE = [
+    "num_warmup_iterations", "warmup_ended_by", "num_iterations", "ended_by", "precision_target_frac", "interval_frac",
+]  # fmt: skip
+
+
+def pass_reason(run: Run, case: str, name: str) -> str | None:
+    """Why a case has nothing from a pass; None where the pass ended well."""
+    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
+    facts = entry.get("passes", {}).get(name)
+    if facts is None:
+        return entry.get("reason") or "not measured"
+    if facts["status"] == "ok":
+        return None
+    return str(facts.get("reason") or f"pass {facts['status']}")
+
+
+def pass_outcomes(run: Run) -> pd.DataFrame:
+    """How each pass over each case ended.
+
+    Columns: case; pass; status (one of schema.PASS_STATUSES); reason, null where it ended well.
+    """
+    rows = [
+        [entry["case"], name, facts["status"], facts.get("reason")]
+        for entry in run.manifest["cases"]
+        for name, facts in entry.get("passes", {}).items()
+    ]
+    return pd.DataFrame(rows, columns=["case", "pass", "status", "reason"])
+
+
+def stop_rules(run: Run) -> pd.DataFrame:
+    """How long each case was run, what ended it, and what the profiler cost.
+
+    Columns: case; num_warmup_iterations and warmup_ended_by; num_iterations, ended_by ('precision': the 95 % interval
+    of the median was within precision_target_frac; else the limit that was hit) and interval_frac, the interval's
+    half-width over the median; overhead_ratio, iteration time under the profiler over that of the timing pass.
+    """
+    rows: list[list[Any]] = []
+    for entry in run.manifest["cases"]:
+        passes = entry.get("passes", {})
+        timing = passes.get("timing", {})
+        overhead_ratio = passes.get("operators", {}).get("overhead_ratio")
+        rows.append([entry["case"], *(timing.get(fact) for fact in _STOP_RULE), overhead_ratio])
+    return pd.DataFrame(rows, columns=["case", *_STOP_RULE, "overhead_ratio"])

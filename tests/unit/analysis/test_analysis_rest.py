@@ -1,0 +1,99 @@
+"""Memory, FLOP, passes, and what every analysis makes of a record that lacks things."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support import records
+
+from charact import analysis
+from charact.schema import MEMORY_CATEGORIES, TABLES
+from charact.store import Run, RunWriter, load_run
+
+TRAIN = "resnet50-224-b8-train-fp32-cpu"
+WRITTEN = set(TABLES) - {"kernels"}  # on a CPU
+ANALYSES: list[Callable[[Run], pd.DataFrame]] = [
+    analysis.case_summary, analysis.iteration_times, analysis.phase_breakdown, analysis.operator_types,
+    analysis.top_operators, analysis.operator_coverage, analysis.top_layers, analysis.memory_composition,
+    analysis.memory_by_phase, analysis.memory_by_size, analysis.flop_by_phase, analysis.pass_outcomes,
+    analysis.stop_rules,
+]  # fmt: skip
+
+
+def test_memory_composition_sums_to_the_peak(record: Path) -> None:
+    held = analysis.memory_composition(load_run(record)).query("case == @TRAIN")
+    assert held["category"].tolist() == list(MEMORY_CATEGORIES)
+    by_category = held.set_index("category")
+    assert by_category.loc["activations", "bytes"] == 1e3 * 224**2
+    peak = 3 * 1.02e8 + 1e3 * 224**2 + 1e6 + 4 * 8 * 3 * 224**2
+    assert by_category.loc["weights", "share_frac"] == pytest.approx(1.02e8 / peak)
+    assert held["share_frac"].sum() == pytest.approx(1)
+    assert set(held["phase"]) == {"backward"}
+
+
+def test_memory_by_phase_holds_every_phases_peak(record: Path) -> None:
+    held = analysis.memory_by_phase(load_run(record)).query("case == @TRAIN")
+    assert held["phase"].unique().tolist() == ["forward", "backward"]
+    assert held.groupby("phase")["share_frac"].sum().tolist() == pytest.approx([1, 1])
+
+
+def test_memory_by_size_is_ordered_by_size(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path, sizes=(224, 32, 64), modes=("train",)))
+    rows = analysis.memory_by_size(run).query("category == 'activations'")
+    assert rows["input_size"].tolist() == [32, 64, 224]
+    assert rows["bytes"].tolist() == [1e3 * size**2 for size in (32, 64, 224)]
+
+
+def test_flop_by_phase(record: Path) -> None:
+    work = analysis.flop_by_phase(load_run(record)).query("case == @TRAIN").set_index("phase")
+    assert work.index.tolist() == ["forward", "backward"]
+    assert work["flop"].tolist() == [6.5e10, 1.3e11]
+    assert work.loc["forward", "flop_per_s"] == pytest.approx(6.5e10 / (0.030 * 1.0045))
+    assert work.loc["forward", "flop_per_byte"] == pytest.approx(6.5e10 / 4e6)
+
+
+def test_reasons_come_from_the_manifest(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path, sizes=(224,), oom=True))
+    assert analysis.pass_reason(run, TRAIN, "timing") is None
+    assert analysis.pass_reason(run, TRAIN, "kernels") == "no CUDA device: kernels run on GPUs only"
+    assert analysis.pass_reason(run, TRAIN, "counters") == "not measured"
+    assert analysis.pass_reason(run, "resnet50-4096-b8-train-fp32-cpu", "memory") == "out of memory: asked for 64.0 GB"
+    outcomes = analysis.pass_outcomes(run).query("case == @TRAIN").set_index("pass")
+    assert outcomes["status"].to_dict() == {
+        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
+    }  # fmt: skip
+
+
+def test_stop_rules(tmp_path: Path) -> None:
+    rules = analysis.stop_rules(load_run(records.write_record(tmp_path, sizes=(224,), oom=True))).set_index("case")
+    assert rules.loc[TRAIN, ["num_warmup_iterations", "num_iterations", "ended_by"]].tolist() == [3, 10, "precision"]
+    assert rules.loc[TRAIN, "overhead_ratio"] == 1.04
+    assert rules.loc["resnet50-4096-b8-train-fp32-cpu"].isna().all()
+
+
+@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
+def test_an_empty_run_gives_all_columns_and_no_rows(
+    noun: Callable[[Run], pd.DataFrame], tmp_path: Path, record: Path
+) -> None:
+    run = load_run(RunWriter(tmp_path / "empty", "r", {}).close("complete"))
+    assert noun(run).empty
+    assert list(noun(run).columns) == list(noun(load_run(record)).columns)
+
+
+@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
+@pytest.mark.parametrize("table", sorted(WRITTEN))
+def test_a_missing_table_changes_no_columns(
+    noun: Callable[[Run], pd.DataFrame], table: str, tmp_path: Path, record: Path
+) -> None:
+    columns = list(noun(load_run(record)).columns)
+    (record / f"{table}.parquet").unlink()
+    assert list(noun(load_run(record)).columns) == columns
+
+
+def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:
+    for table in WRITTEN:
+        (record / f"{table}.parquet").unlink()
+    summary = analysis.case_summary(load_run(record))
+    assert len(summary) == 4
+    assert summary[["median_s", "flop", "peak_bytes"]].isna().all(axis=None)
