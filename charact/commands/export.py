@@ -1,0 +1,25 @@
+"""charact export: a run's tables for other tools."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="Run directory, such as one below runs/.", metavar="RUN")],
+    form: Annotated[str, typer.Option("--format", help="csv, json or parquet.", metavar="FORMAT")],
+    to: Annotated[
+        Path | None, typer.Option(help="Directory to write: <run>-<format> in the current directory.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the directory where it exists.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
+) -> None:
+    """Write every table of a run as CSV, JSON or Parquet, with the manifest and a description of the columns."""
+    from charact.store import load_run
+    from charact.views.export import export
+
+    loaded = load_run(run, partial=partial)
+    target = to or Path(f"{loaded.run_id}-{form}")
+    names = export(loaded, form, target, force=force)
+    print(f"Wrote {target}: {', '.join(names)}")

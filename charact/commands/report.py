@@ -1,0 +1,31 @@
+"""charact report: one HTML file of one or more runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, such as those below runs/.", metavar="RUN...")],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="File to write: report.html in the run's directory; of several runs, in the current one."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file where it exists.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
+) -> None:
+    """Write the HTML report of a run, or of several with a table across them.
+
+    The file holds all it shows: it needs no network and can be sent on as it is.
+    """
+    from charact.errors import UserError
+    from charact.store import load_run, write_text
+    from charact.views.html import report
+
+    target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    loaded = [load_run(path, partial=partial) for path in runs]
+    if target.exists() and not force:
+        raise UserError(f"{target} exists: --force overwrites it, --to names another file")
+    write_text(target, report(loaded), force=force)
+    print(f"Wrote {target}")

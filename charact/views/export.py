@@ -1,0 +1,88 @@
+"""A run's tables for other tools: CSV, JSON or Parquet files beside the manifest and a description of the columns."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from charact.errors import UserError
+from charact.schema import TABLES
+from charact.store import Run, arrow_schema, writing
+
+
+def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose whole numbers stay whole where some are null."""
+    return rows.astype({column.name: "Int64" for column in TABLES[table] if column.type == "int64"})
+
+
+def _write_csv(table: str, rows: pd.DataFrame, path: Path) -> None:
+    _typed(table, rows).to_csv(path, index=False)
+
+
+def _write_json(table: str, rows: pd.DataFrame, path: Path) -> None:
+    # Not pandas' own writer: it keeps 15 digits at most, which is not enough to read the same number back.
+    values = _typed(table, rows).astype(object)
+    records = values.where(values.notna(), None).to_dict("records")
+    path.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
+    pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), path)
+
+
+FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {
+    "csv": _write_csv, "json": _write_json, "parquet": _write_parquet,
+}  # fmt: skip
+
+
+def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[str]:
+    """Write every table of a run, its manifest and `columns.json` into a directory, whole or not at all.
+
+    Tables without rows are written with their columns, except as JSON, which is a list of rows. Returns the names of
+    the files.
+
+    Raises:
+        UserError: the form is unknown, or the target exists (`force` replaces a directory) or is not writable.
+    """
+    if form not in FORMATS:
+        raise UserError(f"unknown format '{form}': choose from {', '.join(FORMATS)}")
+    _check_target(target, force=force)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    with writing(target):
+        try:
+            temporary.mkdir(parents=True)
+            names = _write_all(run, form, temporary)
+            if target.exists():
+                shutil.rmtree(target)
+            temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return names
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise UserError(f"{target} is a file: name a directory with --to")
+    if not force:
+        raise UserError(f"{target} exists: --force replaces it, --to names another")
+    # A run also holds run.json, but only an export describes its columns: nothing else is ever deleted.
+    if any(target.iterdir()) and not (target / "columns.json").is_file():
+        raise UserError(f"{target} is not an export, and is not replaced: choose another directory with --to")
+
+
+def _write_all(run: Run, form: str, directory: Path) -> list[str]:
+    for table in TABLES:
+        FORMATS[form](table, run.table(table), directory / f"{table}.{form}")
+    manifest = json.dumps(run.manifest, indent=1, allow_nan=False)
+    (directory / "run.json").write_text(f"{manifest}\n", encoding="utf-8")
+    columns = {table: [asdict(column) for column in described] for table, described in TABLES.items()}
+    (directory / "columns.json").write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
+    return sorted(path.name for path in directory.iterdir())

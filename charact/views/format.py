@@ -1,0 +1,94 @@
+"""Base units to what a person reads: three significant digits and a prefix, "n/a (reason)" where there is no number."""
+
+import math
+from collections.abc import Sequence
+
+_PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
+
+
+def missing(reason: str | None = None) -> str:
+    """What stands in place of a number that is not there."""
+    return f"n/a ({reason})" if reason else "n/a"
+
+
+def absent(value: float | None) -> bool:
+    """Whether a number is null, as None or as pandas' NaN."""
+    return value is None or math.isnan(value)
+
+
+def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
+    """Factor and unit, such as (1e3, "ms"), that bring the largest of the values to between 1 and 1000."""
+    largest = _rounded(max((abs(value) for value in values), default=0.0), 3)
+    power = math.floor(math.log10(largest) / 3 + 1e-12) if largest else 0
+    # Long times stay in seconds; there are no parts of a byte or of an operation.
+    power = min(max(power, -3), 0) if unit == "s" else min(max(power, 0), 6)
+    return 1000.0**-power, f"{_PREFIXES[power]}{unit}"
+
+
+def seconds(value: float | None, reason: str | None = None) -> str:
+    """A duration: 99.5 ms."""
+    return _quantity(value, "s", reason)
+
+
+def num_bytes(value: float | None, reason: str | None = None) -> str:
+    """A size in decimal units: 310 MB."""
+    return _quantity(value, "B", reason)
+
+
+def num_flop(value: float | None, reason: str | None = None) -> str:
+    """An amount of work: 8.18 GFLOP."""
+    return _quantity(value, "FLOP", reason)
+
+
+def flop_rate(value: float | None, reason: str | None = None) -> str:
+    """A rate of work: 412 GFLOP/s."""
+    return _quantity(value, "FLOP/s", reason)
+
+
+def share(value: float | None, reason: str | None = None) -> str:
+    """A share of 1 as a percentage: 30.1 %."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    if 0 < value < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * value:.1f} %"
+
+
+def number(value: float | None, reason: str | None = None) -> str:
+    """A plain number: 80.4, or 25,557,032 where it is whole."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else _digits(value)
+
+
+def interval(low: float | None, high: float | None, reason: str | None = None) -> str:
+    """A range of durations in one unit, with a digit more than its ends have alone: 100.1–100.8 ms."""
+    if absent(low) or absent(high):
+        return missing(reason)
+    assert low is not None
+    assert high is not None
+    factor, unit = scale([high], "s")
+    return f"{_digits(low * factor, 4)}–{_digits(high * factor, 4)} {unit}"
+
+
+def _quantity(value: float | None, unit: str, reason: str | None) -> str:
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    factor, scaled_unit = scale([value], unit)
+    return f"{_digits(value * factor)} {scaled_unit}"
+
+
+def _digits(value: float, significant: int = 3) -> str:
+    """So many significant digits, whole numbers in full, never in exponents."""
+    rounded = _rounded(value, significant)
+    if not rounded:
+        return "0"
+    decimals = max(significant - 1 - math.floor(math.log10(abs(rounded))), 0)
+    return f"{value:,.{decimals}f}"
+
+
+def _rounded(value: float, significant: int) -> float:
+    return float(f"{value:.{significant - 1}e}")

@@ -1,0 +1,102 @@
+"""What sections are made of, and the columns that several of them share."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+from charact import analysis
+from charact.store import Run
+from charact.views import format as fmt
+from charact.views.html.tables import Column, Table
+
+Legend = list[tuple[str, str]]
+"""Names with their colours."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Figures and their table, a table alone, or the reason why there is nothing to show."""
+
+    title: str = ""
+    figures: list[Markup] = field(default_factory=list)
+    legend: Legend = field(default_factory=list)
+    table: Table | None = None
+    note: str = ""
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    """Cases that are not shown, each with its reason."""
+    folded: bool = False
+    """Whether a table without a figure is shown only when asked for."""
+    case: str | None = None
+    """The one case that the block is about, so that it can be filtered."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A case's headline numbers: `bar` are its phases as (name, share, colour), `failure` its status and reason."""
+
+    case: str
+    iteration: str = ""
+    interval: str = ""
+    numbers: list[tuple[str, str]] = field(default_factory=list)
+    bar: list[tuple[str, float, str]] = field(default_factory=list)
+    failure: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A titled list of names and what they are."""
+
+    title: str
+    items: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A section's content, in the order it is shown."""
+
+    lead: str = ""
+    cards: list[Card] = field(default_factory=list)
+    legend: Legend = field(default_factory=list)
+    points: list[tuple[str, str]] = field(default_factory=list)
+    facts: list[Facts] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+
+CASE = Column("case", "Case")
+PHASE = Column("phase", "Phase")
+STATUS = Column("status", "Status", meaning="ok, oom (out of memory), error or interrupted")
+ITERATION = Column("median_s", "Iteration", fmt.seconds, "median wall time of an iteration",
+                   reason=lambda row: status_reason(row))  # fmt: skip
+SAMPLES = Column("samples_per_s", "Samples/s", fmt.number, "batch size / median iteration time",
+                 reason=lambda row: status_reason(row))  # fmt: skip
+RATE = Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iteration time",
+              reason=lambda row: status_reason(row))  # fmt: skip
+PEAK = Column("peak_bytes", "Peak memory", fmt.num_bytes, "bytes held through PyTorch's allocator at the peak",
+              reason=lambda row: status_reason(row))  # fmt: skip
+
+
+def status_reason(row: object) -> str | None:
+    """Why a case's row lacks a number: its status, where it failed; the full reason stands on its card."""
+    status = str(getattr(row, "status", "ok"))
+    return None if status == "ok" else status
+
+
+def why_nothing(run: Run, name: str) -> str:
+    """Why no case of a run has anything from a pass, each reason once."""
+    if not run.manifest["cases"]:
+        return fmt.missing("the run holds no cases")
+    cases = [entry["case"] for entry in run.manifest["cases"]]
+    reasons = {analysis.pass_reason(run, case, name) or "the record holds no rows" for case in cases}
+    return fmt.missing("; ".join(sorted(reasons)))
+
+
+def missing_cases(run: Run, name: str, present: Iterable[str]) -> list[Block]:
+    """A block that says of each case a section shows nothing of why that is; none where all are shown."""
+    shown = set(present)
+    missing = [
+        (entry["case"], fmt.missing(analysis.pass_reason(run, entry["case"], name) or "the record holds no rows"))
+        for entry in run.manifest["cases"]
+        if entry["case"] not in shown
+    ]
+    return [Block(title="Not shown", missing=missing)] if missing else []

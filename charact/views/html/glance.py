@@ -1,0 +1,73 @@
+"""The first section: every case's headline numbers."""
+
+import pandas as pd
+
+from charact import analysis
+from charact.store import Run
+from charact.views import format as fmt
+from charact.views import palette
+from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Block, Body, Card, status_reason
+from charact.views.html.tables import Column, Table, table
+
+
+def glance(run: Run) -> Body:
+    """A card a case, then the same numbers as a table."""
+    cases = analysis.case_summary(run)
+    if cases.empty:
+        return Body(lead="This run holds no cases: it ended before its first case did.")
+    phases = analysis.phase_breakdown(run)
+    cards = [_card(run, case, phases[phases["case"] == case["case"]]) for _, case in cases.iterrows()]
+    failed = int((cases["status"] != "ok").sum())
+    present = [phase for phase in palette.PHASES if phase in set(phases["phase"])]
+    return Body(
+        lead=f"{_counted(len(cases), 'case')}, {failed} of them failed." if failed else "",
+        cards=cards,
+        legend=[(phase, palette.PHASES[phase]) for phase in present],
+        blocks=[Block(table=_table(cases))],
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _card(run: Run, case: pd.Series, phases: pd.DataFrame) -> Card:
+    name = str(case["case"])
+    if case["status"] != "ok":
+        reason = "no reason recorded" if pd.isna(case["reason"]) else str(case["reason"])
+        return Card(name, failure=(str(case["status"]), reason))
+    timing, flop, memory = (analysis.pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
+    few = timing or "fewer than 6 iterations"
+    return Card(
+        name,
+        iteration=fmt.seconds(case["median_s"], timing),
+        interval=fmt.interval(case["low_s"], case["high_s"], few),
+        numbers=[
+            ("samples/s", fmt.number(case["samples_per_s"], timing)),
+            ("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),
+            ("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
+        ],
+        bar=[
+            (phase, float(share_frac), palette.PHASES[phase])
+            for phase, share_frac in zip(phases["phase"].astype(str), phases["share_frac"], strict=True)
+        ],
+    )
+
+
+def _few(row: object) -> str | None:
+    """Why an interval or a percentile is missing."""
+    return status_reason(row) or "fewer than 6 iterations"
+
+
+def _table(cases: pd.DataFrame) -> Table:
+    columns = [
+        CASE, STATUS, ITERATION, SAMPLES, RATE, PEAK,
+        Column("low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _few),
+        Column("high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _few),
+        Column("p5_s", "p5", fmt.seconds, "5 % of iterations were faster", status_reason),
+        Column("p95_s", "p95", fmt.seconds, "5 % of iterations were slower", status_reason),
+        Column("num_iterations", "Iterations", fmt.number, "timed iterations", status_reason),
+        Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MAC = 2 FLOP", status_reason),
+        Column("num_parameters", "Parameters", fmt.number, "of the model", status_reason),
+    ]  # fmt: skip
+    return table(cases, "Headline numbers of each case", columns)

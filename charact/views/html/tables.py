@@ -1,0 +1,87 @@
+"""Tables as views draw them: cells hold the words to show and the value to sort by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from charact.views import format as fmt
+
+Words = Callable[[float | None, str | None], str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its words, the value it sorts by (null sorts last), and its share where a bar is drawn behind it."""
+
+    text: str
+    sort: float | str | None = None
+    share_frac: float | None = None
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: the case it belongs to, where it does, and its cells."""
+
+    case: str | None
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a frame and how it is shown: its title, what it means (a tooltip), and the words for a value.
+
+    `words` is None for text; `is_share` draws a bar; `reason` tells, from the row, why a value is missing.
+    """
+
+    name: str
+    title: str
+    words: Words | None = None
+    meaning: str = ""
+    reason: Callable[[Any], str | None] = lambda row: None
+    is_share: bool = False
+
+    def cell(self, row: Any) -> Cell:
+        """The column's cell of a row, a named tuple of the frame."""
+        value = getattr(row, self.name)
+        null = bool(pd.isna(value))
+        if self.words is None:
+            return Cell(fmt.missing(self.reason(row)) if null else str(value), None if null else str(value))
+        text = self.words(None if null else float(value), self.reason(row))
+        share_frac = float(value) if self.is_share and not null else None
+        return Cell(text, None if null else float(value), share_frac, numeric=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, columns, and rows; `note` says what the table leaves out."""
+
+    caption: str
+    columns: Sequence[Column]
+    rows: list[Row] = field(default_factory=list)
+    note: str = ""
+
+
+def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: str = "") -> Table:
+    """The table of a frame; a column `case` of the frame lets rows be filtered by it."""
+    rows = [
+        Row(getattr(row, "case", None), [column.cell(row) for column in columns])
+        for row in frame.itertuples(index=False)
+    ]
+    return Table(caption, columns, rows, note)
+
+
+def share_column(name: str, title: str, meaning: str) -> Column:
+    """A column of shares, each with a bar."""
+    return Column(name, title, fmt.share, meaning, is_share=True)
+
+
+def top(frame: pd.DataFrame, num_rows: int) -> tuple[pd.DataFrame, str]:
+    """The first rows of each case, and a note that says how many there are where some are left out."""
+    longest = int(frame.groupby("case").size().max()) if len(frame) else 0
+    if longest <= num_rows:
+        return frame, ""
+    note = f"The {num_rows} longest of each case, of up to {longest}; `charact export` writes them all."
+    return frame.groupby("case", sort=False).head(num_rows), note

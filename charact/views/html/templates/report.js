@@ -1,0 +1,85 @@
+// What a report's tables and filter do. The TensorBoard tab loads this file as it is and calls init on its own content.
+"use strict";
+
+window.charact = (() => {
+  function sortValue(row, column) {
+    const value = row.cells[column].dataset.sort;
+    if (value === undefined) return null;
+    const number = Number(value);
+    return value === "" || Number.isNaN(number) ? value : number;
+  }
+
+  function compare(left, right) {
+    if (typeof left === "number" && typeof right === "number") return left - right;
+    return String(left).localeCompare(String(right), undefined, {numeric: true});
+  }
+
+  // Numbers fall first, words rise first; what is missing stays last either way.
+  function sort(table, header) {
+    const column = header.cellIndex;
+    const before = header.getAttribute("aria-sort");
+    const first = header.classList.contains("ch-num") ? "descending" : "ascending";
+    const opposite = before === "ascending" ? "descending" : "ascending";
+    const direction = before ? opposite : first;
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", direction);
+    const sign = direction === "ascending" ? 1 : -1;
+    const rows = [...table.tBodies[0].rows].map((row) => [sortValue(row, column), row]);
+    rows.sort(([left], [right]) => {
+      if (left === null || right === null) return (left === null) - (right === null);
+      return sign * compare(left, right);
+    });
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+  }
+
+  function makeSortable(table) {
+    for (const header of table.tHead.rows[0].cells) {
+      header.querySelector("button").addEventListener("click", () => sort(table, header));
+    }
+  }
+
+  // A case is shown when its name holds every word of the filter.
+  function filter(scope, text) {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const all = new Set();
+    const shown = new Set();
+    for (const element of scope.querySelectorAll("[data-case]")) {
+      const name = element.dataset.case;
+      const matches = words.every((word) => name.toLowerCase().includes(word));
+      element.hidden = !matches;
+      all.add(name);
+      if (matches) shown.add(name);
+    }
+    return words.length ? `${shown.size} of ${all.size} cases` : "";
+  }
+
+  function addFilter(holder, scope) {
+    const input = document.createElement("input");
+    const count = document.createElement("output");
+    input.type = "search";
+    input.placeholder = "Filter cases, e.g. 224 train";
+    input.setAttribute("aria-label", "Show only cases, rows and figures whose case holds these words");
+    input.addEventListener("input", () => { count.textContent = filter(scope, input.value); });
+    holder.classList.add("ch-filter");
+    holder.replaceChildren(input, count);
+  }
+
+  function init(root) {
+    root.querySelectorAll("table[data-sortable]").forEach(makeSortable);
+    for (const holder of root.querySelectorAll("[data-case-filter]")) {
+      const scope = holder.closest("[data-run]") ?? root;
+      const cases = new Set([...scope.querySelectorAll("[data-case]")].map((element) => element.dataset.case));
+      if (cases.size > 1) addFilter(holder, scope);
+    }
+  }
+
+  // On paper nothing can be unfolded.
+  window.addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("details.ch-details:not([open])")) {
+      details.open = true;
+      window.addEventListener("afterprint", () => { details.open = false; }, {once: true});
+    }
+  });
+
+  return {init};
+})();

@@ -1,0 +1,33 @@
+"""One colour for each phase, memory category and operator type, the same in every view; told apart by the colour-blind.
+
+Source: the bright and muted qualitative schemes of P. Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021.
+"""
+
+import zlib
+
+PHASES = {
+    "data": "#CCBB44", "forward": "#4477AA", "loss": "#AA3377", "backward": "#EE6677", "update": "#228833",
+    "communication": "#66CCEE", "other": "#BBBBBB",
+}  # fmt: skip
+
+CATEGORIES = {
+    "weights": "#4477AA", "gradients": "#EE6677", "optimizer_state": "#228833", "activations": "#66CCEE",
+    "temporary": "#CCBB44", "input": "#AA3377", "unknown": "#BBBBBB",
+}  # fmt: skip
+
+_TYPES = {
+    "convolution": "#0077BB", "GEMM": "#33BBEE", "attention": "#AA4499", "recurrent": "#882255",
+    "normalization": "#44AA99", "activation": "#DDAA33", "pooling": "#999933", "elementwise": "#CC6677",
+    "data movement": "#EE7733", "optimizer": "#228833", "loss": "#AA3377", "reduction": "#7788CC",
+    "softmax": "#CCBB44", "embedding": "#117733", "dropout": "#DDCC77", "random": "#994455", "allocation": "#997700",
+    "view": "#99DDFF", "host sync": "#CC3311", "autograd": "#BBAADD", "communication": "#66CCEE", "other": "#777777",
+    "outside operators": "#DDDDDD",
+}  # fmt: skip
+_SPARE = ("#BBCC33", "#FFAABB", "#6699CC", "#AAAA00")
+
+REMAINDER = "#EFEFEF"
+
+
+def operator_type(name: str) -> str:
+    """Colour of an operator type; a type that is not listed always gets the same one of a few spare colours."""
+    return _TYPES.get(name) or _SPARE[zlib.crc32(name.encode()) % len(_SPARE)]

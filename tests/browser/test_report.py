@@ -1,0 +1,99 @@
+"""The report in a real browser: offline, sortable, filterable, and readable on a desk, a phone and paper."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+from support import records
+
+from charact.store import load_run
+from charact.views.html import report
+
+CASES = [f"resnet50-{size}-b8-{mode}-fp32-cpu" for size in (32, 224) for mode in ("train", "infer")]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    """Address of a report of two runs, the second with a case out of memory."""
+    runs = [records.write_record(tmp_path / "runs"), records.write_record(tmp_path / "runs", oom=True)]
+    path = tmp_path / "report.html"
+    path.write_text(report([load_run(run) for run in runs]), encoding="utf-8")
+    return path.as_uri()
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    return page.locator(f"{table} tbody tr:visible td:nth-child({number})").all_inner_texts()
+
+
+def test_it_opens_without_an_error_or_another_request(page: Page, address: str, traffic) -> None:
+    page.goto(address, wait_until="networkidle")
+    assert [request for request in traffic.requests if not request.startswith("data:")] == [address]
+    assert traffic.errors == []
+    assert page.title() == "resnet50, resnet50 – charact"
+    assert page.locator("figure svg").count() > 10
+
+
+def test_a_heading_sorts_by_value_and_keeps_what_is_missing_last(page: Page, address: str) -> None:
+    page.goto(address)
+    table = "#r2-glance table"
+    heading = page.locator(f"{table} th", has_text="Peak memory")
+    heading.click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    falling = column(page, table, 6)
+    assert falling == ["362 MB", "308 MB", "158 MB", "104 MB", "n/a (oom)"]
+    heading.get_by_role("button").press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert column(page, table, 6) == [*falling[3::-1], "n/a (oom)"]
+    name = page.locator(f"{table} th", has_text="Case")
+    name.click()
+    assert heading.get_attribute("aria-sort") is None
+    # Numbers in names count as numbers: 32 before 224 before 4096.
+    assert [text.split("-")[1] for text in column(page, table, 1)] == ["32", "32", "224", "224", "4096"]
+
+
+def test_the_filter_shows_the_cases_that_hold_every_word_of_its_run_only(page: Page, address: str) -> None:
+    page.goto(address)
+    first = page.locator("#run-1")
+    first.get_by_role("searchbox").fill("TRAIN 224")
+    assert column(page, "#r1-glance table", 1) == [CASES[2]]
+    assert page.locator("#r1-glance .ch-card:visible").count() == 1
+    assert page.locator("#r1-operator-types .ch-block:visible").count() == 1
+    assert set(column(page, "#r1-layers table", 1)) == {CASES[2]}
+    assert first.locator("output").inner_text() == "1 of 4 cases"
+    assert len(column(page, "#r2-glance table", 1)) == 5
+    first.get_by_role("searchbox").fill("")
+    assert column(page, "#r1-glance table", 1) == CASES
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_window(page: Page, address: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(address)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_texts_of_figures_lie_within_them(page: Page, address: str) -> None:
+    page.goto(address)
+    outside = page.evaluate("""() => [...document.querySelectorAll("figure svg")].flatMap((svg) => {
+        const box = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll("text")]
+            .filter((text) => {
+                const own = text.getBoundingClientRect();
+                return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
+            }).map((text) => text.textContent);
+    })""")
+    assert outside == []
+
+
+def test_paper_shows_every_table(page: Page, address: str, tmp_path: Path) -> None:
+    page.goto(address)
+    folded = page.locator("details:not([open])").count()
+    assert folded > 5
+    page.evaluate("""() => {
+        window.addEventListener("beforeprint", () => {
+            document.body.dataset.folded = document.querySelectorAll("details:not([open])").length;
+        });
+    }""")
+    page.pdf(path=tmp_path / "report.pdf")
+    assert page.evaluate("document.body.dataset.folded") == "0"
+    assert page.locator("details:not([open])").count() == folded
