@@ -77,7 +77,8 @@ def report(name: str, loop: Loop, num_pairs: int) -> None:
 
     def operators() -> float:  # the profiler's own start and stop lie outside of an iteration
         with layer_marks(loop.model), profile(activities=[ProfilerActivity.CPU], record_shapes=True):
-            return timed(lambda: loop.iteration(phase_mark))()
+            seconds = timed(lambda: loop.iteration(phase_mark))()
+        return seconds
 
     print(name)
     print(f"  bare loop over itself (noise)  {compare(bare, bare, num_pairs)}", flush=True)

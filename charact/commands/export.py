@@ -15,7 +15,10 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace the directory where it exists.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
 ) -> None:
-    """Write every table of a run as CSV, JSON or Parquet, with the manifest and a description of the columns."""
+    """Write a run's tables as CSV, JSON or Parquet.
+
+    The manifest and a description of every column go with them.
+    """
     from charact.store import load_run
     from charact.views.export import export
 

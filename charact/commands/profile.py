@@ -44,7 +44,7 @@ def command(
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workloads'.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
 ) -> int:
-    """Characterize built-in workloads: time by phase, operator and layer, memory, FLOP.
+    """Characterize workloads: their time, memory and FLOP.
 
     Every combination of workload, input size, batch size, mode and precision is a case. Each case is run once per
     instrument, so that none slows what another measures. The run ends with a summary and leaves a directory with

@@ -15,7 +15,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file where it exists.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
 ) -> None:
-    """Write the HTML report of a run, or of several with a table across them.
+    """Write the HTML report of one run or several.
 
     The file holds all it shows: it needs no network and can be sent on as it is.
     """

@@ -38,11 +38,11 @@ def kernel_rows(trace: dict[str, Any], num_iterations: int) -> list[dict[str, An
     for event in _device_events(trace):
         args = event["args"]
         launcher = operators.get(int(args.get("External id", -1)))
+        launched_by = (phase_at(phases, launcher["ts"]), launcher["name"]) if launcher else (None, None)
         occupancy = args.get("est. achieved occupancy %")
         total = totals[
-            phase_at(phases, launcher["ts"]) if launcher else None, launcher["name"] if launcher else None, event["name"],
-            _json(args.get("grid")), _json(args.get("block")), args.get("registers per thread"),
-            args.get("shared memory"), None if occupancy is None else occupancy / 100,
+            *launched_by, event["name"], _json(args.get("grid")), _json(args.get("block")),
+            args.get("registers per thread"), args.get("shared memory"), None if occupancy is None else occupancy / 100,
         ]
         total[0] += 1
         total[1] += event["dur"] / 1e6

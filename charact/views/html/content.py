@@ -144,7 +144,8 @@ def memory(run: Run) -> Body:
     )  # fmt: skip
     lead = (
         "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
-        "Activations are what forward keeps for backward; temporary is freed within its phase."
+        "Activations are made in forward or loss and outlive the operator that made them; temporary is all else that "
+        "is given back by the iteration’s end."
     )
     blocks = [peak, *_memory_by_size(run), *([each] if len(by_phase) else [])]
     return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "memory", peaks["case"])])
