@@ -8,15 +8,11 @@ While a run is going on its directory is hidden (`.partial-...`) and holds one p
 killed run can still be read with `load_run(path, partial=True)`.
 """
 
-import contextlib
-import errno
 import json
-import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from charact.errors import UserError
+from charact.files import whole, write_text, writing
 from charact.schema import SCHEMA_VERSION, TABLES, column_names
 
 PARTIAL_PREFIX = ".partial-"
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Rows = list[dict[str, Any]]
 
@@ -42,52 +38,6 @@ def arrow_schema(table: str) -> pa.Schema:
         pa.field(column.name, _ARROW_TYPES[column.type], metadata={"description": column.description})
         for column in TABLES[table]
     ])
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses while `path` is written into one line with its remedy.
-
-    Raises:
-        UserError: the disk is full, or the place is absent, not writable or out of order.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise UserError(f"no space left while writing {path}: free some, or choose another place") from error
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"cannot write {path} ({reason}): choose another place") from error
-
-
-def write_text(path: Path, text: str, *, force: bool = True) -> None:
-    """Write a text file, whole or not at all.
-
-    Raises:
-        UserError: the file exists and `force` is false, or it cannot be written.
-    """
-    with writing(path):
-        if path.is_dir():
-            raise UserError(f"{path} is a directory: name a file")
-        if path.exists() and not force:
-            raise UserError(f"{path} exists: --force overwrites it")
-    with _whole(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Give a hidden place to write to, which becomes `path` when that went well and is removed when it did not."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}")
-    with writing(path):
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        except BaseException:
-            # On a disk that broke, what was begun may be beyond reach; the first error is the one to tell.
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
 
 
 class RunWriter:
@@ -171,7 +121,7 @@ class RunWriter:
         write_text(self.directory / "run.json", json.dumps(manifest, indent=1, allow_nan=False) + "\n")
 
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
-        with _whole(path) as temporary:
+        with whole(path) as temporary:
             pq.write_table(rows.cast(arrow_schema(table)), temporary, compression="zstd")
 
 

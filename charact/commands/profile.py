@@ -133,7 +133,8 @@ def _run(cases: "list[Case]", rule: "StopRule", out: Path, label: str, options: 
 
 def _publish(writer: "RunWriter", status: str) -> Path:
     """Merge the tables, draw the views into the run's directory, and let it be seen."""
-    from charact.store import load_run, write_text
+    from charact.files import write_text
+    from charact.store import load_run
     from charact.views.html import report
     from charact.views.tensorboard.scalars import write_scalars
 

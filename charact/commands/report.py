@@ -20,7 +20,8 @@ def command(
     The file holds all it shows: it needs no network and can be sent on as it is.
     """
     from charact.errors import UserError
-    from charact.store import load_run, write_text
+    from charact.files import write_text
+    from charact.store import load_run
     from charact.views.html import report
 
     target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from charact.errors import UserError
+from charact.files import writing
 from charact.schema import TABLES
-from charact.store import Run, arrow_schema, writing
+from charact.store import Run, arrow_schema
 
 
 def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:

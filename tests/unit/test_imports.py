@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # What belongs to which part, by the module's name below `charact`; a package's part is that of all it holds.
 PARTS = {
     "api": ["__init__"],
-    "base": ["errors", "schema", "plugins", "stats"],
+    "base": ["errors", "files", "schema", "plugins", "stats"],
     "workload": ["workload", "data", "workloads"],
     "measure": ["measure", "hardware", "cgroups"],
     "record": ["store"],

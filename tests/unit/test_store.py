@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from support import records
 
 from charact.errors import UserError
+from charact.files import write_text
 from charact.schema import SCHEMA_VERSION, TABLES, column_names
-from charact.store import PARTIAL_PREFIX, Run, RunWriter, load_run, write_text
+from charact.store import PARTIAL_PREFIX, Run, RunWriter, load_run
 
 # A file may come from anywhere: the same directory is used for every example.
 MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -384,7 +385,7 @@ def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_text_that_does_not_fit_leaves_what_was_there(tmp_path: Path) -> None:
-    said, = in_child("from charact.store import write_text; limit(100)\n"
+    said, = in_child("from charact.files import write_text; limit(100)\n"
                      "print(attempt(write_text, out / 'report.html', 'x' * 1000))", str(tmp_path))
     assert said.startswith("no space left while writing ")
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,58 @@
+"""Writing files: whole or not at all, and what the file system refuses told in one line."""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from charact.errors import UserError
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses while `path` is written into one line with its remedy.
+
+    Raises:
+        UserError: the disk is full, or the place is absent, not writable or out of order.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise UserError(f"no space left while writing {path}: free some, or choose another place") from error
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot write {path} ({reason}): choose another place") from error
+
+
+def write_text(path: Path, text: str, *, force: bool = True) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        UserError: the file exists and `force` is false, or it cannot be written.
+    """
+    with writing(path):
+        if path.is_dir():
+            raise UserError(f"{path} is a directory: name a file")
+        if path.exists() and not force:
+            raise UserError(f"{path} exists: --force overwrites it")
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give a hidden place to write to, which becomes `path` when that went well and is removed when it did not."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
+    with writing(path):
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        except BaseException:
+            # On a disk that broke, what was begun may be beyond reach; the first error is the one to tell.
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
