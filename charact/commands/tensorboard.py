@@ -1,0 +1,67 @@
+"""Show runs in TensorBoard."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from charact.errors import UserError
+
+# TensorBoard keeps 1000 scalars and 10 images of a series unless told otherwise.
+_SAMPLES = "scalars=100000,images=100"
+
+
+def command(
+    logdir: Annotated[Path, typer.Argument(help="Directory that holds runs, or one run.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any free one.")] = 6006,
+) -> int:
+    """Show runs in TensorBoard, on this machine only: the Characterization tab, and scalars in Time Series.
+
+    Ctrl-C stops it.
+    """
+    if not logdir.is_dir():
+        problem = "is a file" if logdir.exists() else "does not exist"
+        raise UserError(f"{logdir} {problem}: name a directory that holds runs, such as charact profile's --out")
+
+    from charact.views.tensorboard.records import run_directories
+
+    num_runs = sum(1 for _ in run_directories(logdir))
+    address = _start(logdir, port)
+    found = f"{num_runs} run{'s' if num_runs > 1 else ''}" if num_runs else "no runs yet"
+    typer.echo(f"Serving {logdir} ({found}) with TensorBoard; Ctrl-C stops it")
+    typer.echo(f"  Characterization  {address}#charact")
+    typer.echo(f"  Time Series       {address}?smoothing=0#timeseries")
+    if not num_runs:
+        typer.echo(f"Runs appear once they are finished, e.g.: charact profile resnet18 --out {logdir}; then Refresh")
+    _wait()
+    return 0
+
+
+def _start(logdir: Path, port: int) -> str:
+    """Start the server in a thread; returns its address, which ends in a slash.
+
+    Raises:
+        UserError: the port is taken or not allowed.
+    """
+    from tensorboard import program
+
+    server = program.TensorBoard()
+    flags = [f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}", f"--samples_per_plugin={_SAMPLES}"]
+    server.configure(argv=["", *flags])
+    try:
+        return str(server.launch())
+    except program.TensorBoardPortInUseError as error:
+        raise UserError(f"port {port} is in use: choose another with --port, or any free one with --port 0") from error
+    except program.TensorBoardServerException as error:
+        raise UserError(f"cannot listen on 127.0.0.1:{port} ({error.msg}): choose another with --port") from error
+
+
+def _wait() -> None:
+    """Until Ctrl-C or SIGTERM: the server and its helper process end with this one."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        typer.echo("Stopped.")

@@ -1,0 +1,80 @@
+"""TensorBoard's tab "Characterization". Imports stay light: one that fails keeps TensorBoard from starting."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend import http_util
+from tensorboard.plugins import base_plugin
+from werkzeug import Request, Response
+
+from charact.errors import UserError
+from charact.views.tensorboard.records import Records
+
+_HERE = Path(__file__).parent
+_TEMPLATES = _HERE.parent / "html" / "templates"
+_FILES = {
+    "/index.js": (_HERE / "index.js", "text/javascript"),
+    "/style.css": (_HERE / "style.css", "text/css"),
+    "/report.js": (_TEMPLATES / "report.js", "text/javascript"),
+    "/report.css": (_TEMPLATES / "style.css", "text/css"),
+}
+
+
+class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard has no types
+    """Serves the front end, the list of runs, and their sections; every answer carries TensorBoard's own policy."""
+
+    plugin_name = "charact"
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        self._records = Records(context.logdir or "")
+
+    def is_active(self) -> bool:
+        """Whether there is a run to show."""
+        return self._records.exist()
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """The tab's name, and where its script is."""
+        return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Characterization")
+
+    def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:
+        """The routes, below /data/plugin/charact."""
+        routes = {route: _serve_file(path, content_type) for route, (path, content_type) in _FILES.items()}
+        return routes | {
+            "/runs": Request.application(self._serve_runs),
+            "/sections": Request.application(self._serve_sections),
+            "/comparison": Request.application(self._serve_comparison),
+        }
+
+    def _serve_runs(self, request: Request) -> Response:
+        return _respond(request, self._records.listing())
+
+    def _serve_sections(self, request: Request) -> Response:
+        """`?run=ID`: a list of {id, title, html}."""
+        return _answer(request, lambda: self._records.sections(request.args.get("run", "")))
+
+    def _serve_comparison(self, request: Request) -> Response:
+        """`?run=ID&run=ID...`: {html}, the first run being the baseline."""
+        return _answer(request, lambda: {"html": self._records.comparison(request.args.getlist("run"))})
+
+
+def _serve_file(path: Path, content_type: str) -> Callable[..., Any]:
+    def serve(request: Request) -> Response:
+        return _respond(request, path.read_bytes(), content_type)
+
+    return Request.application(serve)
+
+
+def _answer(request: Request, read: Callable[[], Any]) -> Response:
+    try:
+        return _respond(request, read())
+    except KeyError as error:
+        message = f"no run {error} below the log directory: Refresh shows those that are there"
+        return _respond(request, {"error": message}, code=404)
+    except UserError as error:
+        return _respond(request, {"error": str(error)}, code=422)
+
+
+def _respond(request: Request, content: Any, content_type: str = "application/json", code: int = 200) -> Response:
+    response: Response = http_util.Respond(request, content, content_type, code)
+    return response

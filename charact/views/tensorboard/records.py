@@ -1,0 +1,141 @@
+"""The runs below TensorBoard's log directory: found, listed with what is wrong with them, and drawn once."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from charact.errors import UserError
+
+if TYPE_CHECKING:
+    from charact.store import Run
+
+_NUM_CACHED_RUNS = 32
+_MANIFEST_MARK = b'"schema_version"'
+
+Sections = list[dict[str, str]]
+
+
+def run_directories(logdir: Path) -> Iterator[Path]:
+    """Directories of records at or below `logdir`; hidden ones, such as those of unfinished runs, are left out."""
+    for folder, subfolders, files in os.walk(logdir):
+        directory = Path(folder)
+        if "run.json" in files and _is_record(directory, files):
+            subfolders.clear()
+            yield directory
+        else:
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+
+
+def _is_record(directory: Path, files: list[str]) -> bool:
+    """Whether run.json is charact's: it stands beside tables, or (where every case failed) looks like a manifest."""
+    if any(name.endswith(".parquet") for name in files):
+        return True
+    try:
+        with open(directory / "run.json", "rb") as file:
+            return _MANIFEST_MARK in file.read(4096)
+    except OSError:
+        return True  # listed, with the reason that reading it gives
+
+
+class Records:
+    """What the routes answer about the runs below a log directory. Safe to call from several threads.
+
+    A run is named by its path relative to the log directory, and only paths found by `run_directories` are read.
+    """
+
+    def __init__(self, logdir: str) -> None:
+        self._logdir = Path(logdir).expanduser() if logdir else None
+        self._drawing = threading.Lock()  # no run is drawn twice at once
+        self._drawn: OrderedDict[Path, tuple[Any, Sections]] = OrderedDict()
+
+    def exist(self) -> bool:
+        """Whether there is any run."""
+        return self._logdir is not None and any(True for _ in run_directories(self._logdir))
+
+    def directories(self) -> dict[str, Path]:
+        """Run directories by id."""
+        if self._logdir is None:
+            return {}
+        return {_readable(path.relative_to(self._logdir)): path for path in run_directories(self._logdir)}
+
+    def listing(self) -> list[dict[str, Any]]:
+        """One entry a run, newest first; `error` holds why a run cannot be read, else null."""
+        entries = [_entry(run_id, path) for run_id, path in self.directories().items()]
+        return sorted(entries, key=lambda entry: (entry["started_s"] or 0.0, entry["id"]), reverse=True)
+
+    def sections(self, run_id: str) -> Sections:
+        """Sections of a run as in the HTML report: id, title, html.
+
+        Raises:
+            KeyError: there is no such run.
+            UserError: it cannot be read.
+        """
+        from charact.views.html import sections
+
+        path = self.directories()[run_id]
+        with self._drawing:
+            state = _state(path)
+            if path not in self._drawn or self._drawn[path][0] != state:
+                drawn = [{"id": part.id, "title": part.title, "html": part.html} for part in sections(_load(path))]
+                self._drawn[path] = (state, drawn)
+            self._drawn.move_to_end(path)
+            while len(self._drawn) > _NUM_CACHED_RUNS:
+                self._drawn.popitem(last=False)
+            return self._drawn[path][1]
+
+    def comparison(self, run_ids: list[str]) -> str:
+        """HTML that compares several runs, the first being the baseline.
+
+        Raises:
+            KeyError: one of the runs is not there.
+            UserError: one of them cannot be read.
+        """
+        from charact.views.tensorboard.comparison import comparison
+
+        directories = self.directories()
+        return comparison([_load(directories[run_id]) for run_id in run_ids])
+
+
+def _load(path: Path) -> "Run":
+    from charact.store import load_run
+
+    return load_run(path)
+
+
+def _readable(relative: Path) -> str:
+    """The path as text that JSON can carry, whatever bytes the file system holds."""
+    return os.fsencode(relative.as_posix()).decode("utf-8", "replace")
+
+
+def _state(path: Path) -> list[tuple[str, int, int]]:
+    """What changes when a run is written again."""
+    files = [path / "run.json", *sorted(path.glob("*.parquet"))]
+    return [(file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
+
+
+def _entry(run_id: str, path: Path) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "id": run_id, "path": run_id, "name": _readable(Path(path.absolute().name)), "started": None,
+        "started_s": None, "machine": None, "status": None, "num_cases": None, "error": None,
+    }  # fmt: skip
+    try:
+        return entry | _facts(_load(path).manifest)
+    except UserError as error:
+        return entry | {"error": str(error).replace(str(path), path.name)}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return entry | {"error": f"run.json is not a manifest of charact ({type(error).__name__}: {error})"}
+
+
+def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
+    machine = manifest["machine"]
+    device = machine["gpus"][0]["name"] if machine["gpus"] else machine["cpu"]["model"]
+    return {
+        "name": str(manifest["name"]), "started": str(manifest["started"]),
+        "started_s": datetime.fromisoformat(manifest["started"]).timestamp(),
+        "machine": f"{machine['hostname']} · {device}", "status": str(manifest["status"]),
+        "num_cases": len(manifest["cases"]),
+    }  # fmt: skip

@@ -1,0 +1,101 @@
+"""Native TensorBoard scalars of a run, so that runs compare in Time Series."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import pandas as pd
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary import Output, Writer
+from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util import tensor_util
+
+from charact.analysis import case_summary, iteration_times
+from charact.analysis.cases import phase_times
+from charact.files import writing
+from charact.store import Run
+
+EVENTS_FILE = "events.out.tfevents.0000000000.charact"
+"""Name of the file: TensorBoard looks for `tfevents`. It never changes, so writing a run again replaces its scalars."""
+
+_SERIES = ["workload", "variant", "batch_size", "mode", "precision", "device"]
+
+
+class Scalar(NamedTuple):
+    """A point of a series: `step` is an iteration's number, or an input size where the tag names no case."""
+
+    tag: str
+    step: int
+    value: float
+
+
+class _EventsFile(Output):  # type: ignore[misc]  # TensorBoard has no types
+    """Writes each event at once, so that a full disk is an error here; TensorBoard's own output loses it in a thread.
+
+    *Source*: the record format is TensorBoard's, written by its `RecordWriter`.
+    """
+
+    def __init__(self, file: BinaryIO, wall_time: float) -> None:
+        self._records = RecordWriter(file)
+        self._records.write(event_pb2.Event(wall_time=wall_time, file_version="brain.Event:2").SerializeToString())
+
+    def emit_scalar(self, *, plugin_name: str, tag: str, data: Any, step: Any, wall_time: float,
+                    tag_metadata: bytes | None = None, description: str | None = None) -> None:
+        """Append a point."""
+        metadata = summary_pb2.SummaryMetadata(
+            plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name=plugin_name, content=tag_metadata),
+            summary_description=description, data_class=summary_pb2.DataClass.DATA_CLASS_SCALAR,
+        )  # fmt: skip
+        event = event_pb2.Event(wall_time=wall_time, step=step)
+        event.summary.value.add(tag=tag, tensor=tensor_util.make_tensor_proto(data), metadata=metadata)
+        self._records.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self._records.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._records.close()
+
+
+def scalars(run: Run) -> Iterator[Scalar]:
+    """Points of a run, in the order of its cases; the same case has the same tags in every run.
+
+    `<case>/iteration_s` and `<case>/phase/<phase>_s` by iteration; `samples_per_s/<series>` and
+    `peak_memory_bytes/<series>` by input size (pixels or tokens), a series being cases that differ in input size only.
+    TensorBoard keeps values as 32-bit floats (7 digits); what a case lacks has no point.
+    """
+    for row in iteration_times(run).to_dict("records"):
+        yield Scalar(f"{row['case']}/iteration_s", row["iteration"], row["wall_s"])
+    for row in phase_times(run).to_dict("records"):
+        yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
+    for case in case_summary(run).sort_values("input_size", kind="stable").to_dict("records"):
+        workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
+        series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))
+        for name, column in (("samples_per_s", "samples_per_s"), ("peak_memory_bytes", "peak_bytes")):
+            if pd.notna(case[column]):
+                yield Scalar(f"{name}/{series}", case["input_size"], case[column])
+
+
+def write_scalars(run: Run, directory: Path) -> Path:
+    """Write a run's scalars into an events file in `directory`, whole or not at all; returns the file.
+
+    Raises:
+        UserError: the directory is not writable, or the disk is full.
+    """
+    path = directory / EVENTS_FILE
+    hidden = directory / ".events-partial"
+    started = datetime.fromisoformat(run.manifest["started"]).timestamp()
+    with writing(path), contextlib.ExitStack() as cleanup:
+        cleanup.callback(hidden.unlink, missing_ok=True)
+        with open(hidden, "wb") as file:
+            writer = Writer(_EventsFile(file, started))
+            for point in scalars(run):
+                writer.add_scalar(point.tag, point.value, point.step, wall_time=started)
+            writer.close()
+        os.replace(hidden, path)
+    return path

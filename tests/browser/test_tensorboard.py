@@ -1,0 +1,239 @@
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import ConsoleMessage, FrameLocator, Page, Response, expect
+from support import records
+
+from charact.store import load_run
+from charact.views.html import sections
+from charact.views.tensorboard.scalars import write_scalars
+
+TRAIN = "resnet50-224-b8-train-fp32-cpu"
+Serve = Callable[..., str]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.URLError:
+        return False
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start real TensorBoard servers on free loopback ports; they are stopped, by process, when the test ends."""
+    servers: list[subprocess.Popen[bytes]] = []
+
+    def start(logdir: Path, *flags: str, path_prefix: str = "") -> str:
+        port = free_port()
+        address = f"http://127.0.0.1:{port}{path_prefix}/"
+        command = [sys.executable, "-m", "tensorboard.main", f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}",
+                   f"--path_prefix={path_prefix}", *flags]  # fmt: skip
+        with open(tmp_path / "tensorboard.log", "wb") as log:
+            server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        servers.append(server)
+        deadline = time.monotonic() + 60
+        while not answers(address):
+            assert server.poll() is None, (tmp_path / "tensorboard.log").read_text()
+            assert time.monotonic() < deadline, "TensorBoard does not answer"
+            time.sleep(0.1)
+        return address
+
+    yield start
+    for server in servers:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Three runs: two of the same cases, the newest first in the list, and one whose name looks like HTML."""
+    out = tmp_path / "runs"
+    for name, day in [("resnet50", 19), ("resnet50", 20), ("<b>other</b>", 18)]:
+        path = records.write_record(out, name=name)
+        manifest = json.loads((path / "run.json").read_text())
+        (path / "run.json").write_text(json.dumps(manifest | {"started": f"2026-11-{day}T10:00:00+0000"}))
+        write_scalars(load_run(path), path)
+    return out
+
+
+def open_tab(page: Page, address: str) -> FrameLocator:
+    page.goto(f"{address}#charact")
+    tab = page.frame_locator("iframe")
+    expect(tab.locator("main")).to_have_attribute("aria-busy", "false", timeout=60_000)
+    return tab
+
+
+def complaints(page: Page) -> list[str]:
+    """What goes wrong on the page from here on. TensorBoard itself asks for its fonts without the path prefix."""
+    found: list[str] = []
+
+    def on_response(response: Response) -> None:
+        if response.status >= 400 and "/font-roboto/" not in response.url:
+            found.append(f"{response.status} {response.url}")
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            found.append(message.text)
+
+    page.on("response", on_response)
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    return found
+
+
+def done(tab: FrameLocator) -> None:
+    expect(tab.locator("main")).to_have_attribute("aria-busy", "false", timeout=60_000)
+
+
+@pytest.mark.parametrize(
+    ("flags", "path_prefix"),
+    [(["--load_fast=true"], ""), (["--load_fast=false"], ""), (["--load_fast=auto"], "/foo")],
+)
+def test_shows_one_run_and_two_side_by_side(
+    flags: list[str], path_prefix: str, runs: Path, serve: Serve, page: Page, traffic: Any
+) -> None:
+    address = serve(runs, *flags, path_prefix=path_prefix)
+    wrong = complaints(page)
+    tab = open_tab(page, address)
+    newest = max(path for path in runs.iterdir() if load_run(path).manifest["started"].startswith("2026-11-20"))
+    expected = [part.title for part in sections(load_run(newest))]
+    expect(tab.locator("main section > h2")).to_have_text(expected)
+    expect(tab.locator("aside nav a")).to_have_text(expected)
+    expect(tab.locator("main svg").first).to_be_visible()
+    names = tab.locator(".tb-runs .tb-name")
+    expect(names).to_have_text(["resnet50", "resnet50", "<b>other</b>"])
+
+    tab.locator(".tb-runs input").nth(1).check()
+    done(tab)
+    expect(tab.locator("main section > h2")).to_have_text(["Comparison", *expected])
+    expect(tab.locator("main section").nth(1).locator(".tb-column")).to_have_count(2)
+    left, right = (tab.locator("main section").nth(1).locator(".tb-column").nth(i).bounding_box() for i in (0, 1))
+    assert left is not None
+    assert right is not None
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] <= right["x"]
+    row = tab.locator(".tb-compare tbody", has_text=TRAIN).locator("tr").nth(2)
+    expect(row).to_contain_text("1.000")
+    expect(row).to_contain_text("backward 50.0 %")
+
+    assert {urlsplit(request).hostname for request in traffic.requests if request.startswith("http")} == {"127.0.0.1"}
+    assert wrong == []
+
+
+def test_search_choice_and_refresh(runs: Path, serve: Serve, page: Page, traffic: Any) -> None:
+    tab = open_tab(page, serve(runs))
+    tab.get_by_label("Search runs").fill("other")
+    expect(tab.locator(".tb-runs li")).to_have_count(1)
+    tab.locator(".tb-runs input").check()
+    done(tab)
+    tab.get_by_label("Search runs").fill("nothing like this")
+    expect(tab.locator(".tb-runs")).to_have_text("No run matches.")
+
+    page.reload()
+    tab = open_tab(page, page.url.split("#")[0])
+    expect(tab.locator(".tb-runs input:checked")).to_have_count(2)
+    expect(tab.locator("#comparison")).to_contain_text("no case in common")
+    expect(tab.locator("#glance .tb-badge")).to_have_text(["A", "B"])
+
+    for path in runs.iterdir():
+        os.rename(path, path.with_name(f".{path.name}"))
+    records.write_record(runs, name="late")
+    tab.get_by_role("button", name="Refresh").click()
+    expect(tab.locator(".tb-runs .tb-name")).to_have_text(["late"])
+    expect(tab.locator(".tb-runs input:checked")).to_have_count(1)
+    done(tab)
+    assert traffic.errors == []
+
+
+def test_the_navigation_stays_in_the_page(runs: Path, serve: Serve, page: Page) -> None:
+    tab = open_tab(page, serve(runs))
+    last = tab.locator("main section > h2").last
+    expect(last).not_to_be_in_viewport()
+    tab.locator("aside nav a").last.click()
+    expect(last).to_be_in_viewport()
+    expect(tab.locator("aside nav a.tb-current")).to_have_count(1)
+
+
+def test_figures_of_several_runs_keep_their_own_definitions(runs: Path, serve: Serve, page: Page) -> None:
+    tab = open_tab(page, serve(runs))
+    tab.locator(".tb-runs input").nth(1).check()
+    done(tab)
+    ids = tab.locator("main .tb-fragment [id]").evaluate_all("nodes => nodes.map((node) => node.id)")
+    assert ids
+    assert len(ids) == len(set(ids))
+    links = tab.locator("main .tb-fragment use").evaluate_all("nodes => nodes.map((node) => node.href.baseVal)")
+    assert links
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+
+
+def test_tables_sort_and_cases_filter_in_every_run(runs: Path, serve: Serve, page: Page) -> None:
+    tab = open_tab(page, serve(runs))
+    tab.locator(".tb-runs input").nth(1).check()
+    done(tab)
+    for i in range(2):
+        table = tab.locator("#glance .tb-column").nth(i).locator("table").first
+        header = table.locator("thead button", has_text=re.compile("^Iteration$"))
+        header.click()
+        expect(table.locator("tbody tr").first).to_contain_text("train")
+        header.click()
+        expect(table.locator("tbody tr").first).to_contain_text("infer")
+    tab.get_by_placeholder("Filter cases").fill("224 train")
+    expect(tab.locator("#glance article.ch-card:visible")).to_have_count(2)
+    expect(tab.locator(".tb-compare tbody:visible")).to_have_count(1)
+
+
+def test_runs_that_cannot_be_read_say_why(tmp_path: Path, serve: Serve, page: Page) -> None:
+    out = tmp_path / "runs"
+    good, bad = records.write_record(out, name="good"), records.write_record(out, name="<b>bad</b>")
+    newer, damaged = records.write_record(out, name="newer"), records.write_record(out, name="damaged")
+    (bad / "run.json").write_text('{"schema_version": ')
+    manifest = json.loads((newer / "run.json").read_text())
+    (newer / "run.json").write_text(json.dumps(manifest | {"schema_version": 99}))
+    (damaged / "iterations.parquet").write_bytes(b"PAR1")
+    tab = open_tab(page, serve(out))
+    expect(tab.locator(".tb-runs li", has_text="upgrade charact").locator("input")).to_be_disabled()
+    expect(tab.locator(".tb-runs li", has_text="is corrupt").locator("input")).to_be_disabled()
+    for name, chosen in [("good", True), ("damaged", True)]:
+        tab.locator(".tb-runs li", has_text=name).locator("input").set_checked(chosen)
+        done(tab)
+    expect(tab.locator(".tb-column", has_text="iterations.parquet is corrupt").first).to_be_visible()
+    expect(tab.locator("main")).to_contain_text(load_run(good).manifest["cases"][0]["case"])
+    tab.locator(".tb-runs li", has_text="good").locator("input").uncheck()
+    done(tab)
+    expect(tab.get_by_role("alert")).to_contain_text("iterations.parquet is corrupt")
+
+
+def test_no_runs_says_what_to_do(tmp_path: Path, serve: Serve, page: Page, traffic: Any) -> None:
+    tab = open_tab(page, serve(tmp_path))
+    expect(tab.locator("main")).to_contain_text("No runs here yet.")
+    expect(tab.locator("main")).to_contain_text("charact profile")
+    assert traffic.errors == []
+
+
+def test_scalars_compare_in_time_series(runs: Path, serve: Serve, page: Page) -> None:
+    page.goto(f"{serve(runs)}?smoothing=0#timeseries")
+    groups = page.get_by_role("button", name="Expand group")
+    # Two runs of this case share the cards: the iteration, its 5 phases and other.
+    expect(groups.filter(has_text=TRAIN).first).to_contain_text("7 cards", timeout=60_000)
+    expect(groups.filter(has_text="peak_memory_bytes")).to_contain_text("4 cards")
+    expect(page.get_by_role("spinbutton", name="Smoothing")).to_have_value("0")

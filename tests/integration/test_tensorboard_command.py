@@ -1,0 +1,73 @@
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CHARACT = [sys.executable, "-m", "charact", "tensorboard"]
+
+
+@contextmanager
+def started(logdir: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The command running on a free port, and the lines it printed when it was ready."""
+    server = subprocess.Popen([*CHARACT, str(logdir), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True)  # fmt: skip
+    try:
+        assert server.stdout is not None
+        yield server, [server.stdout.readline() for _ in range(3)]
+    finally:
+        if server.poll() is None:
+            server.kill()
+        server.communicate(timeout=20)
+
+
+def refused(*arguments: str) -> str:
+    done = subprocess.run([*CHARACT, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    last = done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    return last
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_serves_until_it_is_stopped(record: Path, stop: signal.Signals) -> None:
+    with started(record.parent) as (server, lines):
+        assert lines[0].startswith(f"Serving {record.parent} (1 run) ")
+        address = re.search(r"(http://127\.0\.0\.1:\d+/)#charact", lines[1])
+        assert address is not None
+        assert f"{address[1]}?smoothing=0#timeseries" in lines[2]
+        with urllib.request.urlopen(f"{address[1]}data/plugin/charact/runs") as answer:
+            assert record.name in answer.read().decode()
+        server.send_signal(stop)
+        out, err = server.communicate(timeout=20)
+        assert server.returncode == 0
+        assert out == "Stopped.\n"
+        assert "Traceback" not in err
+
+
+def test_says_that_there_are_no_runs_yet(tmp_path: Path) -> None:
+    with started(tmp_path) as (server, lines):
+        assert "(no runs yet)" in lines[0]
+        assert server.stdout is not None
+        assert "charact profile" in server.stdout.readline()
+
+
+def test_a_directory_that_is_absent_or_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert refused(str(tmp_path / "absent")).startswith(f"error: {tmp_path / 'absent'} does not exist: ")
+    assert refused(str(tmp_path / "file")).startswith(f"error: {tmp_path / 'file'} is a file: ")
+
+
+def test_a_port_that_is_taken_is_refused(record: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refused(str(record), "--port", str(port)) == (
+            f"error: port {port} is in use: choose another with --port, or any free one with --port 0"
+        )
