@@ -16,7 +16,7 @@ from charact.measure.case import Case
 from charact.measure.event_tree import read_event_tree
 from charact.measure.loop import Loop
 from charact.measure.marks import layer_marks, phase_mark
-from charact.measure.operators import operator_rows
+from charact.measure.operators import ProfiledIteration, operator_rows
 from charact.workload import DataRequest, find_workload
 
 NUM_PROFILES = 15
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _operator_table(profiler: profile) -> object:
-    return operator_rows(read_event_tree(profiler), 1, None)
+    return operator_rows([ProfiledIteration(read_event_tree(profiler), None)])
 
 
 if __name__ == "__main__":

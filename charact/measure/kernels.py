@@ -5,6 +5,7 @@ Kineto writes a kernel's launch geometry only into the exported trace, where `Ex
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from charact.measure.marks import PHASE_PREFIX, phase_at
@@ -22,37 +23,42 @@ def device_ns_by_operator(trace: dict[str, Any]) -> dict[int, int]:
     return dict(total)
 
 
-def kernel_rows(trace: dict[str, Any], num_iterations: int) -> list[dict[str, Any]]:
+def kernel_rows(traces: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of the table `kernels`, per iteration.
 
     *Error*: occupancy is Kineto's estimate from the launch geometry: blind to tails and to threads that end early.
 
     Args:
-        trace: a trace of `torch.profiler`, parsed from JSON.
-        num_iterations: number of iterations that it covers.
+        traces: traces of `torch.profiler`, parsed from JSON, one iteration each.
     """
+    totals: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0.0])
+    for trace in traces:
+        for event, key in _kernels(trace):
+            totals[key][0] += 1
+            totals[key][1] += event["dur"] / 1e6
+    return [
+        {"phase": phase, "operator": operator, "kernel": kernel, "num_calls": num_calls / len(traces),
+         "device_s": seconds / len(traces), "grid": grid, "block": block, "registers": registers,
+         "shared_memory_bytes": shared, "occupancy_frac": occupancy}
+        for (phase, operator, kernel, grid, block, registers, shared, occupancy), (num_calls, seconds)
+        in totals.items()
+    ]
+
+
+def _kernels(trace: dict[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:
+    """Each device event, with what tells it from others: phase, operator, name and launch geometry."""
     operators = {int(event["args"]["External id"]): event for event in trace["traceEvents"]
                  if event.get("cat") == "cpu_op" and "External id" in event.get("args", {})}
     phases = _phases(trace)
-    totals: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0.0])
     for event in _device_events(trace):
         args = event["args"]
         launcher = operators.get(int(args.get("External id", -1)))
         launched_by = (phase_at(phases, launcher["ts"]), launcher["name"]) if launcher else (None, None)
         occupancy = args.get("est. achieved occupancy %")
-        total = totals[
+        yield event, (
             *launched_by, event["name"], _json(args.get("grid")), _json(args.get("block")),
             args.get("registers per thread"), args.get("shared memory"), None if occupancy is None else occupancy / 100,
-        ]
-        total[0] += 1
-        total[1] += event["dur"] / 1e6
-    return [
-        {"phase": phase, "operator": operator, "kernel": kernel, "num_calls": num_calls / num_iterations,
-         "device_s": seconds / num_iterations, "grid": grid, "block": block, "registers": registers,
-         "shared_memory_bytes": shared, "occupancy_frac": occupancy}
-        for (phase, operator, kernel, grid, block, registers, shared, occupancy), (num_calls, seconds)
-        in totals.items()
-    ]
+        )
 
 
 def _phases(trace: dict[str, Any]) -> list[tuple[float, float, str]]:

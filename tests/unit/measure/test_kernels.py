@@ -30,9 +30,11 @@ TRACE = {"traceEvents": [
     event("kernel", "stray", 340, 1.0, grid=[1, 1, 1], block=[1, 1, 1]),
 ]}
 
+EMPTY: dict[str, Any] = {"traceEvents": []}
+
 
 def test_a_kernel_is_told_with_its_launcher_phase_and_geometry() -> None:
-    gemm, copy, stray = kernel_rows(TRACE, num_iterations=2)
+    gemm, copy, stray = kernel_rows([TRACE, EMPTY])
     assert gemm == {"phase": "forward", "operator": "aten::addmm", "kernel": "gemm", "num_calls": 1.0,
                     "device_s": pytest.approx(4e-6), "grid": "[8,1,1]", "block": "[256,1,1]", "registers": 32,
                     "shared_memory_bytes": 1024, "occupancy_frac": 0.5}
@@ -47,7 +49,7 @@ def test_device_time_is_summed_by_operator() -> None:
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")
 def test_a_real_trace_gives_the_times_that_another_tool_finds_in_it() -> None:
     trace = json.loads(gzip.decompress((TRACES / "h100_vit_infer.json.gz").read_bytes()))
-    rows = kernel_rows(trace, num_iterations=1)
+    rows = kernel_rows([trace])
     kernels = [row for row in rows if row["grid"] is not None]
     raw = [entry for entry in trace["traceEvents"] if entry.get("cat") == "kernel"]
     assert sum(row["num_calls"] for row in kernels) == len(raw)

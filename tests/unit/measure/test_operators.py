@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support.small import small_case
 
-from charact.measure.event_tree import _shapes
+from charact.measure.event_tree import EventTree, Operator, _shapes
 from charact.measure.loop import Loop
 from charact.measure.operator_types import OPERATOR_TYPES, operator_type
-from charact.measure.operators import operator_pass, operator_rows, place_flop
+from charact.measure.operators import ProfiledIteration, operator_pass, operator_rows, place_flop
 from charact.workload import all_workloads
 
 
@@ -48,8 +48,8 @@ def test_rows_are_per_iteration_and_fit_into_their_phases(found: Any) -> None:
 def test_the_trace_holds_phases_and_steps(found: Any) -> None:
     events = json.loads(gzip.decompress(found[1].read_bytes()))["traceEvents"]
     names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
-    assert names.count("charact.phase:backward") == 3
-    assert [name for name in names if name.startswith("ProfilerStep#")] == [f"ProfilerStep#{i}" for i in range(3)]
+    assert names.count("charact.phase:backward") == 1
+    assert [name for name in names if name.startswith("ProfilerStep#")] == ["ProfilerStep#2"]
 
 
 def test_no_mark_is_left_on_the_model() -> None:
@@ -121,12 +121,8 @@ def test_flop_go_to_the_row_that_holds_the_time_of_their_layer() -> None:
 
 
 def test_device_time_is_that_of_the_operator_which_launched_the_kernel() -> None:
-    class Tree:
-        class Call:
-            phase, name, operator_type, layer = "forward", "aten::addmm", "GEMM", "0"
-            input_shapes, self_ns, correlation_id = "[]", 2_000, 5
-
-        operators = (Call(), Call())
-
-    (only,) = operator_rows(Tree(), 2, {5: 3_000, 6: 1})  # type: ignore[arg-type]
-    assert (only["num_calls"], only["self_host_s"], only["device_s"]) == (1.0, 2e-6, 3e-6)
+    call = Operator("forward", "aten::addmm", "GEMM", "0", "[]", self_ns=2_000, correlation_id=5)
+    profiled = [ProfiledIteration(EventTree(operators=[call]), {5: 3_000, 6: 1}),
+                ProfiledIteration(EventTree(operators=[call]), {5: 5_000})]
+    (only,) = operator_rows(profiled)
+    assert (only["num_calls"], only["self_host_s"], only["device_s"]) == (1.0, 2e-6, 4e-6)
