@@ -42,8 +42,7 @@ class MLP(ImageClassification):
 
 def bare_iteration(loop: Loop) -> Callable[[], None]:
     """One iteration as a user would write it, on the model and data of the loop."""
-    model, optimizer, case = loop.model, loop.optimizer, loop.case
-    assert optimizer is not None
+    model, case, (optimizer,) = loop.model, loop.case, loop.optimizers
     loader: Any = DataLoader(loop.dataset, batch_size=case.batch_size, shuffle=True, drop_last=True)
 
     def batches() -> Iterator[Any]:

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """Which data a case is fed: a dataset's name, where its files are, and the seed of what is made up."""
+    """Which data a case is fed: a dataset's name, where its files are, and the seed of what is made up.
+
+    The batch size is for text that is cut into as many parallel streams; samples do not depend on it otherwise.
+    """
 
     name: str = "synthetic"
     directory: Path | None = None
     split: Literal["train", "test"] = "train"
     seed: int = 0
+    batch_size: int = 1
 
 
 @dataclass(kw_only=True)
@@ -32,8 +36,8 @@ class Workload(ABC):
     """A model with its data, loss and optimizer: facts as fields, and five answers as methods.
 
     A file in `workloads/` (or a module named by an entry point of the group `charact.workloads`) holds its workloads
-    in a list named `WORKLOADS`. Each case runs on a copy of its own (`prepare`), so a workload may keep state between
-    iterations in its attributes.
+    in a list named `WORKLOADS`. Each loop over a case runs on a copy of its own (`prepare`), so a workload may keep
+    state between iterations in its attributes.
     """
 
     name: str
@@ -71,6 +75,9 @@ class Workload(ABC):
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
         """Samples at an input size. For images each is (float32 (3, size, size), int64 label).
 
+        A dataset may have a method `collate(samples)` that makes a batch of them (default: PyTorch's), and an
+        attribute `shuffled = False` where the samples' order is part of the data.
+
         Raises:
             UserError: the dataset asked for is unknown, does not fit the workload, or its files are not there.
         """
@@ -88,8 +95,11 @@ class Workload(ABC):
         """Scalar loss of the outputs."""
 
     @abstractmethod
-    def optimizer(self, model: "nn.Module") -> "Optimizer":
-        """Optimizer with the published settings."""
+    def optimizers(self, model: "nn.Module") -> "list[Optimizer]":
+        """Optimizers with the published settings; all of them step in every iteration."""
+
+    def clip_gradients(self, model: "nn.Module") -> None:  # noqa: B027  (most workloads clip nothing)
+        """Limit the gradients in place, before the optimizers step; as published, by default not at all."""
 
 
 @dataclass(kw_only=True)
@@ -129,11 +139,11 @@ class ImageClassification(Workload):
 
         return functional.cross_entropy(outputs, batch[1])
 
-    def optimizer(self, model: "nn.Module") -> "Optimizer":
+    def optimizers(self, model: "nn.Module") -> "list[Optimizer]":
         """SGD with momentum over all parameters."""
         import torch
 
-        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+        return [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)]
 
 
 def all_workloads() -> dict[str, Workload]:

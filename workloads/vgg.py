@@ -77,9 +77,9 @@ class VGGWorkload(ImageClassification):
         """Network for the dataset's classes; convolutions are initialized after He et al. 2015."""
         return VGG(self.depth, dataset.num_classes, batch_norm=self.batch_norm, cifar=self.variant == "cifar")
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+    def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         """SGD with the paper's settings: from a learning rate of .1 the forms without batch normalization diverge."""
-        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+        return [torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)]
 
 
 WORKLOADS = [

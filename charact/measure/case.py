@@ -1,8 +1,10 @@
 """A case: one point of a sweep, and what is checked of it before anything is written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from charact.errors import UserError
 from charact.workload import DataRequest, Workload
@@ -42,6 +44,10 @@ class Case:
         """Whether the case trains; else it infers."""
         return self.mode == "train"
 
+    def dataset(self) -> Dataset[Any]:
+        """Samples of the case's data at its input size."""
+        return self.workload.dataset(self.input_size, replace(self.data, batch_size=self.batch_size))
+
     def check(self) -> None:
         """Refuse what cannot run, before anything is written.
 
@@ -54,8 +60,7 @@ class Case:
                             f"(needs at least {smallest})")
         if self.precision == "fp16" and self.device.type == "cpu":
             raise UserError(f"fp16 is not measured on a CPU: {NO_FP16_ON_CPU}; use --precision bf16 or a CUDA device")
-        dataset = self.workload.dataset(self.input_size, self.data)
-        num_samples = len(dataset)  # type: ignore[arg-type]
+        num_samples = len(self.dataset())  # type: ignore[arg-type]
         if num_samples < self.batch_size:
             raise UserError(f"batch size {self.batch_size} is larger than the {num_samples} samples of "
                             f"{self.data.name}: choose a smaller --batch-sizes")

@@ -26,15 +26,15 @@ class Loop:
     def __init__(self, case: Case, batches: Iterator[Any] | None = None) -> None:
         torch.manual_seed(case.data.seed)
         self.case = case
-        self.workload = case.workload
-        self.dataset = self.workload.dataset(case.input_size, case.data)
+        self.workload = case.workload.prepare(case.workload.variant)
+        self.dataset = case.dataset()
         self.model = self.workload.model(self.dataset)
         if case.device.type != "cpu":  # fake tensors cannot be moved, not even to where they are
             self.model = self.model.to(case.device)
         if case.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.train(case.training)
-        self.optimizer = self.workload.optimizer(self.model) if case.training else None
+        self.optimizers = self.workload.optimizers(self.model) if case.training else []
         self.scaler = torch.amp.GradScaler(case.device.type, enabled=case.training and case.precision == "fp16")
         self.batch: Any = None
         """Batch of the iteration that is going on, on the device; None between iterations."""
@@ -62,8 +62,6 @@ class Loop:
         return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
 
     def _train(self, mark: Mark) -> None:
-        optimizer = self.optimizer
-        assert optimizer is not None
         with mark("data"):
             self.batch = self.next_batch()
         with mark("forward"), self.autocast():
@@ -73,9 +71,14 @@ class Loop:
         with mark("backward"):
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         with mark("update"):
-            self.scaler.step(optimizer)
+            for optimizer in self.optimizers:
+                self.scaler.unscale_(optimizer)
+            self.workload.clip_gradients(self.model)
+            for optimizer in self.optimizers:
+                self.scaler.step(optimizer)
             self.scaler.update()
-            optimizer.zero_grad()
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
 
     def _infer(self, mark: Mark) -> None:
         with mark("data"):
@@ -86,8 +89,9 @@ class Loop:
     def _endless_batches(self) -> Iterator[Any]:
         case = self.case
         on_cuda = case.device.type == "cuda"
+        shuffle = case.training and getattr(self.dataset, "shuffled", True)
         loader = DataLoader(
-            self.dataset, batch_size=case.batch_size, shuffle=case.training, drop_last=True,
+            self.dataset, batch_size=case.batch_size, shuffle=shuffle, drop_last=True,
             num_workers=case.num_workers, persistent_workers=case.num_workers > 0, pin_memory=on_cuda,
             generator=torch.Generator().manual_seed(case.data.seed),
             collate_fn=getattr(self.dataset, "collate", None),

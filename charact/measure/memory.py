@@ -102,8 +102,8 @@ class _Watch:
         return _blocks(parameter.grad for parameter in self._loop.model.parameters())
 
     def _state(self) -> Blocks:
-        optimizer = self._loop.optimizer
-        return _blocks(tree_leaves([*optimizer.state.values()])) if optimizer else {}
+        states = [state for optimizer in self._loop.optimizers for state in optimizer.state.values()]
+        return _blocks(tree_leaves(states))
 
 
 @dataclass

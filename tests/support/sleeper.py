@@ -66,8 +66,8 @@ class Sleeper(Workload):
         time.sleep(SLEEPS_S["loss"])
         return outputs.mean()
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return _SleepySGD(model.parameters(), lr=0.1)
+    def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        return [_SleepySGD(model.parameters(), lr=0.1)]
 
 
 WORKLOADS = [Sleeper()]

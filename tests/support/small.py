@@ -44,8 +44,8 @@ class TwoLayers(Workload):
     def loss(self, outputs: Tensor, batch: Any) -> Tensor:
         return functional.cross_entropy(outputs, batch[1])
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)]
 
 
 def small_case(mode: str = "train", *, batch_size: int = 64, workload: Workload | None = None,

@@ -117,7 +117,8 @@ def test_the_optimizer_moves_every_parameter(name: str) -> None:
     model = workload.model(dataset)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     workload.loss(workload.forward(model, batch), batch).backward()
-    workload.optimizer(model).step()
+    (optimizer,) = workload.optimizers(model)
+    optimizer.step()
     assert not any(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
 
