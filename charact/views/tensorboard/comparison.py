@@ -19,7 +19,8 @@ _TEMPLATE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).f
 precision and device are the same.</p>
 {% else %}
 <p class="ch-lead">Ratios are of median iteration times, against the run marked baseline; their 95 % intervals come from
-resampling the iterations of both runs. Where the interval holds 1, the runs show no difference.
+resampling the iterations of both runs. Where the interval holds 1, the runs show no difference; where it does not, the
+cause may still be what shifts a whole run, such as clocks and other load.
 {% if num_single %}Not compared: {{ num_single }} case{{ "s" if num_single > 1 }} that only one run
 has.{% endif %}</p>
 <p class="tb-legend">{% for phase, color in legend %}
