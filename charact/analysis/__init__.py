@@ -8,6 +8,7 @@ from charact.analysis.breakdown import (
     top_operators,
 )
 from charact.analysis.cases import case_summary, iteration_times
+from charact.analysis.device import counter_values, top_kernels
 from charact.analysis.flop import flop_by_phase
 from charact.analysis.layers import top_layers
 from charact.analysis.memory import memory_by_phase, memory_by_size, memory_composition
@@ -16,6 +17,7 @@ from charact.analysis.passes import pass_outcomes, pass_reason, stop_rules
 __all__ = [
     "OUTSIDE_OPERATORS",
     "case_summary",
+    "counter_values",
     "flop_by_phase",
     "iteration_times",
     "memory_by_phase",
@@ -27,6 +29,7 @@ __all__ = [
     "pass_reason",
     "phase_breakdown",
     "stop_rules",
+    "top_kernels",
     "top_layers",
     "top_operators",
 ]

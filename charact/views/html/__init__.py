@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from charact import analysis
 from charact.store import Run
-from charact.views.html import content, facts, glance
+from charact.views.html import content, device, facts, glance
 from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS
 from charact.views.html.tables import Column, table
 
@@ -24,10 +24,12 @@ _SECTIONS = {
     "glance": ("At a glance", glance.glance),
     "phases": ("Time by phase", content.phases),
     "operator-types": ("Operator types", content.operator_types),
-    "operators": ("Top operators", content.operators),
-    "layers": ("Top layers", content.layers),
+    "operators": ("Operators", content.operators),
+    "layers": ("Layers", content.layers),
+    "kernels": ("Kernels", device.kernels),
     "memory": ("Memory", content.memory),
     "flop": ("FLOP", content.flop),
+    "counters": ("Counters", device.counters),
     "machine": ("Machine", facts.machine),
     "method": ("Method", facts.method),
 }

@@ -16,7 +16,10 @@ from charact.store import RunWriter, load_run
 from charact.views.html import report, sections
 
 HOSTILE = """<script>alert('x"&y')</script>$\\frac{1}{2}$"""
-SECTION_IDS = ["glance", "phases", "operator-types", "operators", "layers", "memory", "flop", "machine", "method"]
+SECTION_IDS = [
+    "glance", "phases", "operator-types", "operators", "layers", "kernels", "memory", "flop", "counters", "machine",
+    "method",
+]
 VOID = {"meta", "link", "rect", "br", "path", "use", "input"}
 
 

@@ -1,0 +1,53 @@
+"""The sections of the device: kernels and counters."""
+
+from typing import Any
+
+from charact import analysis
+from charact.store import Run
+from charact.views import format as fmt
+from charact.views.html.blocks import CASE, Block, Body, missing_cases, why_nothing
+from charact.views.html.tables import Column, share_column, table, top
+
+_NUM_TOP = 25
+
+
+def kernels(run: Run) -> Body:
+    """The longest kernels of each case."""
+    rows, note = top(analysis.top_kernels(run), _NUM_TOP)
+    if rows.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "kernels"))])
+    columns = [
+        CASE, Column("kernel", "Kernel"), Column("num_calls", "Launches", fmt.number, "per iteration"),
+        Column("device_s", "Time", fmt.seconds, "on the device, per iteration, under the profiler"),
+        share_column("share_frac", "Share", "part of the device time of the case's iteration"),
+        Column("occupancy_frac", "Occupancy", fmt.share, "estimated from launch geometry, not counted",
+               lambda row: "a copy or fill"),
+    ]  # fmt: skip
+    return Body(
+        lead="What ran on the GPU, longest first. Launch geometries are taken together; the table kernels has them.",
+        blocks=[Block(table=table(rows, "Kernels by time", columns, note)),
+                *missing_cases(run, "kernels", rows["case"])],
+    )  # fmt: skip
+
+
+def counters(run: Run) -> Body:
+    """Counters over the timing pass: what the machine did while the iterations ran."""
+    rows = analysis.counter_values(run)
+    if rows.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "timing"))])
+    rows = rows.assign(shown=[_in_words(row) for row in rows.itertuples()])
+    rows["counter"] = rows["counter"].str.removeprefix("num_").str.replace("_(bytes|frac)$", "", regex=True)
+    rows["counter"] = rows["counter"].str.replace("_", " ")
+    columns = [CASE, Column("source", "Source"), Column("device", "Device"), Column("counter", "Counter"),
+               Column("shown", "Value")]  # fmt: skip
+    return Body(
+        lead="Taken before and after the measured iterations of the timing pass, which costs them nothing.",
+        blocks=[Block(title="Over the timing pass", folded=True, table=table(rows, "Counters by case", columns)),
+                *missing_cases(run, "timing", rows["case"])],
+    )  # fmt: skip
+
+
+def _in_words(row: Any) -> str:
+    if row.counter.endswith("_bytes"):
+        return fmt.num_bytes(row.value)
+    return fmt.share(row.value) if row.counter.endswith("_frac") else fmt.number(row.value)
