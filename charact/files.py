@@ -37,6 +37,8 @@ def write_text(path: Path, text: str, *, force: bool = True) -> None:
     with writing(path):
         if path.is_dir():
             raise UserError(f"{path} is a directory: name a file")
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is no regular file: name another")
         if path.exists() and not force:
             raise UserError(f"{path} exists: --force overwrites it")
     with whole(path) as temporary:

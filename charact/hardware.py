@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _SPEED_VARIABLES = re.compile(
     r"(OMP|MKL|KMP|GOMP|PYTORCH|TORCH|CUBLAS|NVIDIA|MALLOC)_.*|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
 )
+_SET_BY_CHARACT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 
 
@@ -151,6 +152,8 @@ def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that change speed; no secrets, and no path that tells a user's name."""
     found = {}
     for name, value in sorted(environment.items()):
+        if _SET_BY_CHARACT.get(name) == value:
+            continue
         if _SPEED_VARIABLES.fullmatch(name) and not _SECRET.search(name):
             if name == "LD_PRELOAD":
                 value = ":".join(os.path.basename(library) for library in re.split(r"[:\s]+", value) if library)

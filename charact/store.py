@@ -29,6 +29,14 @@ from charact.schema import SCHEMA_VERSION, TABLES, column_names
 PARTIAL_PREFIX = ".partial-"
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
+_MANIFEST_FIELDS: dict[str, Any] = {
+    "cases": list, "machine": dict, "software": dict, "options": dict, "command_line": list, "tables": list,
+}
+_CASE_FIELDS: dict[str, Any] = {
+    "workload": str, "variant": str, "mode": str, "precision": str, "device": str, "input_size": int,
+    "batch_size": int, "num_parameters": int | None, "reason": str | None, "passes": dict,
+}
+
 Rows = list[dict[str, Any]]
 
 
@@ -65,7 +73,7 @@ class RunWriter:
             with writing(self.directory):
                 (self.directory / "parts").mkdir()
             self._write_manifest(self.manifest)
-        except UserError:
+        except BaseException:
             self.discard()
             raise
 
@@ -96,11 +104,13 @@ class RunWriter:
         Raises:
             UserError: the disk is full; the cases can still be read with `load_run(path, partial=True)`.
         """
+        written = []
         for table in TABLES:
             parts = _read_parts(self.directory, table, len(self.manifest["cases"]))
             if parts is not None:
                 self._write_table(self.directory / f"{table}.parquet", table, parts)
-        final = self.manifest | {"status": status, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+                written.append(table)
+        final = self.manifest | {"status": status, "tables": written, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self._write_manifest(final)
         self.manifest = final
         # Last: until the manifest says that the run has ended, a reader looks for its rows here.
@@ -182,6 +192,8 @@ class Run:
                 rows = _read_parts(self.path, name, len(self.manifest["cases"]))
             else:
                 rows = pq.ParquetFile(path).read() if path.exists() else None
+            if rows is None and not self.partial and name in self.manifest.get("tables", []):
+                raise UserError(f"{path} is missing: the record once held it")
             if rows is None:
                 rows = arrow_schema(name).empty_table()
             missing = [column for column in column_names(name) if column not in rows.column_names]
@@ -190,6 +202,9 @@ class Run:
             frame: pd.DataFrame = rows.select(column_names(name)).cast(arrow_schema(name)).to_pandas()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is corrupt: {str(error).partition(chr(10))[0]}") from error
+        strangers = set(frame["case"]) - {case["case"] for case in self.manifest["cases"]}
+        if strangers:
+            raise UserError(f"{path} is corrupt: run.json has no case '{min(map(str, strangers))}'")
         return frame
 
     @property
@@ -265,6 +280,18 @@ def _check(manifest: dict[str, Any]) -> None:
     Raises:
         ValueError, TypeError, KeyError: what is missing or not what it should be.
     """
+    for name, kind in _MANIFEST_FIELDS.items():
+        if name in manifest and not isinstance(manifest[name], kind):
+            raise TypeError(f"{name} is not what it should be")
+    for case in manifest["cases"]:
+        if not isinstance(case, dict):
+            raise TypeError("a case is not what it should be")
+        for name, kind in _CASE_FIELDS.items():
+            if name in case and not isinstance(case[name], kind):
+                raise TypeError(f"{name} of a case is not what it should be")
+        for facts in case.get("passes", {}).values():
+            if not isinstance(facts["status"], str):
+                raise TypeError("a pass is not what it should be")
     cases = [case["case"] for case in manifest["cases"]]
     for text in (manifest["run_id"], manifest["name"], manifest["status"], *cases):
         if not isinstance(text, str):

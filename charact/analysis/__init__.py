@@ -12,7 +12,7 @@ from charact.analysis.device import counter_values, top_kernels
 from charact.analysis.flop import flop_by_phase
 from charact.analysis.layers import top_layers
 from charact.analysis.memory import memory_by_phase, memory_by_size, memory_composition
-from charact.analysis.passes import pass_outcomes, pass_reason, stop_rules
+from charact.analysis.passes import missed_precision, pass_outcomes, pass_reason, stop_rules
 
 __all__ = [
     "OUTSIDE_OPERATORS",
@@ -23,6 +23,7 @@ __all__ = [
     "memory_by_phase",
     "memory_by_size",
     "memory_composition",
+    "missed_precision",
     "operator_coverage",
     "operator_types",
     "pass_outcomes",

@@ -35,6 +35,17 @@ def pass_outcomes(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["case", "pass", "status", "reason"])
 
 
+def missed_precision(run: Run, case: str) -> str | None:
+    """What a case that ended at a limit says of its precision; None where the interval is as narrow as asked for."""
+    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
+    timing = entry.get("passes", {}).get("timing", {})
+    reached, target = timing.get("interval_frac"), timing.get("precision_target_frac")
+    if reached is None or target is None or reached <= target:
+        return None
+    limit = {"max_seconds": "time limit", "max_iterations": "iteration limit"}.get(timing.get("ended_by"), "limit")
+    return f"± {reached:.1%}, not the {target:.1%} asked for: {limit}"
+
+
 def stop_rules(run: Run) -> pd.DataFrame:
     """How long each case was run, what ended it, and what the profiler cost.
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from charact.errors import UserError
 
 _MAX_SIZES = 10_000
+_LARGEST = 10**9
 
 
 def parse_sizes(text: str, option: str) -> list[int]:
@@ -26,11 +27,31 @@ def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]
     Raises:
         UserError: a word is none of the choices, or the list is empty.
     """
-    words = _parts(text, option)
+    words = parse_list(text, option)
     for word in words:
         if word not in choices:
             raise UserError(f"{option}: '{word}' is not one of {', '.join(choices)}")
-    return list(dict.fromkeys(words))
+    return words
+
+
+def parse_choice(text: str, option: str, choices: Collection[str]) -> str:
+    """The one word that an option takes.
+
+    Raises:
+        UserError: it is none of the choices.
+    """
+    if text not in choices:
+        raise UserError(f"{option}: '{text}' is not one of {', '.join(choices)}")
+    return text
+
+
+def parse_list(text: str, option: str) -> list[str]:
+    """Words from a comma-separated list; each once, in order.
+
+    Raises:
+        UserError: the list or a place in it is empty.
+    """
+    return list(dict.fromkeys(_parts(text, option)))
 
 
 def _parts(text: str, option: str) -> list[str]:
@@ -43,10 +64,12 @@ def _parts(text: str, option: str) -> list[str]:
 
 
 def _positive(text: str, option: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,18}", text):
+    if not re.fullmatch(r"[+-]?\d{1,1000}", text):
         raise UserError(f"{option}: '{text}' is not a whole number (as in 32,224 or 32:224:32)")
     if int(text) < 1:
         raise UserError(f"{option}: {text} is not positive")
+    if int(text) > _LARGEST:
+        raise UserError(f"{option}: {text} is too large (at most {_LARGEST:,})")
     return int(text)
 
 

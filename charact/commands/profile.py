@@ -2,17 +2,15 @@
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charact.commands._options import parse_choices, parse_sizes
+from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes
 from charact.errors import UserError
 
 if TYPE_CHECKING:
     from charact.measure.case import Case
-    from charact.measure.timing import StopRule
-    from charact.store import RunWriter
     from charact.workload import DataRequest, Workload
 
 MODES = ("train", "infer")
@@ -30,16 +28,19 @@ def command(
     data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
     = "synthetic",
     data_dir: Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")] = None,
-    split: Annotated[str, typer.Option(help="Split of a real data set: train or test.")] = "train",
-    workers: Annotated[int, typer.Option(min=0, help="Processes that load data; 0 loads in the main one.")] = 0,
+    split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "train",
+    workers: Annotated[int, typer.Option(
+        min=0, max=1024, help="Processes that load data; 0 loads in the main one.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads inside an operator. Default: PyTorch's.")] = None,
+    threads: Annotated[int | None, typer.Option(
+        min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")] = None,
     channels_last: Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and made-up data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and made-up data.")] = 0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop a case when the 95 % interval of its median is within this share.")] = 0.02,
     max_iterations: Annotated[int, typer.Option(min=1, help="Or after so many iterations.")] = 100,
-    max_seconds: Annotated[float, typer.Option(min=0, help="Or after so many seconds and 6 iterations.")] = 15.0,
+    max_seconds: Annotated[float, typer.Option(
+        min=0, max=86_400, help="Or after so many seconds and 6 iterations.")] = 15.0,
     out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workloads'.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
@@ -59,22 +60,32 @@ def command(
     batches = None if batch_sizes is None else parse_sizes(batch_sizes, "--batch-sizes")
     modes = parse_choices(mode, "--mode", MODES)
     precisions = parse_choices(precision, "--precision", PRECISIONS)
-    (chosen_split,) = parse_choices(split, "--split", ("train", "test"))
+    chosen_split = parse_choice(split, "--split", ("train", "valid", "test"))
 
-    import charact.measure  # noqa: F401  (quiets torch, so it comes before what imports torch)
-    from charact.measure.timing import StopRule
-    from charact.workload import DataRequest, find_workload
-
-    request = DataRequest(name=data, directory=data_dir, split=chosen_split, seed=seed)  # type: ignore[arg-type]
-    prepared = [find_workload(workload).prepare(variant) for workload in dict.fromkeys(workloads)]
-    cases = _cases(prepared, sizes, batches, modes, precisions, request, device, workers, channels_last)
-    rule = StopRule(precision_target, max_iterations, max_seconds)
+    names = [part for workload in workloads for part in parse_list(workload, "WORKLOADS")]
+    if data == "synthetic" and data_dir is not None:
+        raise UserError("--data-dir is for real data: name them with --data, or leave it out")
+    if name is not None and not name.strip():
+        raise UserError("--name is empty: give the run a name, or leave it out")
     options = {
         "data": data, "split": split, "workers": workers, "seed": seed, "channels_last": channels_last,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     }
-    label = name or "+".join(workload.name for workload in prepared[:3])
-    return _run(cases, rule, out, label, options, threads, quiet)
+
+    from charact.measure.interrupt import Interrupt
+
+    # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
+    with Interrupt() as interrupt:
+        from charact.commands._running import run_and_publish
+        from charact.measure.timing import StopRule
+        from charact.workload import DataRequest, find_workload
+
+        request = DataRequest(name=data, directory=data_dir, split=chosen_split, seed=seed)  # type: ignore[arg-type]
+        prepared = [find_workload(workload).prepare(variant) for workload in names]
+        cases = _cases(prepared, sizes, batches, modes, precisions, request, device, workers, channels_last)
+        rule = StopRule(precision_target, max_iterations, max_seconds)
+        label = name or "+".join(workload.name for workload in prepared[:3])
+        return run_and_publish(cases, rule, out, label, options, threads, quiet, interrupt)
 
 
 def _cases(prepared: "list[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
@@ -94,65 +105,3 @@ def _cases(prepared: "list[Workload]", sizes: list[int] | None, batches: list[in
     for case in cases:
         case.check()
     return list({case.id: case for case in cases}.values())
-
-
-def _run(cases: "list[Case]", rule: "StopRule", out: Path, label: str, options: dict[str, Any], threads: int | None,
-         quiet: bool) -> int:
-    import sys
-    import time
-
-    import torch
-    from rich.console import Console
-
-    from charact.hardware import machine_facts, software_facts
-    from charact.measure.runner import run_cases
-    from charact.store import RunWriter
-    from charact.views.progress import LiveProgress
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    writer = RunWriter(out, label, {
-        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": machine_facts(), "software": software_facts(),
-        "options": options | {
-            "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        },
-    })
-    console = Console(stderr=True)
-    try:
-        with LiveProgress(console, enabled=console.is_terminal and not quiet) as progress:
-            signal = run_cases(cases, rule, writer, progress)
-        directory = _publish(writer, "complete" if signal is None else "interrupted")
-    except UserError:
-        writer.discard()
-        raise
-    _tell(directory, quiet)
-    return 0 if signal is None else 128 + signal
-
-
-def _publish(writer: "RunWriter", status: str) -> Path:
-    """Merge the tables, draw the views into the run's directory, and let it be seen."""
-    from charact.files import write_text
-    from charact.store import load_run
-    from charact.views.html import report
-    from charact.views.tensorboard.scalars import write_scalars
-
-    run = load_run(writer.close(status))
-    write_text(run.path / "report.html", report([run]))
-    write_scalars(run, run.path)
-    return writer.publish()
-
-
-def _tell(directory: Path, quiet: bool) -> None:
-    from rich.console import Console
-
-    from charact.store import load_run
-    from charact.views.terminal import summary
-
-    if not quiet:
-        Console().print(summary(load_run(directory)))
-    print(f"Wrote {directory}")
-    if not quiet:
-        print(f"  report       {directory / 'report.html'}")
-        print(f"  TensorBoard  charact tensorboard {directory.parent}")

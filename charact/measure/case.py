@@ -33,11 +33,13 @@ class Case:
     @property
     def id(self) -> str:
         """Readable and stable identifier, e.g. `resnet50-224-b8-train-fp32-cpu`."""
-        workload = self.workload
-        default = workload.variant == workload.variants[0]
-        name = workload.name if default else f"{workload.name}.{workload.variant}"
         device = str(self.device).replace(":", "")
-        return f"{name}-{self.input_size}-b{self.batch_size}-{self.mode}-{self.precision}-{device}"
+        return f"{self._full_name}-{self.input_size}-b{self.batch_size}-{self.mode}-{self.precision}-{device}"
+
+    @property
+    def _full_name(self) -> str:
+        workload = self.workload
+        return workload.name if workload.variant == workload.variants[0] else f"{workload.name}.{workload.variant}"
 
     @property
     def training(self) -> bool:
@@ -56,7 +58,7 @@ class Case:
         """
         smallest = self.workload.smallest_input_size
         if self.input_size < smallest:
-            raise UserError(f"input size {self.input_size} is too small for {self.workload.name} "
+            raise UserError(f"input size {self.input_size} is too small for {self._full_name} "
                             f"(needs at least {smallest})")
         if self.precision == "fp16" and self.device.type == "cpu":
             raise UserError(f"fp16 is not measured on a CPU: {NO_FP16_ON_CPU}; use --precision bf16 or a CUDA device")

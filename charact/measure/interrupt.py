@@ -37,6 +37,7 @@ class Interrupt:
             self._allowed = False
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        self.signal = number
-        if self._allowed:
+        first = self.signal is None
+        self.signal = self.signal or number
+        if self._allowed and first:  # a second one must not break what the first has set going
             raise KeyboardInterrupt

@@ -35,7 +35,9 @@ class Loop:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.train(case.training)
         self.optimizers = self.workload.optimizers(self.model) if case.training else []
-        self.scaler = torch.amp.GradScaler(case.device.type, enabled=case.training and case.precision == "fp16")
+        # From PyTorch's own initial scale the first steps overflow and are skipped, which would make updates too short.
+        self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,
+                                           enabled=case.training and case.precision == "fp16")
         self.batch: Any = None
         """Batch of the iteration that is going on, on the device; None between iterations."""
         self._batches = batches or self._endless_batches()
@@ -97,11 +99,12 @@ class Loop:
             collate_fn=getattr(self.dataset, "collate", None),
         )
         while True:
-            if on_cuda or case.channels_last:
-                for batch in loader:
-                    yield tree_map_only(torch.Tensor, self._to_device, batch)
-            else:
-                yield from loader
+            self.workload.start_epoch()
+            # `map` lets go of what it was given: a loop's variable would hold the batch a second time.
+            yield from map(self._move, loader) if on_cuda or case.channels_last else loader
+
+    def _move(self, batch: Any) -> Any:
+        return tree_map_only(torch.Tensor, self._to_device, batch)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if self.case.channels_last and tensor.dim() == 4 else torch.preserve_format

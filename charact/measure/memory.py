@@ -21,6 +21,8 @@ from charact.measure.loop import Loop
 from charact.measure.marks import phase_mark
 from charact.schema import MEMORY_CATEGORIES
 
+MAX_TIMELINE_MOMENTS = 200
+
 Blocks = dict[int, int]
 """Address -> bytes."""
 
@@ -183,7 +185,7 @@ def _category(block: _Block, tree: EventTree, watch: _Watch) -> str:
 
 
 def _rows(moments: list[_Moment]) -> list[dict[str, Any]]:
-    """Composition at the iteration's peak, and at each phase's."""
+    """Composition at the iteration's peak, at each phase's, and over time."""
     peaks: dict[str, _Moment] = {}
     by_phase: dict[str, list[_Moment]] = defaultdict(list)
     for moment in moments:
@@ -192,11 +194,15 @@ def _rows(moments: list[_Moment]) -> list[dict[str, Any]]:
     for phase, inside in by_phase.items():
         peaks[phase] = max(inside, key=lambda moment: sum(moment.categories.values()))
     overall = max(peaks, key=lambda phase: sum(peaks[phase].categories.values()))
+    # Thinned out evenly, but for the peaks, which must not be lost.
+    stride = -(-len(moments) // MAX_TIMELINE_MOMENTS)
+    kept = [moment for i, moment in enumerate(moments) if i % stride == 0 or moment in peaks.values()]
+    shown = [("peak", peaks[overall], None), *(("phase_peak", moment, None) for moment in peaks.values()),
+             *(("timeline", moment, (moment.time_ns - moments[0].time_ns) / 1e9) for moment in kept)]
     return [
-        {"kind": kind, "method": "measured", "phase": phase, "time_s": None, "category": category,
+        {"kind": kind, "method": "measured", "phase": moment.phase, "time_s": time_s, "category": category,
          "bytes": float(num_bytes)}
-        for kind, phase in [("peak", overall), *(("phase_peak", phase) for phase in peaks)]
-        for category, num_bytes in peaks[phase].categories.items()
+        for kind, moment, time_s in shown for category, num_bytes in moment.categories.items()
     ]
 
 

@@ -10,7 +10,8 @@ from functools import cache
 _RULES: tuple[tuple[str, str, str], ...] = (
     # type, what it is, pattern; the first that matches decides
     ("communication", "collectives and point-to-point between ranks", r"c10d|nccl|gloo|allreduce|allgather"),
-    ("optimizer", "multi-tensor and fused parameter updates", r"^foreach|^fused(adam|sgd|adagrad)"),
+    ("optimizer", "multi-tensor and fused parameter updates",
+     r"^foreach|^amp(foreach|update)|^fused(adam|sgd|adagrad)"),
     ("attention", "scaled dot-product attention", r"scaleddotproduct|flashattention|efficientattention|multiheadatt"),
     ("recurrent", "RNN, LSTM and GRU cells and layers", r"lstm|gru|rnn"),
     ("loss", "loss functions", r"nllloss|crossentropy|mseloss|l1loss|kldiv|huberloss|marginloss|ctcloss"),
@@ -18,7 +19,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("convolution", "convolutions and their gradients", r"conv(olution|\d|transpose|depthwise|tbc)|slowconv|thnnconv"),
     ("GEMM", "matrix products", r"^(t?addmm|mm|bmm|baddbmm|addbmm|matmul|linear|mkldnnlinear|einsum|dot|vdot|mv|addmv|"
                                 r"outer|addr|bilinear|int.*mm|scaledmm)(backward)?$|gemm"),
-    ("normalization", "batch, layer, group and other norms", r"(batch|layer|group|instance|rms)norm|renorm"),
+    ("normalization", "batch, layer, group and other norms", r"(batch|layer|group|instance|rms|weight)norm|renorm"),
     ("pooling", "pooling and resampling", r"pool|upsample|interpolat|gridsample"),
     ("softmax", "softmax and log-softmax", r"softmax|logsumexp"),
     ("dropout", "dropout masks and their use", r"dropout|bernoulli"),
@@ -29,7 +30,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
                                                     r"resize|arange|scalartensor|lift|liftfresh|eye|linspace|set)"),
     ("view", "new shapes over the same memory", r"^(view|asview|reshape|t|transpose|permute|asstrided|expand|slice|"
                                                 r"select|detach|squeeze|unsqueeze|alias|split|chunk|unbind|narrow|flatten|"
-                                                r"unflatten|numpyt|movedim|swapaxes|resolve(conj|neg)|unsafe(view|split|"
+                                                r"unflatten|numpyt|movedim|swapaxes|resolve(conj|neg)|conj|unsafe(view|split|"
                                                 r"chunk)|diagonal|unfold|real|viewas|expandas|reshapealias|"
                                                 r"unsafesplitwithsizes|splitwithsizes)(with.*|copy|dim|int|backward)?$"),
     ("data movement", "copies, joins, gathers and dtype or layout changes",
@@ -40,8 +41,8 @@ _RULES: tuple[tuple[str, str, str], ...] = (
      r"^(sum|mean|prod|max|min|amax|amin|aminmax|argmax|argmin|norm|linalgvectornorm|cumsum|cumprod|std|var|any|all|"
      r"topk|sort|argsort|unique|nonzero|bincount|histc|countnonzero|median|mode|isfinite|segmentreduce)"),
     ("elementwise", "pointwise arithmetic and comparison",
-     r"^(i?(add|sub|mul|div|rsub|pow|sqrt|rsqrt|exp|expm1|log|log1p|abs|neg|sign|square|reciprocal|sin|cos|erf|floor|"
-     r"ceil|round|frac|clamp|where|maskedfill|eq|ne|lt|le|gt|ge|logical.*|bitwise.*|maximum|minimum|lerp|addcmul|"
+     r"^(i?(add|sub|mul|div|rsub|pow|sqrt|rsqrt|exp|expm1|log|log1p|abs|neg|sign|sgn|square|reciprocal|sin|cos|erf|"
+     r"floor|ceil|round|frac|clamp|where|maskedfill|eq|ne|lt|le|gt|ge|logical.*|bitwise.*|maximum|minimum|lerp|addcmul|"
      r"addcdiv|fmod|remainder|nantonum|isnan|isinf|truedivide|floordivide|clip|not|and|or|xor|atan.*|cross))"
      r"(scalar|tensor)?(backward)?$"),
     ("host sync", "values read back to the host", r"^(item|localscalardense|isnonzero|equal|allclose)"),

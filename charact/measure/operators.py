@@ -56,6 +56,8 @@ def operator_pass(loop: Loop, trace_path: Path, num_iterations: int = NUM_ITERAT
     traces: list[dict[str, Any]] = []
     with layer_marks(loop.model):
         loop.iteration(phase_mark)
+        if on_cuda:  # or its kernels would run into the first trace
+            torch.cuda.synchronize(loop.case.device)
         for number in range(num_iterations):
             with profile(activities=_ACTIVITIES[on_cuda], record_shapes=True) as profiler:
                 begun = time.perf_counter()
@@ -64,7 +66,8 @@ def operator_pass(loop: Loop, trace_path: Path, num_iterations: int = NUM_ITERAT
                 if on_cuda:
                     torch.cuda.synchronize(loop.case.device)
                 wall_s.append(time.perf_counter() - begun)
-            profiler.export_chrome_trace(str(trace_path))
+            if on_cuda or number == num_iterations - 1:
+                profiler.export_chrome_trace(str(trace_path))
             if on_cuda:
                 traces.append(json.loads(gzip.decompress(trace_path.read_bytes())))
             device_ns = device_ns_by_operator(traces[-1]) if on_cuda else None
@@ -97,22 +100,33 @@ def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]
     ]
 
 
-def place_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) -> None:
+def place_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) -> dict[str, float]:
     """Put FLOP and bytes of the FLOP pass onto the operator rows that hold the time of the work.
 
+    Returns what found no row, as the facts `unplaced_flop` and `unplaced_bytes`.
+
     PyTorch counts on `aten::convolution`, while the time stands on what that calls (`aten::mkldnn_convolution`). So
-    the counts of a phase, layer and operator type go to its row with the most time.
+    the counts of a phase, layer and operator type go to its row with the most time; where the device runs work of
+    another type (a GRU is matrix products on fake tensors, one kernel on CUDA), to that of the phase and layer.
     """
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in operators:
         rows[row["phase"], row["layer"], row["operator_type"]].append(row)
+        if row["layer"] is not None:
+            rows[row["phase"], row["layer"]].append(row)
+    unplaced = {"unplaced_flop": 0.0, "unplaced_bytes": 0.0}
     for count in flop:
-        candidates = rows.get((count["phase"], count["layer"], count["operator_type"]))
-        if candidates:
-            target = max(candidates, key=lambda row: (row["device_s"] or 0.0, row["self_host_s"]))
-            for quantity in ("flop", "bytes"):
-                if count[quantity] is not None:
-                    target[quantity] = (target[quantity] or 0.0) + count[quantity]
+        place = count["phase"], count["layer"]
+        candidates = rows.get((*place, count["operator_type"])) or rows.get(place)
+        for quantity in ("flop", "bytes"):
+            if count[quantity] is None:
+                continue
+            if candidates:
+                target = max(candidates, key=lambda row: (row["device_s"] or 0.0, row["self_host_s"]))
+                target[quantity] = (target[quantity] or 0.0) + count[quantity]
+            else:
+                unplaced[f"unplaced_{quantity}"] += count[quantity]
+    return unplaced
 
 
 def _phase_s(profiled: Sequence[ProfiledIteration]) -> dict[str, float]:

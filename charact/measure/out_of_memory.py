@@ -3,6 +3,7 @@
 import contextlib
 import re
 import resource
+import sys
 from collections.abc import Iterator
 
 import psutil
@@ -14,21 +15,31 @@ RESERVED_FRAC = 0.05
 """Share of the machine's memory that a case leaves to others, which may grow meanwhile."""
 
 _UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_REQUEST = re.compile(r"[Tt]ried to allocate (?P<number>[\d.]+) ?(?P<unit>[KMGT]iB|bytes|B)")
-_HOST_SIGNS = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "bad allocation")
+_REQUEST = re.compile(r"(?:[Tt]ried to|Unable to) allocate (?P<number>[\d.]+) ?(?P<unit>[KMGT]iB|bytes|B)")
+_SIGNS = (
+    "can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "bad allocation", "Unable to allocate",
+    "Caught MemoryError", "is killed by signal: Killed",  # in a worker of the data loader
+    "CUDA error: out of memory", "STATUS_ALLOC_FAILED",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that host or device memory ran out."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, (RuntimeError, OSError)) and any(sign in str(error) for sign in _HOST_SIGNS)
+    return isinstance(error, (RuntimeError, OSError)) and any(sign in str(error) for sign in _SIGNS)
 
 
 def requested_bytes(error: BaseException) -> int | None:
     """Size of the allocation that failed, in bytes; None where the message does not tell."""
     match = _REQUEST.search(str(error))
     return None if match is None else round(float(match["number"]) * _UNITS[match["unit"]])
+
+
+def reason_line(error: BaseException) -> str:
+    """The line of the error's message that tells the size, else its first."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return next((line.strip() for line in lines if _REQUEST.search(line)), lines[0])
 
 
 @contextlib.contextmanager
@@ -38,6 +49,9 @@ def host_memory_guard() -> Iterator[None]:
     Linux hands out more memory than it has, and later kills the process that uses it: nothing of the record would be
     left. With a limit the allocation fails instead, as an error. Children inherit it.
     """
+    if sys.platform != "linux":  # elsewhere nothing tells what counts against the limit
+        yield
+        return
     process, machine = psutil.Process().memory_info(), psutil.virtual_memory()
     free = max(0, machine.available - round(RESERVED_FRAC * machine.total))
     if (allowed := memory_limit_bytes()) is not None:

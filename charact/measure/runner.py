@@ -1,6 +1,8 @@
 """Running cases: one pass per instrument, each failure kept to its pass or its case."""
 
+import contextlib
 import gc
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -16,7 +18,7 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.loop import Loop
 from charact.measure.memory import memory_pass
 from charact.measure.operators import operator_pass, place_flop
-from charact.measure.out_of_memory import host_memory_guard, is_out_of_memory, requested_bytes
+from charact.measure.out_of_memory import host_memory_guard, is_out_of_memory, reason_line, requested_bytes
 from charact.measure.timing import StopRule, timing_pass
 from charact.store import Rows, RunWriter
 
@@ -39,20 +41,19 @@ class Observer(Protocol):
         """The case is flushed to the record."""
 
 
-def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer) -> int | None:
+def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer,
+              interrupt: Interrupt) -> None:
     """Run each case and flush it to the record; the sweep goes on after a case that fails.
 
-    Returns the signal that ended the run early, after the cases that had finished; None where all have run.
+    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
     """
-    with Interrupt() as interrupt:
-        for number, case in enumerate(cases, start=1):
-            observer.case_started(case.id, number, len(cases))
-            entry, tables = _CaseRun(case, rule, writer.trace_path(case.id), observer).run(interrupt)
-            writer.add_case(entry, tables)
-            observer.case_ended(entry["status"], entry["reason"])
-            if interrupt.signal is not None:
-                return interrupt.signal
-    return None
+    for number, case in enumerate(cases, start=1):
+        observer.case_started(case.id, number, len(cases))
+        entry, tables = _CaseRun(case, rule, writer.trace_path(case.id), observer).run(interrupt)
+        writer.add_case(entry, tables)
+        observer.case_ended(entry["status"], entry["reason"])
+        if interrupt.signal is not None:
+            return
 
 
 class _CaseRun:
@@ -74,18 +75,22 @@ class _CaseRun:
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
         """Run the passes; a failure of the timing pass fails the case, of another pass only that pass."""
         try:
-            with interrupt.allowed(), host_memory_guard():
+            with host_memory_guard(), interrupt.allowed():
                 self._run_passes()
         except KeyboardInterrupt:
-            self._fail("interrupted", "interrupted")
+            self._fail("interrupted", f"by {signal.Signals(interrupt.signal or signal.SIGINT).name}")
         except Exception as error:
             self._fail_with(error)
         gc.collect()  # profilers leave cycles behind that hold whole iterations
         if self._case.device.type == "cuda":
-            torch.cuda.empty_cache()
+            # After a fault in a kernel the device refuses everything: the next case will say so.
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
         return self._entry, self._tables
 
     def _run_passes(self) -> None:
+        if self._case.device.type == "cuda":
+            torch.cuda.set_device(self._case.device)  # the loader pins memory for the current one
         loop = Loop(self._case)
         try:
             self._describe(loop)
@@ -129,8 +134,7 @@ class _CaseRun:
 
     def _flop(self, loop: Loop) -> dict[str, Any]:
         self._tables["flop"], facts = flop_pass(self._case, loop.next_batch())
-        place_flop(self._tables.get("operators", []), self._tables["flop"])
-        return facts
+        return facts | place_flop(self._tables.get("operators", []), self._tables["flop"])
 
     def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
         """Run a pass that the case can do without; its failure is kept with its reason."""
@@ -143,7 +147,7 @@ class _CaseRun:
     def _fail_with(self, error: Exception) -> None:
         if is_out_of_memory(error):
             self._entry["requested_bytes"] = requested_bytes(error)
-            self._fail("oom", f"out of memory: {one_line(error)}")
+            self._fail("oom", f"out of memory: {reason_line(error)}")
         else:
             self._fail("error", one_line(error))
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 _REFRESH_S = 0.25
 _PASSES_A_CASE = 4
@@ -16,8 +16,8 @@ class LiveProgress:
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[left]}"),
             console=console, auto_refresh=False, transient=True, disable=not enabled,
         )
         self._task = self._progress.add_task("starting", total=None, state="", left="")
@@ -54,9 +54,7 @@ class LiveProgress:
             self._draw()
 
     def case_ended(self, status: str, reason: str | None) -> None:
-        """Leave a line behind for a case that failed."""
-        if status != "ok" and self._enabled:
-            self._console.print(f"{self._case_id}: {status} ({reason})", markup=False, highlight=False)
+        """Nothing is left behind: the summary tells what failed."""
 
     def _left(self) -> str:
         num_done = self._number - 1

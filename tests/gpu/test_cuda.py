@@ -8,6 +8,7 @@ from support.notes import Notes
 
 from charact import load_run
 from charact.measure.case import Case
+from charact.measure.interrupt import Interrupt
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
 from charact.store import Run, RunWriter
@@ -23,7 +24,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     cases = [Case(workload, 64, 16, mode, precision, device, DataRequest(), channels_last=channels_last)
              for mode in ("train", "infer") for precision, channels_last in (("fp32", False), ("fp16", True))]
     writer = RunWriter(tmp_path_factory.mktemp("runs"), "gpu", {"machine": {}, "software": {}, "options": {}})
-    assert run_cases(cases, StopRule(max_iterations=30), writer, Notes()) is None
+    with Interrupt() as interrupt:
+        run_cases(cases, StopRule(max_iterations=30), writer, Notes(), interrupt)
+    assert interrupt.signal is None
     writer.close("complete")
     return load_run(writer.publish())
 
@@ -70,7 +73,8 @@ def test_running_out_of_memory_is_recorded_with_its_size(tmp_path: Path) -> None
     case = Case(find_workload("vgg11").prepare(), 64, 4000, "train", "fp32", device, DataRequest())
     writer = RunWriter(tmp_path, "oom", {"machine": {}, "software": {}, "options": {}})
     try:
-        run_cases([case], StopRule(max_iterations=1), writer, Notes())
+        with Interrupt() as interrupt:
+            run_cases([case], StopRule(max_iterations=1), writer, Notes(), interrupt)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
     (entry,) = writer.manifest["cases"]

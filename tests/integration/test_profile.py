@@ -92,6 +92,12 @@ class TestBadInput:
         (["resnet18", "--seed", "-1"], "error: "),
         (["resnet18", "--workers", "-1"], "error: "),
         (["resnet18", "--out", "a-file"], "error: a-file is a file"),
+        (["resnet18", "--input-sizes", "9" * 30], "is too large"),
+        (["resnet18", "--max-seconds", "inf"], "error: "),
+        (["resnet18", "--threads", "100000"], "error: "),
+        (["resnet18", "--seed", "9" * 30], "error: "),
+        (["resnet18", "--name", ""], "error: --name is empty"),
+        (["resnet18", "--data-dir", "."], "error: --data-dir is for real data"),
         ([], "error: "),
     ])
     def test_it_gets_one_line_and_nothing_is_written(self, tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -143,12 +149,30 @@ def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
-    assert stderr == ""
+    assert stderr == "resnet18.cifar-16-b2-infer-fp32-cpu: interrupted (by SIGINT)\n"
     run = load_run(only_run(tmp_path))
     assert run.manifest["status"] == "interrupted"
     assert list(run.cases["status"]) == ["ok", "interrupted"]
     assert (run.path / "report.html").is_file()
     assert run.path.name in stdout
+
+
+def test_ctrl_c_at_the_start_writes_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-m", "charact", "profile", "vgg16"], cwd=tmp_path, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(0.6)  # torch is being imported
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stdout) == (130, "")
+    assert "Traceback" not in stderr
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_run_without_any_success_says_so_even_when_quiet(tmp_path: Path) -> None:
+    done = charact("profile", "resnet18", "--input-sizes", "32", "--batch-sizes", "1", "--mode", "train", "-q", *QUICK,
+                   cwd=tmp_path)  # batch norm cannot train on one value a channel
+    assert done.returncode == 1
+    assert "resnet18-32-b1-train-fp32-cpu: error (ValueError: Expected more than 1 value per channel" in done.stderr
 
 
 def test_two_runs_at_once_into_one_directory(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A small record with known numbers, written through the real store: what analyses and views are tested on."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,11 @@ def write_record(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = 
         writer.add_case(case_entry(name, 4096, "train", status="oom", reason="out of memory: asked for 64.0 GB"), {})
     writer.close("complete")
     return writer.publish()
+
+
+def drop_table(record: Path, table: str) -> None:
+    """Make a record that never held a table: its file and its name in the manifest go."""
+    (record / f"{table}.parquet").unlink()
+    manifest = json.loads((record / "run.json").read_text())
+    manifest["tables"].remove(table)
+    (record / "run.json").write_text(json.dumps(manifest))

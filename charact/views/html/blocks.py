@@ -33,11 +33,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Card:
-    """A case's headline numbers: `bar` are its phases as (name, share, colour), `failure` its status and reason."""
+    """A case's headline numbers: `bar` are its phases as (name, share, colour), `failure` its status and reason.
+
+    `warning` says that the precision asked for was not reached.
+    """
 
     case: str
     iteration: str = ""
     interval: str = ""
+    warning: str = ""
     numbers: list[tuple[str, str]] = field(default_factory=list)
     bar: list[tuple[str, float, str]] = field(default_factory=list)
     failure: tuple[str, str] | None = None

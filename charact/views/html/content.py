@@ -83,7 +83,7 @@ def operators(run: Run) -> Body:
         CASE, PHASE, Column("operator", "Operator"), Column("operator_type", "Type"),
         Column("num_calls", "Calls", fmt.number, "per iteration"),
         Column("time_s", "Time", fmt.seconds, "per iteration without nested operators, under the profiler"),
-        share_column("share_frac", "Share", "part of the operator time of the case's iteration"),
+        share_column("share_frac", "Share of operators", "part of the operator time of the case's iteration"),
         Column("flop", "FLOP", fmt.num_flop, "per iteration", lambda row: _UNCOUNTED),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time under the profiler", lambda row: _UNCOUNTED),
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def layers(run: Run) -> Body:
         CASE, Column("layer", "Layer"), Column("layer_type", "Type", reason=lambda row: "not recorded"),
         Column("forward_s", "Forward", fmt.seconds, "per iteration, under the profiler", no_time),
         Column("backward_s", "Backward", fmt.seconds, "per iteration, under the profiler", no_time),
-        share_column("share_frac", "Share", "part of the operator time of the case's iteration"),
+        share_column("share_frac", "Share of operators", "part of the operator time of the case's iteration"),
         Column("flop", "FLOP", fmt.num_flop, "per iteration, all phases", lambda row: _UNCOUNTED),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time of all phases", lambda row: _UNCOUNTED),
         Column("num_parameters", "Parameters", fmt.number, "it holds itself", lambda row: "not recorded"),
@@ -145,7 +145,7 @@ def memory(run: Run) -> Body:
     lead = (
         "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
         "Activations are made in forward or loss and outlive the operator that made them; temporary is all else that "
-        "is given back by the iteration’s end."
+        "is given back by the iteration’s end. Against input size, dots are measured and joined by straight lines."
     )
     blocks = [peak, *_memory_by_size(run), *([each] if len(by_phase) else [])]
     return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "memory", peaks["case"])])

@@ -12,8 +12,9 @@ _ENDED_BY = {
     "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
 }  # fmt: skip
 _POINTS = [
-    ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. Medians, with the 95 % interval "
-     "of the median from order statistics. It takes iterations for independent: slow drift makes it too narrow."),
+    ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. The iteration time is the "
+     "median, with its 95 % interval from order statistics; a phase's time is its share of all iterations' time, times "
+     "that median. It takes iterations for independent: slow drift makes it too narrow."),
     ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few iterations of their own. It "
      "lengthens short operators; its overhead ratio stands below."),
     ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
@@ -95,8 +96,8 @@ def _stops(run: Run) -> Block:
         Column("ended_by", "Ended by", meaning="'target met': the interval is narrow enough", reason=untimed),
         Column("interval_frac", "± interval", fmt.share, "half of the 95 % interval over the median", untimed),
         Column("precision_target_frac", "Target", fmt.share, "the half interval asked for", untimed),
-        Column("overhead_ratio", "Profiler overhead", _ratio, "iteration under the profiler / iteration without",
-               unprofiled),
+        Column("overhead_ratio", "Profiler overhead", _ratio, "iteration under the profiler / iteration "
+               "without; below 1 the machine got faster between the passes", unprofiled),
     ]  # fmt: skip
     return Block(title=title, table=table(rules, "Stop rule of each case", columns))
 

@@ -22,7 +22,10 @@ precision and device are the same.</p>
 resampling the iterations of both runs. Where the interval holds 1, the runs show no difference; where it does not, the
 cause may still be what shifts a whole run, such as clocks and other load.
 {% if num_single %}Not compared: {{ num_single }} case{{ "s" if num_single > 1 }} that only one run
-has.{% endif %}</p>
+has.{% endif %}
+{% for option, values in differing %}
+{{ "Options differ:" if loop.first else "" }} {{ option }} {{ values }}{{ "." if loop.last else ";" }}
+{% endfor %}</p>
 <p class="tb-legend">{% for phase, color in legend %}
 <span><i style="background:{{ color }}"></i>{{ phase }}</span>
 {% endfor %}</p>
@@ -61,8 +64,17 @@ def comparison(runs: Sequence[Run]) -> str:
     groups = [(case, _case_rows(of_case, phases)) for case, of_case in rows.groupby("case", sort=False)]
     every_case = {case["case"] for run in runs for case in run.manifest["cases"]}
     legend = [(phase, palette.PHASES[phase]) for phase in PHASES if phase in set(phases["phase"])]
-    return _TEMPLATE.render(groups=groups, legend=legend, names=[run.manifest["name"] for run in runs],
+    return _TEMPLATE.render(groups=groups, legend=legend, differing=_differing_options(runs),
+                            names=[run.manifest["name"] for run in runs],
                             num_single=len(every_case) - len(groups))  # fmt: skip
+
+
+def _differing_options(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Options that are not the same in all runs, each with its values in the runs' order: cases do not name them."""
+    options = [run.manifest.get("options", {}) for run in runs]
+    names = dict.fromkeys(name for each in options for name in each)
+    values = {name: [str(each.get(name, "not recorded")) for each in options] for name in names}
+    return [(name.replace("_", " "), " / ".join(each)) for name, each in values.items() if len(set(each)) > 1]
 
 
 def _case_rows(rows: pd.DataFrame, phases: pd.DataFrame) -> list[dict[str, Any]]:

@@ -87,13 +87,26 @@ def test_a_missing_table_changes_no_columns(
     noun: Callable[[Run], pd.DataFrame], table: str, tmp_path: Path, record: Path
 ) -> None:
     columns = list(noun(load_run(record)).columns)
-    (record / f"{table}.parquet").unlink()
+    records.drop_table(record, table)
     assert list(noun(load_run(record)).columns) == columns
 
 
 def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:
     for table in WRITTEN:
-        (record / f"{table}.parquet").unlink()
+        records.drop_table(record, table)
     summary = analysis.case_summary(load_run(record))
     assert len(summary) == 4
     assert summary[["median_s", "flop", "peak_bytes"]].isna().all(axis=None)
+
+
+def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
+    entry = records.case_entry("r", 32, "train")
+    entry["passes"]["timing"] |= {"interval_frac": 0.148, "ended_by": "max_seconds"}
+    writer = RunWriter(tmp_path, "r", {})
+    writer.add_case(entry, records.case_tables("train", 32))
+    met = records.case_entry("r", 64, "train")
+    writer.add_case(met, records.case_tables("train", 64))
+    writer.close("complete")
+    run = load_run(writer.publish())
+    assert analysis.missed_precision(run, entry["case"]) == "± 14.8%, not the 2.0% asked for: time limit"
+    assert analysis.missed_precision(run, met["case"]) is None

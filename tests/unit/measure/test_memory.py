@@ -23,10 +23,17 @@ def measured(mode: str, num_workers: int = 0) -> tuple[dict[tuple[str, str], dic
     rows, facts = memory_pass(loop)
     loop.close()
     moments: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    timeline: dict[float, float] = defaultdict(float)
     for row in rows:
-        assert row["phase"] in PHASES
+        assert row["phase"] in PHASES or row["kind"] == "timeline"  # frees between phases have none
         assert row["method"] == "measured"
-        moments[row["kind"], row["phase"]][row["category"]] = row["bytes"]
+        if row["kind"] == "timeline":
+            timeline[row["time_s"]] += row["bytes"]
+        else:
+            assert row["time_s"] is None
+            moments[row["kind"], row["phase"]][row["category"]] = row["bytes"]
+    assert min(timeline) == 0
+    assert max(timeline.values()) == facts["peak_bytes"]  # thinned out, but not at the peak
     return moments, facts
 
 

@@ -114,10 +114,13 @@ def test_flop_go_to_the_row_that_holds_the_time_of_their_layer() -> None:
     rows = [row("forward", "aten::convolution", "convolution", "a", 1e-6),
             row("forward", "aten::mkldnn_convolution", "convolution", "a", 1e-2),
             row("forward", "aten::mkldnn_convolution", "convolution", "b", 1e-2)]
-    place_flop(rows, [{"phase": "forward", "layer": "a", "operator_type": "convolution", "flop": 7.0, "bytes": 3.0},
+    unplaced = place_flop(rows, [
+                      {"phase": "forward", "layer": "a", "operator_type": "convolution", "flop": 7.0, "bytes": 3.0},
                       {"phase": "forward", "layer": "a", "operator_type": "convolution", "flop": 1.0, "bytes": 1.0},
-                      {"phase": "forward", "layer": "z", "operator_type": "convolution", "flop": 9.0, "bytes": 9.0}])
-    assert [(entry["flop"], entry["bytes"]) for entry in rows] == [(None, None), (8.0, 4.0), (None, None)]
+                      {"phase": "forward", "layer": "z", "operator_type": "convolution", "flop": 9.0, "bytes": 9.0},
+                      {"phase": "forward", "layer": "b", "operator_type": "GEMM", "flop": 5.0, "bytes": None}])
+    assert [(entry["flop"], entry["bytes"]) for entry in rows] == [(None, None), (8.0, 4.0), (5.0, None)]
+    assert unplaced == {"unplaced_flop": 9.0, "unplaced_bytes": 9.0}
 
 
 def test_device_time_is_that_of_the_operator_which_launched_the_kernel() -> None:

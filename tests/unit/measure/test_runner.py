@@ -15,7 +15,7 @@ from charact import load_run
 from charact.errors import UserError
 from charact.measure import runner
 from charact.measure.interrupt import Interrupt
-from charact.measure.out_of_memory import is_out_of_memory, requested_bytes
+from charact.measure.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
 from charact.schema import TABLES
@@ -24,17 +24,17 @@ from charact.store import Run, RunWriter
 RULE = StopRule(max_iterations=6, max_seconds=1.0)
 
 
-def run(tmp_path: Path, cases: list[Any], notes: Notes | None = None) -> tuple[Run, int | None]:
+def run(tmp_path: Path, cases: list[Any], notes: Notes | None = None) -> Run:
     writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
-    number = run_cases(cases, RULE, writer, notes or Notes())
+    with Interrupt() as interrupt:
+        run_cases(cases, RULE, writer, notes or Notes(), interrupt)
     writer.close("complete")
-    return load_run(writer.publish()), number
+    return load_run(writer.publish())
 
 
 def test_every_pass_leaves_its_table(tmp_path: Path) -> None:
     notes = Notes()
-    record, number = run(tmp_path, [small_case("train"), small_case("infer")], notes)
-    assert number is None
+    record = run(tmp_path, [small_case("train"), small_case("infer")], notes)
     assert list(record.cases["status"]) == ["ok", "ok"]
     for table in TABLES:
         cases = set(record.table(table)["case"])
@@ -54,7 +54,7 @@ def test_every_pass_leaves_its_table(tmp_path: Path) -> None:
 def test_a_case_that_fails_is_recorded_and_the_sweep_goes_on(
     tmp_path: Path, fail_in: str, status: str, reason: str,
 ) -> None:
-    record, _ = run(tmp_path, [small_case(workload=TwoLayers(fail_in=fail_in)), small_case("infer")])
+    record = run(tmp_path, [small_case(workload=TwoLayers(fail_in=fail_in)), small_case("infer")])
     failed, ok = record.manifest["cases"]
     assert failed["status"] == status
     assert failed["reason"].startswith(reason)
@@ -72,7 +72,7 @@ def test_a_pass_that_fails_leaves_its_reason_and_the_case_goes_on(
         raise RuntimeError("no profiler\nhere")
 
     monkeypatch.setattr(runner, "operator_pass", broken)
-    record, _ = run(tmp_path, [small_case()])
+    record = run(tmp_path, [small_case()])
     (case,) = record.manifest["cases"]
     assert case["status"] == "ok"
     assert case["passes"]["operators"] == {"status": "failed", "reason": "RuntimeError: no profiler"}
@@ -90,7 +90,9 @@ def test_a_signal_ends_the_case_and_keeps_the_finished_ones(tmp_path: Path, numb
     rule = StopRule(max_iterations=10**9, max_seconds=0.5, precision_target_frac=0.0)
     writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
     before = signal.getsignal(number)
-    assert run_cases(cases, rule, writer, Notes(at_case)) == number
+    with Interrupt() as interrupt:
+        run_cases(cases, rule, writer, Notes(at_case), interrupt)
+    assert interrupt.signal == number
     assert signal.getsignal(number) is before
     writer.close("interrupted")
     record = load_run(writer.publish())
@@ -117,11 +119,37 @@ def test_a_signal_waits_while_it_is_not_allowed() -> None:
     ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB", 2 * 2**30),
     ("CUDA out of memory. Tried to allocate 20.50 MiB.", round(20.5 * 2**20)),
     ("std::bad_alloc", None),
+    ("Unable to allocate 40.2 GiB for an array with shape (3, 60000, 60000)", round(40.2 * 2**30)),
+    ("Caught MemoryError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+     "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.50 GiB for an array", round(1.5 * 2**30)),
+    ("CUDA error: out of memory", None),
+    ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", None),
 ])
 def test_running_out_of_memory_is_known_with_its_size(message: str, size: int | None) -> None:
     error = torch.OutOfMemoryError(message) if message.startswith("CUDA") else RuntimeError(message)
     assert is_out_of_memory(error)
     assert requested_bytes(error) == size
+
+
+def test_the_line_that_tells_the_size_is_the_reason() -> None:
+    error = RuntimeError("Caught MemoryError in DataLoader worker process 0.\nTrace\n  Unable to allocate 1 GiB now")
+    assert reason_line(error) == "Unable to allocate 1 GiB now"
+    assert reason_line(RuntimeError("std::bad_alloc")) == "std::bad_alloc"
+    assert reason_line(MemoryError()) == "MemoryError"
+
+
+def test_a_second_signal_does_not_interrupt_again() -> None:
+    with Interrupt() as interrupt:
+        def measure() -> None:
+            with interrupt.allowed():
+                try:
+                    os.kill(os.getpid(), signal.SIGINT)
+                finally:
+                    os.kill(os.getpid(), signal.SIGTERM)  # would break the clean-up of what the first one ended
+
+        with pytest.raises(KeyboardInterrupt):
+            measure()
+        assert interrupt.signal == signal.SIGINT
 
 
 def test_other_errors_are_not_taken_for_it() -> None:

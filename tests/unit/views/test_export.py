@@ -115,7 +115,7 @@ def test_bad_input_is_one_line_and_writes_nothing(record: Path, tmp_path: Path) 
     (newer / "run.json").write_text(json.dumps(manifest | {"schema_version": SCHEMA_VERSION + 1}))
     corrupt = tmp_path / "corrupt"
     corrupt.mkdir()
-    (corrupt / "run.json").write_text((record / "run.json").read_text())
+    (corrupt / "run.json").write_text(json.dumps(manifest | {"tables": ["flop"]}))
     (corrupt / "flop.parquet").write_bytes(b"PAR1 and then nothing")
     attempts = [
         (record, "xml", "unknown format 'xml': choose from csv, json, parquet"), (tmp_path, "csv", "holds no run.json"),

@@ -88,7 +88,7 @@ def test_runs_with_nothing_in_common_say_so(tmp_path: Path, sizes: list[tuple[in
 
 def test_a_run_without_a_memory_table_says_why(tmp_path: Path) -> None:
     paths = [records.write_record(tmp_path, sizes=(32,), modes=("train",)) for _ in range(2)]
-    (paths[0] / "memory.parquet").unlink()
+    records.drop_table(paths[0], "memory")
     assert "n/a (" in comparison([load_run(path) for path in paths])
 
 
@@ -101,6 +101,8 @@ def test_too_few_iterations_have_no_interval(tmp_path: Path) -> None:
 def test_names_are_escaped(tmp_path: Path) -> None:
     paths = [records.write_record(tmp_path, sizes=(32,), modes=("train",)) for _ in range(2)]
     for path in paths:
+        for table in json.loads((path / "run.json").read_text())["tables"]:
+            records.drop_table(path, table)
         manifest = json.loads((path / "run.json").read_text())
         manifest["cases"][0] |= {"case": "<b>case</b>", "status": "error", "reason": "<i>reason</i>"}
         (path / "run.json").write_text(json.dumps(manifest))
@@ -114,3 +116,13 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 def test_compares_what_pandas_calls_missing(tmp_path: Path) -> None:
     run = load_run(records.write_record(tmp_path, sizes=(), oom=True))
     assert pd.isna(run_comparison([run, run])["ratio"]).all()
+
+
+def test_options_that_differ_are_told(tmp_path: Path) -> None:
+    paths = [records.write_record(tmp_path, sizes=(32,), modes=("train",)) for _ in range(2)]
+    assert "Options differ" not in comparison([load_run(path) for path in paths])
+    manifest = json.loads((paths[1] / "run.json").read_text())
+    manifest["options"] |= {"threads": 1, "channels_last": True}
+    (paths[1] / "run.json").write_text(json.dumps(manifest))
+    words = " ".join(comparison([load_run(path) for path in paths]).split())
+    assert "Options differ: threads 2 / 1; channels last False / True." in words

@@ -102,7 +102,7 @@ def test_is_active_where_there_is_a_run(record: Path) -> None:
         (lambda run: (run / "run.json").write_text("{"), "is corrupt"),
         (lambda run: set_manifest(run, schema_version=99), "upgrade charact"),
         (lambda run: set_manifest(run, status="running"), "was not finished"),
-        (lambda run: set_manifest(run, machine=[]), "not a manifest"),
+        (lambda run: set_manifest(run, machine=[]), "is corrupt"),
         (lambda run: set_manifest(run, started="yesterday"), "not a manifest"),
     ],
 )

@@ -1,0 +1,97 @@
+"""What commands that measure share: run the cases, publish the record, say what came out."""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.errors import UserError
+from charact.files import write_text
+from charact.hardware import machine_facts, software_facts
+from charact.measure.case import Case
+from charact.measure.interrupt import Interrupt
+from charact.measure.runner import run_cases
+from charact.measure.timing import StopRule
+from charact.store import Run, RunWriter, load_run
+from charact.views.progress import LiveProgress
+
+
+def run_and_publish(cases: list[Case], rule: StopRule, out: Path, label: str, options: dict[str, Any],
+                    threads: int | None, quiet: bool, interrupt: Interrupt) -> int:
+    """Run the cases into a new record below `out`; returns the exit status.
+
+    It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
+
+    Raises:
+        UserError: the record cannot be written.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    writer = RunWriter(out, label, {
+        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": machine_facts(), "software": software_facts(),
+        "options": options | {
+            "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        },
+    })
+    console = Console(stderr=True)
+    try:
+        with LiveProgress(console, enabled=console.is_terminal and not quiet) as progress:
+            run_cases(cases, rule, writer, progress, interrupt)
+        if all(case["status"] == "interrupted" for case in writer.manifest["cases"]):
+            writer.discard()
+            print("interrupted before a case had finished: nothing is written", file=sys.stderr)
+            return 128 + (interrupt.signal or 0)
+        run = load_run(writer.close("complete" if interrupt.signal is None else "interrupted"))
+    except UserError:
+        writer.discard()
+        raise
+    _publish(writer, run)
+    any_ok = _tell(load_run(writer.final), quiet)
+    if interrupt.signal is not None:
+        return 128 + interrupt.signal
+    return 0 if any_ok else 1
+
+
+def _publish(writer: RunWriter, run: Run) -> None:
+    """Draw the views into the run's directory and let it be seen; a view that cannot be written leaves the tables."""
+    from charact.views.html import report
+    from charact.views.tensorboard.scalars import write_scalars
+
+    try:
+        write_text(run.path / "report.html", report([run]))
+        write_scalars(run, run.path)
+    except UserError as error:
+        writer.publish()
+        raise UserError(f"{error}; the tables are in {writer.final}") from error
+    writer.publish()
+
+
+def _tell(run: Run, quiet: bool) -> bool:
+    """Say what came out, failures even when quiet; returns whether any case succeeded."""
+    from charact.views.terminal import summary
+
+    failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
+    if not quiet:
+        Console().print(summary(run))
+    for case in failed:
+        print(f"{case['case']}: {case['status']} ({case['reason']})", file=sys.stderr)
+    print(f"Wrote {run.path}")
+    if not quiet:
+        print(f"  report       {run.path / 'report.html'}")
+        print(f"  TensorBoard  {_program()} tensorboard {run.path.parent}")
+    return len(failed) < len(run.manifest["cases"])
+
+
+def _program() -> str:
+    """What to type for `charact` here: in a virtual environment that is not active it is not on the PATH."""
+    if shutil.which("charact"):
+        return "charact"
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "charact" else "python -m charact"
