@@ -26,7 +26,7 @@ class DataRequest:
 
     name: str = "synthetic"
     directory: Path | None = None
-    split: Literal["train", "test"] = "train"
+    split: Literal["train", "valid", "test"] = "train"
     seed: int = 0
     batch_size: int = 1
 
@@ -100,6 +100,9 @@ class Workload(ABC):
 
     def clip_gradients(self, model: "nn.Module") -> None:  # noqa: B027  (most workloads clip nothing)
         """Limit the gradients in place, before the optimizers step; as published, by default not at all."""
+
+    def start_epoch(self) -> None:  # noqa: B027  (most workloads keep nothing)
+        """Forget what was kept from earlier batches: the data begin anew. A fresh copy need not be told."""
 
 
 @dataclass(kw_only=True)

@@ -65,8 +65,8 @@ def _datasets() -> list[Row]:
     from charact.data import all_datasets
 
     return [
-        {"dataset": spec.name, "classes": spec.num_classes or None, "description": spec.description,
-         "source": spec.source}
+        {"dataset": spec.name, "kind": spec.kind, "classes": spec.num_classes, "splits": list(spec.splits),
+         "description": spec.description, "source": spec.source}
         for spec in all_datasets().values()
     ]
 
@@ -104,7 +104,7 @@ class _Listing:
 _LISTINGS = {
     Topic.WORKLOADS: _Listing(_workloads, ("workload", "aliases", "variants", "input", "input_size", "batch_size"),
                               lambda row: f"Workloads of {row['source']}"),
-    Topic.DATASETS: _Listing(_datasets, ("dataset", "classes", "description", "source"), lambda _: "Datasets"),
+    Topic.DATASETS: _Listing(_datasets, ("dataset", "kind", "splits", "description", "source"), lambda _: "Datasets"),
     Topic.COUNTERS: _Listing(_counters, ("counter", "method", "definition"), _counter_heading),
     Topic.OPERATOR_TYPES: _Listing(_operator_types, ("operator_type", "description"), lambda _: "Operator types"),
 }

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from charact.data._spec import Labels, Pictures, PublishedFile, Split, StoredDatasetSpec
+from charact.data._spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
 from charact.errors import UserError
 
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -50,7 +50,7 @@ def unpack(archive: bytes, names: tuple[str, ...]) -> list[bytes]:
     return [contents[name] for name in names]
 
 
-def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
+def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
     """Pictures (N, 3, 32, 32) and labels (N,) of a split.
 
     Raises:
@@ -67,7 +67,7 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
 
 
 DATASETS = [
-    StoredDatasetSpec(
+    StoredImagesSpec(
         name="cifar10", description="objects and animals, coloured 32×32, 50,000 + 10,000 pictures",
         source="https://www.cs.toronto.edu/~kriz/", num_classes=10,
         num_pictures={split: len(names) * BATCH_PICTURES for split, names in BATCHES.items()},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from charact.data._spec import Labels, Pictures, PublishedFile, Split, StoredDatasetSpec
+from charact.data._spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
 from charact.errors import UserError
 
 NUM_PICTURES: dict[Split, int] = {"train": 60_000, "test": 10_000}
@@ -38,7 +38,7 @@ def parse_idx(content: bytes, num_dimensions: int, path: Path) -> Pictures:
     return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
 
 
-def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
+def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
     """Pictures (N, 28, 28) and labels (N,) of a split.
 
     Raises:
@@ -49,7 +49,7 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
     return images, labels.astype(np.int64)
 
 
-def _read(spec: StoredDatasetSpec, directory: Path, name: str, num_dimensions: int) -> Pictures:
+def _read(spec: StoredImagesSpec, directory: Path, name: str, num_dimensions: int) -> Pictures:
     path, content = spec.find(directory, f"{name}.gz", name)
     return parse_idx(gzip.decompress(content) if path.suffix == ".gz" else content, num_dimensions, path)
 
@@ -65,8 +65,8 @@ def _files(split: Split, images: tuple[int | None, str], labels: tuple[int | Non
     ]
 
 
-def _spec(name: str, title: str, description: str, source: str, files: list[PublishedFile]) -> StoredDatasetSpec:
-    return StoredDatasetSpec(
+def _spec(name: str, title: str, description: str, source: str, files: list[PublishedFile]) -> StoredImagesSpec:
+    return StoredImagesSpec(
         name=name, description=description, source=source, num_classes=10, num_pictures=NUM_PICTURES,
         folders=("raw", name, f"{name}/raw", title, f"{title}/raw"), files=tuple(files), read=read_split,
     )

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from charact.measure.case import Case
+from charact.measure.flop_formulas import FORMULAS
 from charact.measure.loop import Loop
 from charact.measure.operator_types import operator_type
 
@@ -26,12 +27,12 @@ _NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
 def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of the table `flop` for one iteration of a case, and facts about the pass.
 
-    FLOP are those of convolutions, matrix products and attention by PyTorch's own formulas, dispatched operator by
-    dispatched operator, in the backward pass too; bytes are those of every operator's inputs and outputs (views
-    cost none), which is the least traffic that it could cause without fusion.
+    FLOP are those of convolutions, matrix products, recurrent layers and attention by PyTorch's formulas and those of
+    `flop_formulas`, dispatched operator by dispatched operator, in the backward pass too; bytes are those of every
+    operator's inputs and outputs (views cost none), which is the least traffic that it could cause without fusion.
 
     *Error*: exact for these operators; pointwise work is left out, as in the published counts. Heavy operators that
-    PyTorch has no formula for are named in the fact `uncounted`.
+    have no formula are named in the fact `uncounted`.
 
     Args:
         case: the case; its model is built anew on fake tensors.
@@ -43,10 +44,20 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
     with FakeTensorMode() as fake:
         fake_batch = tree_map_only(torch.Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), batch)
         loop = Loop(fake_case, batches=itertools.repeat(fake_batch))
+        if case.device.type == "cuda":
+            _choose_foreach(loop.optimizers)
         counter = _Counter(loop.model)
         with counter:
             loop.iteration(counter.mark)
     return counter.rows(), {"uncounted": sorted(counter.uncounted)}
+
+
+def _choose_foreach(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Let optimizers update many tensors at once, as PyTorch chooses by itself where parameters are on a GPU."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+                group["foreach"] = True
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,12 +97,14 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # questions about a tensor, no work
+        if func.namespace in ("prim", "profiler"):  # questions about a tensor, marks: no work
             return func(*args, **kwargs)
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is None and func._can_decompose():
+        formula = FORMULAS.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)
+        if formula is None:
             with self:
-                return func.decompose(*args, **kwargs)
+                outputs = func.decompose(*args, **kwargs)
+            if outputs is not NotImplemented:
+                return outputs
         outputs = func(*args, **kwargs)
         if func.is_view:
             return outputs

@@ -1,0 +1,122 @@
+"""RNN language model: predict each next word of a text with an LSTM, a GRU or a plain recurrent network.
+
+The text is cut into parallel streams that batches walk through; the hidden state is carried from batch to batch and
+detached, so that gradients reach back by the input size only (truncated backpropagation through time).
+Source: pytorch/examples, `word_language_model` (its layers' names and settings are kept); sizes 650 and 1500 are the
+medium and large ones of Zaremba et al., "Recurrent Neural Network Regularization", 2014.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_map
+
+from charact.data._streams import language_model_dataset
+from charact.workload import DataRequest, Workload
+
+NUM_WORDS = 33_278
+"""Vocabulary of WikiText-2."""
+DROPOUTS = {200: 0.2, 650: 0.5, 1500: 0.65}
+"""Dropout probability by the size of embedding and hidden state."""
+CELLS: dict[str, Callable[..., nn.RNNBase]] = {
+    "lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": partial(nn.RNN, nonlinearity="relu"),
+}
+
+
+class RNNModel(nn.Module):
+    """Embedding, two recurrent layers, and a linear layer to the vocabulary; dropout between each."""
+
+    def __init__(self, cell: str, num_words: int, size: int, *, tied: bool) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(DROPOUTS[size])
+        self.encoder = nn.Embedding(num_words, size)
+        self.rnn = CELLS[cell](size, size, num_layers=2, dropout=DROPOUTS[size])
+        self.decoder = nn.Linear(size, num_words)
+        nn.init.uniform_(self.encoder.weight, -0.1, 0.1)
+        nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+        nn.init.zeros_(self.decoder.bias)
+        if tied:
+            self.decoder.weight = self.encoder.weight
+
+    def forward(self, words: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Words (T, N) and a state (None is zero) to log-probabilities (T·N, vocabulary) and the state after them."""
+        hidden, state = self.rnn(self.drop(self.encoder(words)), state)
+        logits = self.decoder(self.drop(hidden))
+        return functional.log_softmax(logits.flatten(0, 1), dim=1), state
+
+
+def _variants() -> tuple[str, ...]:
+    """Every cell, size and tying; what is usual (size 200, not tied) is left out of the name."""
+    return tuple(
+        cell + ("" if size == 200 else f"-{size}") + ("-tied" if tied else "")
+        for cell in CELLS for size in DROPOUTS for tied in (False, True)
+    )
+
+
+@dataclass(kw_only=True)
+class RNNLanguageModel(Workload):
+    """The language model of pytorch/examples; a variant is a cell, its size where not 200, and `tied`."""
+
+    name: str = "rnn_lm"
+    source: str = "pytorch/examples, word_language_model; Zaremba et al., Recurrent Neural Network Regularization, 2014"
+    input_kind: Literal["image", "sequence"] = "sequence"
+    default_batch_size: int = 20
+    variants: tuple[str, ...] = _variants()
+    _state: Any = field(default=None, init=False, repr=False)
+    """Hidden state after the last batch."""
+    _state_of: Any = field(default=None, init=False, repr=False)
+    """What that state fits: the number of streams, their device, and whether they were trained on."""
+
+    @property
+    def default_input_size(self) -> int:
+        """Steps that gradients reach back by, in words."""
+        return 35
+
+    @property
+    def smallest_input_size(self) -> int:
+        """One word, from which the next is predicted."""
+        return 1
+
+    def start_epoch(self) -> None:
+        """Begin with a hidden state of zeros: the streams begin anew."""
+        self._state = None
+
+    def dataset(self, input_size: int, request: DataRequest) -> Any:
+        """Stretches of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
+        return language_model_dataset(request, input_size=input_size, num_synthetic_words=NUM_WORDS)
+
+    def model(self, dataset: Any) -> RNNModel:
+        """Network for the dataset's vocabulary."""
+        cell, *options = self.variant.split("-")
+        size = next((int(option) for option in options if option.isdigit()), 200)
+        return RNNModel(cell, dataset.num_words, size, tied="tied" in options)
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        """Log-probabilities of the next words, (size·batch, vocabulary)."""
+        words = batch[0]
+        fits = (words.shape[1], words.device, model.training)
+        state = self._state if fits == self._state_of else None
+        outputs, state = model(words, state)
+        self._state, self._state_of = tree_map(Tensor.detach, state), fits
+        log_probabilities: Tensor = outputs
+        return log_probabilities
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        """Negative log-likelihood of the next words, in nats a word; its exponential is the perplexity."""
+        return functional.nll_loss(outputs, batch[1].flatten())
+
+    def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        """Plain gradient descent with learning rate 20, as the source does it by hand."""
+        return [torch.optim.SGD(model.parameters(), lr=20)]
+
+    def clip_gradients(self, model: nn.Module) -> None:
+        """Norm of all gradients together to at most .25."""
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+
+
+WORKLOADS = [RNNLanguageModel()]
