@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 Row = dict[str, Any]
+_MOST_WORDS = 6
 
 
 class Topic(StrEnum):
@@ -45,7 +46,8 @@ def _print(listing: "_Listing", rows: list[Row]) -> None:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(value) or "–"
+        words = ", ".join(value[:_MOST_WORDS])
+        return f"{words}, … ({len(value)}; --json has all)" if len(value) > _MOST_WORDS else words or "–"
     return "any" if value is None else str(value)
 
 
