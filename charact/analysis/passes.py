@@ -1,5 +1,6 @@
 """What the manifest says of each pass over each case: how it ended, why something is missing, what it cost."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -35,15 +36,23 @@ def pass_outcomes(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["case", "pass", "status", "reason"])
 
 
-def missed_precision(run: Run, case: str) -> str | None:
-    """What a case that ended at a limit says of its precision; None where the interval is as narrow as asked for."""
+@dataclass(frozen=True)
+class MissedPrecision:
+    """A case whose interval stayed wider than asked for: half its width and the target (over the median), and why."""
+
+    interval_frac: float
+    target_frac: float
+    ended_by: str
+
+
+def missed_precision(run: Run, case: str) -> MissedPrecision | None:
+    """How far a case that ended at a limit is from the precision asked for; None where it was reached."""
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     timing = entry.get("passes", {}).get("timing", {})
     reached, target = timing.get("interval_frac"), timing.get("precision_target_frac")
     if reached is None or target is None or reached <= target:
         return None
-    limit = {"max_seconds": "time limit", "max_iterations": "iteration limit"}.get(timing.get("ended_by"), "limit")
-    return f"± {reached:.1%}, not the {target:.1%} asked for: {limit}"
+    return MissedPrecision(reached, target, str(timing.get("ended_by")))
 
 
 def stop_rules(run: Run) -> pd.DataFrame:

@@ -3,6 +3,13 @@
 import math
 from collections.abc import Sequence
 
+from charact.analysis.passes import MissedPrecision
+
+ENDED_BY = {
+    "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
+}  # fmt: skip
+"""Words for what ended a warm-up or the timing."""
+
 _PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 
 
@@ -61,6 +68,14 @@ def number(value: float | None, reason: str | None = None) -> str:
         return missing(reason)
     assert value is not None
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else _digits(value)
+
+
+def missed_precision(missed: MissedPrecision | None) -> str:
+    """Warning that an interval is wider than asked for; empty where it is not."""
+    if missed is None:
+        return ""
+    limit = ENDED_BY.get(missed.ended_by, missed.ended_by)
+    return f"± {share(missed.interval_frac)}, not the {share(missed.target_frac)} asked for: {limit}"
 
 
 def interval(low: float | None, high: float | None, reason: str | None = None) -> str:

@@ -100,7 +100,7 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
         (fmt.seconds(case["median_s"], timing), "bold"), " per iteration, 95 % interval ",
         fmt.interval(case["low_s"], case["high_s"], few), f", {fmt.number(case['num_iterations'], timing)} iterations",
     )  # fmt: skip
-    if missed := analysis.missed_precision(run, str(case["case"])):
+    if missed := fmt.missed_precision(analysis.missed_precision(run, str(case["case"]))):
         line.append(f"\n{missed}", style="yellow")
     return Padding(line, (0, 0, 0, 2))
 

@@ -8,9 +8,6 @@ from charact.views import format as fmt
 from charact.views.html.blocks import CASE, Block, Body, Facts
 from charact.views.html.tables import Column, table
 
-_ENDED_BY = {
-    "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
-}  # fmt: skip
 _POINTS = [
     ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. The iteration time is the "
      "median, with its 95 % interval from order statistics; a phase's time is its share of all iterations' time, times "
@@ -80,7 +77,7 @@ def _stops(run: Run) -> Block:
     if rules.empty:
         return Block(title=title, note=fmt.missing("no case was timed"))
     for column in ("warmup_ended_by", "ended_by"):
-        rules[column] = rules[column].map(lambda value: _ENDED_BY.get(value, value))
+        rules[column] = rules[column].map(lambda value: fmt.ENDED_BY.get(value, value))
 
     def untimed(row: Any) -> str | None:
         return analysis.pass_reason(run, row.case, "timing") or "fewer than 6 iterations"

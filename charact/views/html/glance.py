@@ -42,7 +42,7 @@ def _card(run: Run, case: pd.Series, phases: pd.DataFrame) -> Card:
         name,
         iteration=fmt.seconds(case["median_s"], timing),
         interval=fmt.interval(case["low_s"], case["high_s"], few),
-        warning=analysis.missed_precision(run, name) or "",
+        warning=fmt.missed_precision(analysis.missed_precision(run, name)),
         numbers=[
             ("samples/s", fmt.number(case["samples_per_s"], timing)),
             ("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),

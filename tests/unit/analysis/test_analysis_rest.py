@@ -8,8 +8,10 @@ import pytest
 from support import records
 
 from charact import analysis
+from charact.analysis.passes import MissedPrecision
 from charact.schema import MEMORY_CATEGORIES, TABLES
 from charact.store import Run, RunWriter, load_run
+from charact.views import format as fmt
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 WRITTEN = set(TABLES) - {"kernels"}  # on a CPU
@@ -108,5 +110,7 @@ def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
     writer.add_case(met, records.case_tables("train", 64))
     writer.close("complete")
     run = load_run(writer.publish())
-    assert analysis.missed_precision(run, entry["case"]) == "± 14.8%, not the 2.0% asked for: time limit"
+    missed = analysis.missed_precision(run, entry["case"])
+    assert missed == MissedPrecision(interval_frac=0.148, target_frac=0.02, ended_by="max_seconds")
+    assert fmt.missed_precision(missed) == "± 14.8 %, not the 2.0 % asked for: time limit"
     assert analysis.missed_precision(run, met["case"]) is None

@@ -57,7 +57,7 @@ window.charact = (() => {
     const input = document.createElement("input");
     const count = document.createElement("output");
     input.type = "search";
-    input.placeholder = "Filter: 224 train";
+    input.placeholder = "Filter cases";
     input.setAttribute("aria-label", "Show only cases, rows and figures whose case holds these words");
     input.addEventListener("input", () => { count.textContent = filter(scope, input.value); });
     holder.classList.add("ch-filter");
