@@ -5,8 +5,8 @@ part of the loss.
 Source: keras-applications; the layers' and optimizers' documented defaults.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -98,3 +98,34 @@ class RegularizedClassification(ImageClassification):
         if isinstance(outputs, RegularizedOutputs):
             return functional.cross_entropy(outputs.logits, batch[1]) + outputs.penalty
         return functional.cross_entropy(outputs, batch[1])
+
+
+class Published(NamedTuple):
+    """How a form of a model was published: side length in pixels, batch size and number of classes."""
+
+    input_size: int
+    batch_size: int
+    num_classes: int
+
+
+@dataclass(kw_only=True)
+class PublishedForms(RegularizedClassification):
+    """A model whose variants were each published with sizes of their own."""
+
+    published: dict[str, Published]
+    """By variant."""
+
+    def prepare(self, variant: str | None = None) -> Self:
+        """Copy in the variant asked for, with its published batch size."""
+        prepared = super().prepare(variant)
+        return replace(prepared, default_batch_size=self.published[prepared.variant].batch_size)
+
+    @property
+    def default_input_size(self) -> int:
+        """Side length in pixels that the variant was published with."""
+        return self.published[self.variant].input_size
+
+    @property
+    def num_synthetic_classes(self) -> int:
+        """Number of classes that the variant was published with."""
+        return self.published[self.variant].num_classes

@@ -17,7 +17,7 @@ from charact.workload import DataRequest, Workload
 
 EMBEDDING_WIDTH = 384
 NUM_SYNTHETIC_WORDS = 53_063
-"""Vocabulary that is reported for CBTest's named entities."""
+"""About as many words as the stories of CBTest's named entities have."""
 # The least probability that an answer is taken to have: one that the document lacks has none at all.
 LEAST_PROBABILITY = 1e-12
 

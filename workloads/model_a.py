@@ -6,15 +6,16 @@ cell is defective, and in its second stage of training, which is what runs here,
 The base has random weights here and ImageNet's there; the work is the same.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ._keras import (
-    RegularizedClassification,
+    Published,
+    PublishedForms,
     RegularizedDense,
     RegularizedOutputs,
     adam,
@@ -99,43 +100,24 @@ class DefectRegressor(nn.Module):
         return DefectOutputs(-(probability[:, None] - self.levels).abs(), probability, self.levels)
 
 
-class _Published(NamedTuple):
-    input_size: int
-    batch_size: int
-    num_classes: int
-
-
-_PUBLISHED = {"vo": _Published(32, 64, 10), "deitsch": _Published(300, 16, 4)}
+# Classes are digits, or the four probabilities that experts gave solar cells.
+_PUBLISHED = {"vo": Published(32, 64, 10), "deitsch": Published(300, 16, 4)}
 
 
 @dataclass(kw_only=True)
-class ModelAWorkload(RegularizedClassification):
+class ModelAWorkload(PublishedForms):
     """Model A in Vo's form or in Deitsch's."""
 
     name: str = "model_a"
     source: str = "Vo, Deep Learning Hardware Benchmark, model A; Deitsch et al., Solar Energy 2019"
     default_batch_size: int = _PUBLISHED["vo"].batch_size
     variants: tuple[str, ...] = tuple(_PUBLISHED)
-
-    def prepare(self, variant: str | None = None) -> Self:
-        """Copy in the variant asked for, with its published batch size."""
-        prepared = super().prepare(variant)
-        return replace(prepared, default_batch_size=_PUBLISHED[prepared.variant].batch_size)
-
-    @property
-    def default_input_size(self) -> int:
-        """Side length in pixels that the variant was published with."""
-        return _PUBLISHED[self.variant].input_size
+    published: dict[str, Published] = field(default_factory=lambda: _PUBLISHED)
 
     @property
     def smallest_input_size(self) -> int:
         """What the base's five poolings by 2 leave one pixel of."""
         return 32
-
-    @property
-    def num_synthetic_classes(self) -> int:
-        """Number of classes: digits, or the four probabilities that experts gave solar cells."""
-        return _PUBLISHED[self.variant].num_classes
 
     def model(self, dataset: Any) -> nn.Module:
         """Network for the dataset's classes."""

@@ -4,8 +4,8 @@
 back to, at 300 px, with ResNet50V2 and a classifier on the flattened features. Everything is trained in both.
 """
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,8 @@ from charact.workload import DataRequest
 from . import resnet_v2, xception
 from ._keras import (
     EPSILON,
-    RegularizedClassification,
+    Published,
+    PublishedForms,
     RegularizedDense,
     RegularizedOutputs,
     adam,
@@ -89,43 +90,24 @@ class ConcatenatedClassifier(nn.Module):
         return logits
 
 
-class _Published(NamedTuple):
-    input_size: int
-    batch_size: int
-    num_classes: int
-
-
-_PUBLISHED = {"vo": _Published(32, 64, 10), "rahimzadeh": _Published(300, 20, 3)}
+# Classes are digits, or normal, pneumonia and COVID-19.
+_PUBLISHED = {"vo": Published(32, 64, 10), "rahimzadeh": Published(300, 20, 3)}
 
 
 @dataclass(kw_only=True)
-class ModelBWorkload(RegularizedClassification):
+class ModelBWorkload(PublishedForms):
     """Model B in Vo's form or in Rahimzadeh's."""
 
     name: str = "model_b"
     source: str = "Vo, Deep Learning Hardware Benchmark, model B; Rahimzadeh & Attar, Inform. Med. Unlocked 2020"
     default_batch_size: int = _PUBLISHED["vo"].batch_size
     variants: tuple[str, ...] = tuple(_PUBLISHED)
-
-    def prepare(self, variant: str | None = None) -> Self:
-        """Copy in the variant asked for, with its published batch size."""
-        prepared = super().prepare(variant)
-        return replace(prepared, default_batch_size=_PUBLISHED[prepared.variant].batch_size)
-
-    @property
-    def default_input_size(self) -> int:
-        """Side length in pixels that the variant was published with."""
-        return _PUBLISHED[self.variant].input_size
+    published: dict[str, Published] = field(default_factory=lambda: _PUBLISHED)
 
     @property
     def smallest_input_size(self) -> int:
         """Xception's; in training such a batch needs two samples or more."""
         return xception.SMALLEST_INPUT_SIZE
-
-    @property
-    def num_synthetic_classes(self) -> int:
-        """Number of classes: digits, or normal, pneumonia and COVID-19."""
-        return _PUBLISHED[self.variant].num_classes
 
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
         """Labelled pictures of 3 channels, (float32 (3, size, size), int64).
