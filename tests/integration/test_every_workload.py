@@ -1,0 +1,49 @@
+"""A contract over every workload and mode: all passes succeed at the smallest size, and the report shows them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.notes import Notes
+
+from charact import load_run
+from charact.measure.case import Case
+from charact.measure.interrupt import Interrupt
+from charact.measure.runner import run_cases
+from charact.measure.timing import StopRule
+from charact.store import RunWriter
+from charact.views.html import sections
+from charact.workload import DataRequest, all_workloads
+
+# Deeper or wider forms of another workload here: minutes of the same code.
+LEFT_OUT = {"resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"}
+CHOSEN_VARIANTS = {"transformer": "small", "transformer_lm": "small"}
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("name", sorted(set(all_workloads()) - LEFT_OUT))
+def test_it_runs_is_measured_and_shown(name: str, mode: str, tmp_path: Path) -> None:
+    workload = all_workloads()[name].prepare(CHOSEN_VARIANTS.get(name))
+    case = Case(workload, workload.smallest_input_size, 2, mode, "fp32", torch.device("cpu"), DataRequest())
+    case.check()
+    writer = RunWriter(tmp_path, name, {"machine": {}, "software": {}, "options": {}})
+    with Interrupt() as interrupt:
+        run_cases([case], StopRule(max_iterations=2, max_seconds=0.0), writer, Notes(), interrupt)
+    writer.close("complete")
+    run = load_run(writer.publish())
+    (entry,) = run.manifest["cases"]
+    assert (entry["status"], entry["reason"]) == ("ok", None)
+    assert {each: facts["status"] for each, facts in entry["passes"].items()} == {
+        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok"}
+    phases = {"data", "forward", "other"} | ({"loss", "backward", "update"} if mode == "train" else set())
+    assert set(run.iterations["phase"]) == phases
+    assert (run.iterations["host_s"] >= 0).all()
+    assert entry["passes"]["flop"]["uncounted"] == []
+    assert run.flop[run.flop["phase"] == "forward"]["flop"].sum() > 0
+    assert run.operators["flop"].sum() == pytest.approx(run.flop["flop"].sum())
+    operators = run.operators
+    unknown_s = operators[operators["operator_type"] == "other"]["self_host_s"].sum()
+    assert unknown_s <= 0.02 * operators["self_host_s"].sum()
+    peak = run.memory[run.memory["kind"] == "peak"]
+    assert peak["bytes"].sum() == entry["passes"]["memory"]["peak_bytes"] > 0
+    assert all(case.id in section.html for section in sections(run) if section.id in ("glance", "phases", "memory"))
