@@ -178,7 +178,7 @@ DATASETS = [
     StoredDatasetSpec(
         name="tatoeba", kind="translation", splits=("train", "test"), read=read_pairs,
         description="French and English sentences that begin like 'I am' or 'he is', 11,445 pairs below 10 words",
-        source="https://download.pytorch.org/tutorial/", folders=("data", "tatoeba", "fra-eng"),
+        source="https://www.manythings.org/anki/", folders=("data", "tatoeba", "fra-eng"),
         files=tuple(PublishedFile(name, None, None) for name in (ARCHIVE, FILE, "fra.txt")),
     ),
 ]

@@ -190,7 +190,7 @@ def test_a_length_that_no_pair_has_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
     spec = find_dataset("tatoeba")
     assert isinstance(spec, StoredDatasetSpec)
-    with pytest.raises(UserError, match=r"data.zip or eng-fra.txt or fra.txt.*https://download.pytorch.org/tutorial/"):
+    with pytest.raises(UserError, match=r"data.zip or eng-fra.txt or fra.txt.*https://www.manythings.org/anki/"):
         spec.load(tmp_path, "train")
 
 
