@@ -10,7 +10,7 @@ from typing import Any
 from torch.profiler import profile
 
 from charact.measure.marks import LAYER_PREFIX, PHASE_PREFIX, phase_at
-from charact.measure.operator_types import own_operator_type
+from charact.measure.operator_types import operator_type, own_operator_type
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 
@@ -114,13 +114,13 @@ class _Walk:
                 self._layer_of_sequence[sequence] = layer
             elif layer is None:
                 layer = self._layer_of_sequence.get(sequence)
-        own_type = own_operator_type(name) or context.operator_type
+        kind = operator_type(name, context.operator_type)
         duration: int = event.duration_time_ns
-        operator = Operator(context.phase, name, own_type or "other", layer, _shapes(extra.inputs), duration,
+        operator = Operator(context.phase, name, kind, layer, _shapes(extra.inputs), duration,
                             event.correlation_id)
         self.tree.operators.append(operator)
         if children := event.children:
-            inner = _Context(context.phase, layer, own_type, context.operator_end_ns or event.end_time_ns)
+            inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns)
             operator.self_ns -= sum(self.visit(child, inner) for child in children)
         return duration
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-PHASE_NAMES = ("data", "forward", "loss", "backward", "update")
+from charact.schema import PHASES
 
 
 class _Span:
@@ -36,7 +36,7 @@ class HostPhases:
 
     def __init__(self) -> None:
         self._stamps: list[tuple[str, Any, Any]] = []
-        self._spans = {name: _Span(name, self._stamps, self._stamp) for name in PHASE_NAMES}
+        self._spans = {name: _Span(name, self._stamps, self._stamp) for name in PHASES if name != "other"}
         self._begin: Any = None
         self._finished: list[tuple[Any, Any, list[tuple[str, Any, Any]]]] = []
 

@@ -21,8 +21,6 @@ class LiveProgress:
             console=console, auto_refresh=False, transient=True, disable=not enabled,
         )
         self._task = self._progress.add_task("starting", total=None, state="", left="")
-        self._console = console
-        self._enabled = enabled
         self._drawn = self._begun = time.monotonic()
         self._number = self._total = 0
 
@@ -37,7 +35,7 @@ class LiveProgress:
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """Name the case and its place in the sweep."""
-        self._case_id, self._number, self._total = case_id, number, total
+        self._number, self._total = number, total
         self._progress.update(self._task, total=total * _PASSES_A_CASE, completed=(number - 1) * _PASSES_A_CASE,
                               description=f"[{number}/{total}] {case_id}", state="setting up", left=self._left())
         self._draw()
