@@ -14,7 +14,13 @@ PHASES = ("data", "forward", "loss", "backward", "update", "communication", "oth
 
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "unknown")
 
-CASE_STATUSES = ("ok", "oom", "error", "interrupted")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
+
+STAGES = ("training", "validation", "checkpointing", "load_cold", "load_warm", "prediction")
+"""What a training or an inference spends its total time on."""
+
+CASE_STATUSES = ("ok", "oom", "diverged", "error", "interrupted", "running")
+"""`diverged`: the loss was no number any more. `running` stands in the record of a run that was killed."""
 PASS_STATUSES = ("ok", "failed", "skipped")
 
 ColumnType = Literal["string", "int64", "float64"]
@@ -95,6 +101,26 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("layer", "string", "qualified name of the nn.Module"),
         Column("layer_type", "string", "class of the module"),
         Column("num_parameters", "int64", "parameters it holds itself, without its children"),
+    ),
+    "stages": (
+        _CASE,
+        Column("stage", "string", "one of schema.STAGES"),
+        Column("number", "int64", "epoch, from 1; of a load its repetition, from 1; of a prediction 1"),
+        Column("phase", "string", "one of schema.PHASES; in a load 'build', 'read' or 'place'; the rows of a stage sum "
+                                  "to its wall time"),
+        Column("host_s", "float64", "time on the host's clock, measured; a stage ends when the device has"),
+        Column("device_s", "float64", "time between the phases' CUDA events, measured; null on a CPU and where a stage "
+                                      "has none"),
+        Column("num_iterations", "int64", "iterations of the stage; 0 where it has none"),
+        Column("num_samples", "int64", "samples of the stage; 0 where it has none"),
+    ),
+    "metrics": (
+        _CASE,
+        Column("stage", "string", "one of schema.STAGES"),
+        Column("number", "int64", "as in stages"),
+        Column("metric", "string", "loss, accuracy, perplexity, ..."),
+        Column("value", "float64", "mean over the stage's samples; null where it could not be told"),
+        Column("reason", "string", "why there is no value; null where there is one"),
     ),
     "counters": (
         _CASE,

@@ -16,6 +16,24 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import Dataset
 
+    from charact.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """What made-up data look like, where it differs from the workload's default (None)."""
+
+    num_classes: int | None = None
+    """Kinds of pictures."""
+    num_words: int | None = None
+    """Size of the vocabulary, marks included; of both languages in translation."""
+    zipf_exponent: float = 1.0
+    """Word number k is as probable as k ** -exponent; 0 makes all alike."""
+    length_mean_frac: float | None = None
+    """Mean length of sentences or documents, as a share of the input size."""
+    length_spread_frac: float | None = None
+    """Standard deviation of their length, likewise; 0 makes all alike."""
+
 
 @dataclass(frozen=True)
 class DataRequest:
@@ -29,6 +47,7 @@ class DataRequest:
     split: Literal["train", "valid", "test"] = "train"
     seed: int = 0
     batch_size: int = 1
+    synthetic: Synthetic = Synthetic()
 
 
 @dataclass(kw_only=True)
@@ -101,6 +120,20 @@ class Workload(ABC):
     def clip_gradients(self, model: "nn.Module") -> None:  # noqa: B027  (most workloads clip nothing)
         """Limit the gradients in place, before the optimizers step; as published, by default not at all."""
 
+    def schedulers(self, optimizers: "list[Optimizer]", num_epochs: int) -> "list[Any]":
+        """Learning-rate schedulers of `torch.optim.lr_scheduler`, stepped at the end of each epoch of a training.
+
+        A `ReduceLROnPlateau` is told the validation's loss. By default there are none.
+        """
+        return []
+
+    def metrics(self, dataset: "Dataset[Any]") -> "list[Metric]":
+        """How well the task is done, besides the loss: fresh metrics for one stage; the first one chooses the best.
+
+        By default there are none, and the loss of the validation chooses.
+        """
+        return []
+
     def start_epoch(self) -> None:  # noqa: B027  (most workloads keep nothing)
         """Forget what was kept from earlier batches: the data begin anew. A fresh copy need not be told."""
 
@@ -147,6 +180,12 @@ class ImageClassification(Workload):
         import torch
 
         return [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)]
+
+    def metrics(self, dataset: "Dataset[Any]") -> "list[Metric]":
+        """Share of pictures that are put into the right class."""
+        from charact.metrics import Accuracy
+
+        return [Accuracy()]
 
 
 def all_workloads() -> dict[str, Workload]:

@@ -8,13 +8,13 @@ import typer
 
 from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes
 from charact.errors import UserError
+from charact.schema import PRECISIONS
 
 if TYPE_CHECKING:
     from charact.measure.case import Case
     from charact.workload import DataRequest, Workload
 
 MODES = ("train", "infer")
-PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 def command(
@@ -23,7 +23,8 @@ def command(
         help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")] = None,
     batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")] = None,
     mode: Annotated[str, typer.Option(help="train, infer or both.")] = "train,infer",
-    precision: Annotated[str, typer.Option(help="fp32, bf16, fp16 (the latter two by autocast).")] = "fp32",
+    precision: Annotated[str, typer.Option(
+        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")] = "fp32",
     variant: Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")] = None,
     data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
     = "synthetic",
@@ -35,6 +36,7 @@ def command(
     threads: Annotated[int | None, typer.Option(
         min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")] = None,
     channels_last: Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and made-up data.")] = 0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop a case when the 95 % interval of its median is within this share.")] = 0.02,
@@ -69,6 +71,7 @@ def command(
         raise UserError("--name is empty: give the run a name, or leave it out")
     options = {
         "data": data, "split": split, "workers": workers, "seed": seed, "channels_last": channels_last,
+        "compiled": compiled,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     }
 
@@ -82,14 +85,16 @@ def command(
 
         request = DataRequest(name=data, directory=data_dir, split=chosen_split, seed=seed)  # type: ignore[arg-type]
         prepared = [find_workload(workload).prepare(variant) for workload in names]
-        cases = _cases(prepared, sizes, batches, modes, precisions, request, device, workers, channels_last)
+        cases = _cases(prepared, sizes, batches, modes, precisions, request, device, workers, channels_last,
+                       compiled)
         rule = StopRule(precision_target, max_iterations, max_seconds)
         label = name or "+".join(workload.name for workload in prepared[:3])
         return run_and_publish(cases, rule, out, label, options, threads, quiet, interrupt)
 
 
 def _cases(prepared: "list[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
-           precisions: list[str], request: "DataRequest", device: str, workers: int, channels_last: bool
+           precisions: list[str], request: "DataRequest", device: str, workers: int, channels_last: bool,
+           compiled: bool
            ) -> "list[Case]":
     """The cross product, each case checked before anything is written."""
     from charact.hardware import resolve_device
@@ -97,7 +102,7 @@ def _cases(prepared: "list[Workload]", sizes: list[int] | None, batches: list[in
 
     resolved = resolve_device(device)
     cases = [
-        Case(workload, size, batch, mode, precision, resolved, request, workers, channels_last)
+        Case(workload, size, batch, mode, precision, resolved, request, workers, channels_last, compiled)
         for workload in prepared
         for size, batch, mode, precision in itertools.product(
             sizes or [workload.default_input_size], batches or [workload.default_batch_size], modes, precisions)

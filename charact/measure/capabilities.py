@@ -68,7 +68,7 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
     """Precisions that autocast offers on each device."""
     import torch
 
-    from charact.measure.case import NO_FP16_ON_CPU
+    from charact.measure.precision import refusal
 
     group = "Precision"
     lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
@@ -79,7 +79,8 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
         Check(group, "bf16 on the CPU", "ok", f"native ({', '.join(native)})") if native
         else Check(group, "bf16 on the CPU", "limited", "no bf16 instructions: runs, but slower than fp32",
                    "measure it on a newer CPU or a GPU"),
-        Check(group, "fp16 on the CPU", "n/a", NO_FP16_ON_CPU, "use --precision bf16"),
+        *(Check(group, f"{name} on the CPU", "n/a", refusal(name, torch.device("cpu")) or "")
+          for name in ("fp16", "tf32")),
     ]
     gpus, _ = gpu_facts()
     if gpus:

@@ -1,5 +1,7 @@
 """A case: one point of a sweep, and what is checked of it before anything is written."""
 
+import os
+import shutil
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,13 +9,8 @@ import torch
 from torch.utils.data import Dataset
 
 from charact.errors import UserError
+from charact.measure.precision import refusal
 from charact.workload import DataRequest, Workload
-
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Name -> dtype of autocast; None runs without autocast."""
-
-# Measured: resnet18 at 64 px, batch 4, torch 2.13 on a Zen 5 EPYC: 178 ms against 10.5 ms in fp32 and in bf16.
-NO_FP16_ON_CPU = "PyTorch emulates it there, many times slower than fp32"
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,8 @@ class Case:
     data: DataRequest
     num_workers: int = 0
     channels_last: bool = False
+    compiled: bool = False
+    """Whether the model goes through torch.compile."""
 
     @property
     def id(self) -> str:
@@ -60,9 +59,23 @@ class Case:
         if self.input_size < smallest:
             raise UserError(f"input size {self.input_size} is too small for {self._full_name} "
                             f"(needs at least {smallest})")
-        if self.precision == "fp16" and self.device.type == "cpu":
-            raise UserError(f"fp16 is not measured on a CPU: {NO_FP16_ON_CPU}; use --precision bf16 or a CUDA device")
+        if reason := refusal(self.precision, self.device) or self._option_refusal():
+            raise UserError(reason)
         num_samples = len(self.dataset())  # type: ignore[arg-type]
         if num_samples < self.batch_size:
             raise UserError(f"batch size {self.batch_size} is larger than the {num_samples} samples of "
                             f"{self.data.name}: choose a smaller --batch-sizes")
+
+    def _option_refusal(self) -> str | None:
+        """Why an option does not fit the case; None where all do."""
+        if self.channels_last and self.workload.input_kind != "image":
+            return f"--channels-last orders the axes of pictures, {self.workload.name} reads text: leave it out"
+        if self.compiled and self.device.type == "cpu" and not any(map(shutil.which, _compilers())):
+            return f"--compile on a CPU needs a C++ compiler, there is no {' or '.join(_compilers())}: install one"
+        return None
+
+
+def _compilers() -> list[str]:
+    """Names of the compilers that PyTorch would call."""
+    named = os.environ.get("CXX")
+    return [named] if named else ["g++", "clang++"]

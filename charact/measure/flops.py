@@ -19,6 +19,10 @@ from charact.measure.case import Case
 from charact.measure.flop_formulas import FORMULAS
 from charact.measure.loop import Loop
 from charact.measure.operator_types import operator_type
+from charact.measure.precision import PRECISIONS
+
+_AS_COUNTED = {"fp16": "bf16", "tf32": "fp32"}
+"""Fake tensors have no values to scale by, and the work and the size of these are alike."""
 
 _NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
 """Operator types that do floating-point work by the million: one without a formula is named, not left out quietly."""
@@ -38,10 +42,9 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
         case: the case; its model is built anew on fake tensors.
         batch: a batch of the case: only its shapes and types are used.
     """
-    # Fake tensors have no values to scale by, and 16-bit types are alike in work and size.
-    precision = "bf16" if case.precision == "fp16" else case.precision
-    fake_case = replace(case, device=torch.device("cpu"), channels_last=False, precision=precision)
-    with FakeTensorMode() as fake:
+    precision = _AS_COUNTED.get(case.precision, case.precision)
+    fake_case = replace(case, device=torch.device("cpu"), channels_last=False, compiled=False, precision=precision)
+    with FakeTensorMode() as fake, _default_dtype(PRECISIONS[precision].weights):
         fake_batch = tree_map_only(torch.Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), batch)
         loop = Loop(fake_case, batches=itertools.repeat(fake_batch))
         if case.device.type == "cuda":
@@ -50,6 +53,17 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
         with counter:
             loop.iteration(counter.mark)
     return counter.rows(), {"uncounted": sorted(counter.uncounted)}
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Build models in a type: fake ones cannot be converted."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _choose_foreach(optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -3,55 +3,85 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map_only
-from torch.utils.data import DataLoader
 
-from charact.measure.case import PRECISIONS, Case
+from charact.measure.batches import Batches
+from charact.measure.case import Case
+from charact.measure.precision import PRECISIONS
 
 Mark = Callable[[str], AbstractContextManager[Any]]
 """Gives, for a phase's name, the context that is entered around it."""
 
 
+class Step(NamedTuple):
+    """What an iteration leaves: its batch, the model's outputs, and the loss where one was computed."""
+
+    batch: Any
+    outputs: Any
+    loss: torch.Tensor | None
+
+
 class Loop:
-    """A case brought to life: its model on the device, its optimizer, and one iteration after another.
+    """A case brought to life: its model on the device, its optimizers, and one iteration after another.
 
     Args:
         case: what to run.
-        batches: batches on the device, without end; by default the case's data through a `DataLoader`.
+        batches: batches on the device; by default those of the case's data, epoch after epoch without end.
     """
 
     def __init__(self, case: Case, batches: Iterator[Any] | None = None) -> None:
         torch.manual_seed(case.data.seed)
         self.case = case
+        self.precision = PRECISIONS[case.precision]
         self.workload = case.workload.prepare(case.workload.variant)
         self.dataset = case.dataset()
-        self.model = self.workload.model(self.dataset)
-        if case.device.type != "cpu":  # fake tensors cannot be moved, not even to where they are
-            self.model = self.model.to(case.device)
-        if case.channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = _placed(self.workload.model(self.dataset), case)
         self.model.train(case.training)
+        # `model.compile()` would skip a model that is made of PyTorch's own modules alone.
+        self._called: Any = torch.compile(self.model) if case.compiled else self.model
         self.optimizers = self.workload.optimizers(self.model) if case.training else []
         # From PyTorch's own initial scale the first steps overflow and are skipped, which would make updates too short.
         self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,
-                                           enabled=case.training and case.precision == "fp16")
+                                           enabled=case.training and self.precision.scaled)
         self.batch: Any = None
         """Batch of the iteration that is going on, on the device; None between iterations."""
         self._batches = batches or self._endless_batches()
 
-    def iteration(self, mark: Mark) -> None:
-        """Run one iteration, each phase inside `mark(phase)`."""
-        if self.case.training:
-            self._train(mark)
-        else:
-            self._infer(mark)
+    def iteration(self, mark: Mark) -> Step:
+        """Run one iteration, each phase inside `mark(phase)`.
+
+        Raises:
+            StopIteration: the batches are at their end.
+        """
+        step = self._train(mark) if self.case.training else self._predict(mark)
         self.batch = None
+        return step
+
+    def validate(self, mark: Mark) -> Step:
+        """Predict a batch and tell its loss, without gradients; the caller puts the model into evaluation mode.
+
+        Raises:
+            StopIteration: the batches are at their end.
+        """
+        step = self._predict(mark)
+        with mark("loss"), torch.inference_mode(), self.autocast():
+            loss = self.workload.loss(step.outputs, step.batch)
+        self.batch = None
+        return step._replace(loss=loss)
+
+    def feed(self, batches: Iterator[Any]) -> None:
+        """Go on with other batches, on the device, as from the beginning of an epoch."""
+        self.workload.start_epoch()
+        self._batches = batches
 
     def next_batch(self) -> Any:
-        """Fetch the next batch and move it to the device; epochs follow one another without end."""
+        """Fetch the next batch, on the device.
+
+        Raises:
+            StopIteration: the batches are at their end.
+        """
         return next(self._batches)
 
     def close(self) -> None:
@@ -59,15 +89,15 @@ class Loop:
         self._batches = iter(())
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Autocast of the case's precision; nothing for fp32."""
-        dtype = PRECISIONS[self.case.precision]
+        """Autocast of the case's precision; nothing where it has none."""
+        dtype = self.precision.autocast
         return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
 
-    def _train(self, mark: Mark) -> None:
+    def _train(self, mark: Mark) -> Step:
         with mark("data"):
             self.batch = self.next_batch()
         with mark("forward"), self.autocast():
-            outputs = self.workload.forward(self.model, self.batch)
+            outputs = self.workload.forward(self._called, self.batch)
         with mark("loss"), self.autocast():
             loss = self.workload.loss(outputs, self.batch)
         with mark("backward"):
@@ -81,31 +111,30 @@ class Loop:
             self.scaler.update()
             for optimizer in self.optimizers:
                 optimizer.zero_grad()
+        return Step(self.batch, outputs, loss)
 
-    def _infer(self, mark: Mark) -> None:
+    def _predict(self, mark: Mark) -> Step:
         with mark("data"):
             self.batch = self.next_batch()
         with mark("forward"), torch.inference_mode(), self.autocast():
-            self.workload.forward(self.model, self.batch)
+            outputs = self.workload.forward(self._called, self.batch)
+        return Step(self.batch, outputs, None)
 
     def _endless_batches(self) -> Iterator[Any]:
-        case = self.case
-        on_cuda = case.device.type == "cuda"
-        shuffle = case.training and getattr(self.dataset, "shuffled", True)
-        loader = DataLoader(
-            self.dataset, batch_size=case.batch_size, shuffle=shuffle, drop_last=True,
-            num_workers=case.num_workers, persistent_workers=case.num_workers > 0, pin_memory=on_cuda,
-            generator=torch.Generator().manual_seed(case.data.seed),
-            collate_fn=getattr(self.dataset, "collate", None),
-        )
+        batches = Batches(self.case, self.dataset, shuffle=self.case.training, whole=True)
+        seed: int | None = self.case.data.seed
         while True:
             self.workload.start_epoch()
-            # `map` lets go of what it was given: a loop's variable would hold the batch a second time.
-            yield from map(self._move, loader) if on_cuda or case.channels_last else loader
+            yield from batches.epoch(seed)
+            seed = None
 
-    def _move(self, batch: Any) -> Any:
-        return tree_map_only(torch.Tensor, self._to_device, batch)
 
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        layout = torch.channels_last if self.case.channels_last and tensor.dim() == 4 else torch.preserve_format
-        return tensor.to(self.case.device, non_blocking=True, memory_format=layout)
+def _placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
+    """The model on the case's device, in its type and layout."""
+    dtype = PRECISIONS[case.precision].weights
+    # Fake tensors cannot be moved, not even to where they are.
+    if case.device.type != "cpu" or any(parameter.dtype != dtype for parameter in model.parameters()):
+        model = model.to(case.device, dtype)
+    if case.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model

@@ -10,6 +10,8 @@ from functools import cache
 _RULES: tuple[tuple[str, str, str], ...] = (
     # type, what it is, pattern; the first that matches decides
     ("communication", "collectives and point-to-point between ranks", r"c10d|nccl|gloo|allreduce|allgather"),
+    ("compiled", "code that torch.compile generated, and its checks",
+     r"^compiledf|^torch-compiledregion|^torchdynamo|^triton(poi|red|per|tem)|cppfused|^aotautograd"),
     ("optimizer", "multi-tensor and fused parameter updates",
      r"^foreach|^amp(foreach|update)|^fused(adam|sgd|adagrad)"),
     ("attention", "scaled dot-product attention", r"scaleddotproduct|flashattention|efficientattention|multiheadatt"),
@@ -61,7 +63,7 @@ _ENGINE = "autograd::engine::evaluate_function: "
 def own_operator_type(operator: str) -> str | None:
     """Type that an operator's name tells; None where no rule knows it."""
     name = operator.removeprefix(_ENGINE).rpartition("::")[2]
-    name = re.sub(r"Backward\d*$", "Backward", name).replace("_", "").lower()
+    name = re.sub(r"Backward\d*$", "Backward", name).replace("_", "").replace(" ", "").lower()
     name = name.removeprefix("mps").removeprefix("xpu").removeprefix("cudnn").removeprefix("native")
     if operator.startswith("c10d"):
         return "communication"

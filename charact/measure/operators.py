@@ -1,5 +1,6 @@
 """The operator pass: a few iterations under `torch.profiler`, for shares by operator, layer and kernel."""
 
+import contextlib
 import gc
 import gzip
 import json
@@ -54,7 +55,8 @@ def operator_pass(loop: Loop, trace_path: Path, num_iterations: int = NUM_ITERAT
     wall_s: list[float] = []
     profiled: list[ProfiledIteration] = []
     traces: list[dict[str, Any]] = []
-    with layer_marks(loop.model):
+    # A hook inside a compiled model would break its graph: its operators belong to no layer.
+    with contextlib.nullcontext() if loop.case.compiled else layer_marks(loop.model):
         loop.iteration(phase_mark)
         if on_cuda:  # or its kernels would run into the first trace
             torch.cuda.synchronize(loop.case.device)

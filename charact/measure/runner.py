@@ -19,6 +19,7 @@ from charact.measure.loop import Loop
 from charact.measure.memory import memory_pass
 from charact.measure.operators import operator_pass, place_flop
 from charact.measure.out_of_memory import host_memory_guard, is_out_of_memory, reason_line, requested_bytes
+from charact.measure.precision import float32_products
 from charact.measure.timing import StopRule, timing_pass
 from charact.store import Rows, RunWriter
 
@@ -75,7 +76,7 @@ class _CaseRun:
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
         """Run the passes; a failure of the timing pass fails the case, of another pass only that pass."""
         try:
-            with host_memory_guard(), interrupt.allowed():
+            with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
                 self._run_passes()
         except KeyboardInterrupt:
             self._fail("interrupted", f"by {signal.Signals(interrupt.signal or signal.SIGINT).name}")
@@ -91,6 +92,8 @@ class _CaseRun:
     def _run_passes(self) -> None:
         if self._case.device.type == "cuda":
             torch.cuda.set_device(self._case.device)  # the loader pins memory for the current one
+        if self._case.compiled:
+            torch.compiler.reset()  # so that each case is compiled by itself, and its time for that told
         loop = Loop(self._case)
         try:
             self._describe(loop)
@@ -134,7 +137,10 @@ class _CaseRun:
 
     def _flop(self, loop: Loop) -> dict[str, Any]:
         self._tables["flop"], facts = flop_pass(self._case, loop.next_batch())
-        return facts | place_flop(self._tables.get("operators", []), self._tables["flop"])
+        counts = self._tables["flop"]
+        if self._case.compiled:  # its operators belong to no layer
+            counts = [count | {"layer": None} for count in counts]
+        return facts | place_flop(self._tables.get("operators", []), counts)
 
     def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
         """Run a pass that the case can do without; its failure is kept with its reason."""

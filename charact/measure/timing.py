@@ -44,7 +44,8 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     """Warm up until iterations are alike, then measure until the rule is met.
 
     The wall time that the rule watches is the device's on CUDA and the host's on a CPU. At least 6 iterations are
-    measured, whatever the limits, unless `max_iterations` is smaller.
+    measured, whatever the limits, unless `max_iterations` is smaller. Where the model is compiled, the fact `compile_s`
+    is how much longer the first iteration took than the median one.
 
     *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
 
@@ -55,7 +56,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         sources: counters that are read when the measured iterations begin and end; they cost nothing in between.
     """
     begun = time.perf_counter()
-    warmup_ended_by, num_warmup = _warm_up(loop, rule)
+    warmup_ended_by, warmup_s = _warm_up(loop, rule)
     for source in sources:
         source.start()
     phases = phases_for(loop.case.device)
@@ -78,13 +79,14 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         for i, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()
     ]
     return Timing(rows, counter_rows, wall_s, {
-        "num_warmup_iterations": num_warmup, "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
+        "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
         "ended_by": ended_by, "precision_target_frac": rule.precision_target_frac, "interval_frac": _spread(wall_s),
+        "compile_s": max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,
     })
 
 
-def _warm_up(loop: Loop, rule: StopRule) -> tuple[str, int]:
-    """Iterate until the last few are alike; returns what ended it and the number of iterations."""
+def _warm_up(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
+    """Iterate until the last few are alike; returns what ended it and each iteration's wall time."""
     phases = phases_for(loop.case.device)
     begun = time.perf_counter()
     wall_s: list[float] = []
@@ -94,10 +96,10 @@ def _warm_up(loop: Loop, rule: StopRule) -> tuple[str, int]:
         wall_s += [_wall_s(durations) for durations in phases.take(wait=True)]
         last = wall_s[-STABLE_ITERATIONS:]
         if len(wall_s) > STABLE_ITERATIONS and max(last) <= (1 + STABLE_FRAC) * min(last):
-            return "stable", len(wall_s)
+            return "stable", wall_s
         if len(wall_s) >= 2 and time.perf_counter() - begun > WARMUP_TIME_FRAC * rule.max_seconds:
-            return "max_seconds", len(wall_s)
-    return "max_iterations", len(wall_s)
+            return "max_seconds", wall_s
+    return "max_iterations", wall_s
 
 
 def _ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: float) -> str | None:
