@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charact.errors import UserError
+from charact.errors import ProgramInterrupted, UserError
 from charact.plugins import modules_in
 
 OK, FAILED, USER_ERROR = 0, 1, 2
@@ -55,13 +55,21 @@ def _root(
 
 
 def build_app() -> typer.Typer:
-    """The application with a command for every module of `charact.commands`, named as its module."""
+    """The application with a command for every module of `charact.commands`, named as its module.
+
+    A module holds its function `command`, or a `group` of commands.
+    """
     # Markup off: rich would cost `--help` as much time again as everything else.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False,
                       context_settings={"help_option_names": ["-h", "--help"]})
     app.callback(help=HELP, invoke_without_command=True)(_root)
     for module in modules_in("charact.commands"):
-        app.command(name=module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
+        name = module.__name__.rpartition(".")[2].replace("_", "-")
+        if hasattr(module, "group"):
+            app.add_typer(module.group, name=name)
+        else:
+            app.command(name=name, cls=getattr(module, "CLASS", None),
+                        context_settings=getattr(module, "CONTEXT", None))(module.command)
     return app
 
 
@@ -101,4 +109,8 @@ def _refuse(message: str, error: Exception | None) -> int:
 
 def main() -> None:
     """Entry point of `charact`."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except ProgramInterrupted:
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt from None

@@ -2,11 +2,22 @@
 
 import re
 from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 from charact.errors import UserError
 
+if TYPE_CHECKING:
+    from charact.workload import Synthetic
+
 _MAX_SIZES = 10_000
 _LARGEST = 10**9
+_SYNTHETIC_RANGES: dict[str, tuple[int, int] | tuple[float, float]] = {
+    "classes": (1, 10**7),
+    "vocabulary": (4, 10**7),  # the marks of a text are up to three words of it
+    "zipf": (0.0, 100.0),
+    "length-mean": (0.001, 1.0),
+    "length-spread": (0.0, 1.0),
+}
 
 
 def parse_sizes(text: str, option: str) -> list[int]:
@@ -52,6 +63,39 @@ def parse_list(text: str, option: str) -> list[str]:
         UserError: the list or a place in it is empty.
     """
     return list(dict.fromkeys(_parts(text, option)))
+
+
+def parse_synthetic(text: str) -> "Synthetic":
+    """What made-up data are to look like, from `classes=100,zipf=1.2`; what is not named keeps its default.
+
+    Raises:
+        UserError: a key is unknown or repeated, or its value is no number or out of its range.
+    """
+    from charact.data.synthetic import KEYS
+    from charact.workload import Synthetic
+
+    values: dict[str, Any] = {}
+    for part in _parts(text, "--synthetic"):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key not in KEYS:
+            raise UserError(f"--synthetic: '{key}' is not one of {', '.join(KEYS)}")
+        if KEYS[key] in values:
+            raise UserError(f"--synthetic: {key} is given twice: remove one")
+        values[KEYS[key]] = _synthetic_number(key, value)
+    return Synthetic(**values)
+
+
+def _synthetic_number(key: str, text: str) -> int | float:
+    smallest, largest = _SYNTHETIC_RANGES[key]
+    whole = isinstance(smallest, int)
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError as error:
+        raise UserError(f"--synthetic {key}: '{text[:40]}' is no {'whole ' if whole else ''}number "
+                        f"(as in {key}={smallest})") from error
+    if not smallest <= number <= largest:
+        raise UserError(f"--synthetic {key}: {text[:40]} is not from {smallest:,} to {largest:,}")
+    return number
 
 
 def _parts(text: str, option: str) -> list[str]:

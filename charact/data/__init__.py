@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.data._spec import DatasetSpec, Kind, Split, StoredDatasetSpec
+from charact.data.synthetic import check_synthetic
 from charact.errors import UserError
 from charact.plugins import modules_in
 
@@ -43,7 +44,7 @@ def stored_content(request: "DataRequest", kind: Kind) -> tuple[StoredDatasetSpe
 
     Raises:
         UserError: the dataset is unknown, of another kind, has no such split, its directory was not named, or a file
-            is missing, truncated or foreign.
+            is missing, truncated or foreign; or made-up data of the kind do not heed what was asked of them.
     """
     spec = find_dataset(request.name)
     if spec.kind not in (kind, None):
@@ -53,10 +54,11 @@ def stored_content(request: "DataRequest", kind: Kind) -> tuple[StoredDatasetSpe
     if request.split not in spec.splits:
         raise UserError(f"{spec.name} has no split '{request.split}': choose from {', '.join(spec.splits)}")
     if not isinstance(spec, StoredDatasetSpec):
+        check_synthetic(request.synthetic, kind)
         return None
     if request.directory is None:
         raise UserError(f"{spec.name} is read from files: name their directory with --data-dir "
-                        f"(they come from {spec.source})")
+                        f"(`charact data fetch {spec.name}` gets them from {spec.source})")
     return spec, _load(spec, request.directory, request.split)
 
 
@@ -64,7 +66,8 @@ def image_dataset(request: "DataRequest", *, input_size: int, num_synthetic_clas
     """Labelled pictures at an input size: samples (float32 (3, size, size) in [0, 1], int label).
 
     Pictures from files are scaled bilinearly to the input size, grey ones get three equal channels. Values are divided
-    by 255 and not standardized to a mean and deviation.
+    by 255 and not standardized to a mean and deviation. The number of classes is for made-up data of which the request
+    asks none.
 
     Raises:
         UserError: as `stored_content`.
@@ -73,7 +76,8 @@ def image_dataset(request: "DataRequest", *, input_size: int, num_synthetic_clas
 
     stored = stored_content(request, "image")
     if stored is None:
-        return SyntheticImages(request.seed, request.split, input_size, num_synthetic_classes)
+        num_classes = request.synthetic.num_classes or num_synthetic_classes
+        return SyntheticImages(request.seed, request.split, input_size, num_classes)
     spec, (images, labels) = stored
     assert spec.num_classes is not None
     return StoredImages(images, labels, input_size, spec.num_classes)

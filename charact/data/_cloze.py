@@ -67,14 +67,17 @@ def _filled(words: Words, length: int) -> Tensor:
 
 
 def cloze_dataset(request: "DataRequest", *, input_size: int, num_synthetic_words: int) -> ClozeQuestions:
-    """Questions on documents of at most `input_size` words; the number of words is for made-up data.
+    """Questions on documents of at most `input_size` words.
+
+    The number of words is for made-up data of which the request asks none.
 
     Raises:
         UserError: as `stored_content`.
     """
     stored = stored_content(request, "cloze")
     if stored is None:
-        made = make_questions(request.seed, request.split, input_size, num_synthetic_words)
-        return ClozeQuestions(made, num_synthetic_words, input_size, answerable_only=False)
+        num_words = request.synthetic.num_words or num_synthetic_words
+        made = make_questions(request, input_size, num_words)
+        return ClozeQuestions(made, num_words, input_size, answerable_only=False)
     questions, vocabulary = stored[1]
     return ClozeQuestions(questions, len(vocabulary), input_size, answerable_only=request.split == "train")

@@ -37,12 +37,15 @@ class SentencePairs(Dataset[tuple[Tensor, Tensor]]):
 def translation_dataset(
     request: "DataRequest", *, input_size: int, num_source_words: int, num_target_words: int
 ) -> SentencePairs:
-    """Pairs of sentences at most `input_size` long with their end mark; the numbers of words are for made-up data.
+    """Pairs of sentences at most `input_size` long with their end mark.
+
+    The numbers of words are for made-up data of which the request asks none.
 
     Raises:
         UserError: as `stored_content`, or no pair is short enough.
     """
     stored = stored_content(request, "translation")
     if stored is None:
-        return SentencePairs(make_pairs(request.seed, request.split, input_size, num_source_words, num_target_words))
+        asked = request.synthetic.num_words
+        return SentencePairs(make_pairs(request, input_size, asked or num_source_words, asked or num_target_words))
     return SentencePairs(encode_pairs(stored[1], request.split, input_size))

@@ -27,6 +27,16 @@ class PublishedFile:
     name: str
     num_bytes: int | None
     md5: str | None
+    splits: tuple[Split, ...] = ()
+    """Splits that need it, in the form that `charact data fetch` downloads; none of an alternative form."""
+
+    def flaw(self, content: bytes) -> str | None:
+        """What distinguishes a content from the published one; None where nothing does that was published."""
+        if self.num_bytes is not None and len(content) != self.num_bytes:
+            difference = "truncated" if len(content) < self.num_bytes else "foreign"
+            return f"{difference} ({len(content):,} bytes, published {self.num_bytes:,})"
+        md5 = None if self.md5 is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
+        return None if md5 == self.md5 else f"truncated or foreign (md5 {md5}, published {self.md5})"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,8 +59,10 @@ class StoredDatasetSpec(DatasetSpec):
     """A dataset that is read from published files."""
 
     kind: Kind
-    folders: tuple[str, ...]
-    """Where its files may lie below the directory that the user names, besides that directory itself."""
+    home: str
+    """Folder below the directory that the user names, where `charact data fetch` puts its files."""
+    folders: tuple[str, ...] = ()
+    """Where they may lie besides, and besides that directory itself."""
     files: tuple[PublishedFile, ...]
     read: Callable[[Any, Path, Split], Any]
     """Content of a split, as its kind has it, from the spec, the directory and the files that `find` gives."""
@@ -72,38 +84,29 @@ class StoredDatasetSpec(DatasetSpec):
         Raises:
             UserError: none is there, or it differs from the published one.
         """
-        path = self._first(directory, names)
+        path = self.place(directory, *names)
         if path is None:
-            raise UserError(f"{self.name} needs {' or '.join(names)}, which {directory} and its folders "
-                            f"{', '.join(self.folders)} do not hold: fetch {self.source}{names[0]}")
-        with _reading(path):
-            content = path.read_bytes()
-        self._verify(path, content)
+            folders = ", ".join((self.home, *self.folders))
+            raise UserError(f"{self.name} needs {' or '.join(names)}, which {directory} and its folders {folders} do "
+                            f"not hold: `charact data fetch {self.name}` gets {self.source}{names[0]}")
+        content = read_file(path)
+        flaw = self.published(path.name).flaw(content)
+        if flaw is not None:
+            raise UserError(f"{path} is {flaw}: fetch it again from {self.source}")
         return path, content
 
-    def has(self, directory: Path, *names: str) -> bool:
-        """Whether a file of one of these names is there."""
-        return self._first(directory, names) is not None
-
-    def _first(self, directory: Path, names: tuple[str, ...]) -> Path | None:
-        places = [directory, *(directory / folder for folder in self.folders)]
+    def place(self, directory: Path, *names: str) -> Path | None:
+        """Where the first of a file's alternative names is that is there at all."""
+        places = [directory, *(directory / folder for folder in (self.home, *self.folders))]
         for path in [place / name for name in names for place in places]:
             with _reading(path):
                 if path.is_file():
                     return path
         return None
 
-    def _verify(self, path: Path, content: bytes) -> None:
-        published = next(file for file in self.files if file.name == path.name)
-        again = f"fetch it again from {self.source}"
-        if published.num_bytes is not None and len(content) != published.num_bytes:
-            difference = "truncated" if len(content) < published.num_bytes else "foreign"
-            raise UserError(f"{path} is {difference} ({len(content):,} bytes, published {published.num_bytes:,}): "
-                            f"{again}")
-        if published.md5 is not None:
-            md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-            if md5 != published.md5:
-                raise UserError(f"{path} is truncated or foreign (md5 {md5}, published {published.md5}): {again}")
+    def published(self, name: str) -> PublishedFile:
+        """What was published of a file."""
+        return next(file for file in self.files if file.name == name)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,6 +135,16 @@ class StoredImagesSpec(StoredDatasetSpec):
                             f"{self.num_classes} classes were published: {again}")
         # torch warns of arrays that must not be written to, as views of immutable bytes are.
         return np.require(images, requirements=["C", "W"]), labels
+
+
+def read_file(path: Path) -> bytes:
+    """Content of a file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    with _reading(path):
+        return path.read_bytes()
 
 
 @contextlib.contextmanager

@@ -67,28 +67,27 @@ class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
         return torch.stack(inputs, dim=1), torch.stack(targets, dim=1)
 
 
-def make_tokens(request: "DataRequest", input_size: int, num_words: int, zipf_exponent: float) -> Tokens:
+def make_tokens(request: "DataRequest", input_size: int, num_words: int) -> Tokens:
     """Made-up text that fills a whole number of stretches; a function of the arguments alone."""
     generator = np.random.default_rng((request.seed, _SPLIT_SEEDS[request.split]))
     # Long stretches get fewer batches: a million words of 8 bytes are enough to walk through.
     num_stretches = max(8, min(NUM_SYNTHETIC_STRETCHES, 1_000_000 // (request.batch_size * input_size)))
     num_tokens = request.batch_size * (num_stretches * input_size + 1)
-    return zipf_tokens(generator, num_tokens, num_words, zipf_exponent)
+    return zipf_tokens(generator, num_tokens, num_words, request.synthetic.zipf_exponent)
 
 
-def language_model_dataset(
-    request: "DataRequest", *, input_size: int, num_synthetic_words: int, zipf_exponent: float = 1.0
-) -> TokenStreams:
+def language_model_dataset(request: "DataRequest", *, input_size: int, num_synthetic_words: int) -> TokenStreams:
     """A text, cut into as many parallel streams as the batch size, to predict each next word of.
 
-    Samples are (int64 (size,), int64 (size,)): a stretch of one stream, and the same one word later.
+    Samples are (int64 (size,), int64 (size,)): a stretch of one stream, and the same one word later. The number of
+    words is for made-up data of which the request asks none.
 
     Raises:
         UserError: as `stored_content`, or the text is too short for streams of that size.
     """
     stored = stored_content(request, "language_model")
     if stored is None:
-        tokens = make_tokens(request, input_size, num_synthetic_words, zipf_exponent)
-        return TokenStreams(tokens, num_synthetic_words, input_size, request)
+        num_words = request.synthetic.num_words or num_synthetic_words
+        return TokenStreams(make_tokens(request, input_size, num_words), num_words, input_size, request)
     _, (tokens, vocabulary) = stored
     return TokenStreams(tokens, len(vocabulary), input_size, request)

@@ -14,7 +14,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 from charact.data._spec import PublishedFile, Split, StoredDatasetSpec
 from charact.data._text import Vocabulary, sentence_lengths, zipf_tokens
 from charact.errors import UserError
+
+if TYPE_CHECKING:
+    from charact.workload import DataRequest
 
 PADDING, UNKNOWN, PLACEHOLDER = 0, 1, 2
 MARKS = ("<pad>", "<unk>", "xxxxx")
@@ -120,19 +123,20 @@ def encode_questions(questions: Iterable[Question], numbers: dict[str, int], *, 
     return encoded
 
 
-def make_questions(
-    seed: int, split: Split, length: int, num_words: int, exponent: float = 1.0
-) -> list[EncodedQuestion]:
+def make_questions(request: "DataRequest", length: int, num_words: int) -> list[EncodedQuestion]:
     """Made-up samples that can be answered: the query repeats a stretch of the document with one word left out.
 
-    Words follow Zipf's law; documents fill about 85 % of `length`, as CBTest's mean of 433 does of 512. The other
-    candidates are words of the document, fewer than nine where it has no more. The vocabulary holds `num_words` words,
-    marks included.
+    Words follow Zipf's law; if nothing else was asked for, documents fill about 85 % of `length`, as CBTest's mean of
+    433 does of 512. The other candidates are words of the document, fewer than nine where it has no more. The
+    vocabulary holds `num_words` words, marks included.
     """
-    generator = np.random.default_rng((seed, [*NUM_SYNTHETIC_SAMPLES].index(split)))
-    lengths = sentence_lengths(generator, NUM_SYNTHETIC_SAMPLES[split], 0.85 * length, 0.15 * length, length)
+    asked = request.synthetic
+    generator = np.random.default_rng((request.seed, [*NUM_SYNTHETIC_SAMPLES].index(request.split)))
+    mean = length * (0.85 if asked.length_mean_frac is None else asked.length_mean_frac)
+    spread = length * (0.15 if asked.length_spread_frac is None else asked.length_spread_frac)
+    lengths = sentence_lengths(generator, NUM_SYNTHETIC_SAMPLES[request.split], mean, spread, length)
     ends = np.cumsum(lengths)
-    tokens = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), exponent) + len(MARKS)
+    tokens = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), asked.zipf_exponent) + len(MARKS)
     return [_make_question(generator, document) for document in np.split(tokens.astype(np.int32), ends[:-1])]
 
 
@@ -177,7 +181,7 @@ def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:
             contents = unpack(content, (name, train_name), path)
             if name not in contents:
                 raise UserError(f"{path} holds no {name}: fetch it again from {spec.source}")
-        elif spec.has(directory, train_name):
+        elif spec.place(directory, train_name) is not None:
             contents[train_name] = spec.find(directory, train_name)[1]
         numbers = {mark: number for number, mark in enumerate(MARKS)}
         if split != "train" and train_name in contents:
@@ -198,8 +202,8 @@ DATASETS = [
         name=f"cbtest_{kind.lower()}", kind="cloze", splits=("train", "valid", "test"), read=_reader(kind),
         description=f"a word left out of a children's book, to be chosen among ten {words}",
         source="http://www.thespermwhale.com/jaseweston/babi/",
-        folders=("CBTest/data", "data", "cbtest"),
-        files=(PublishedFile(ARCHIVE, 120_547_669, None),
+        home="cbtest", folders=("CBTest/data", "data"),
+        files=(PublishedFile(ARCHIVE, 120_547_669, None, splits=("train", "valid", "test")),
                *(PublishedFile(f"cbtest_{kind}_{part}.txt", None, None) for part in _FILE_SPLITS.values())),
     )
     for kind, words in (("NE", "named entities"), ("CN", "common nouns"))

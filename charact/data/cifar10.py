@@ -1,16 +1,20 @@
-"""CIFAR-10 in its binary form: coloured 32×32 pictures in 10 classes. The pickled form runs code, so it is not read.
+"""CIFAR-10: coloured 32×32 pictures in 10 classes, in its binary form, or in the pickled one without unpickling it.
 
-A batch file holds records of one label byte and 3×32×32 bytes (red, green, blue planes). The archive is preferred where
-its unpacked files lie beside it, since only its checksum was published; it is read without unpacking it on the disk.
-Source: the format's description on the dataset's home page; size and checksum as torchvision has them.
+A binary batch holds records of one label byte and 3×32×32 bytes (red, green, blue planes); a pickled one is a
+dictionary with the array `data` of such rows and the list `labels`. The binary form is preferred where both lie there,
+and of each form the archive; an archive is read without unpacking it on the disk.
+Source: the formats' description on the dataset's home page; sizes and checksums as torchvision has them.
 """
 
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
+from charact.data._pickled import PickledArray, read_pickle
 from charact.data._spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
 from charact.errors import UserError
 
@@ -19,6 +23,11 @@ BATCHES: dict[Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
     "test": ("test_batch.bin",),
 }
+PICKLED_ARCHIVE = "cifar-10-python.tar.gz"
+PICKLED_BATCHES: dict[Split, tuple[str, ...]] = {
+    split: tuple(name.removesuffix(".bin") for name in names) for split, names in BATCHES.items()
+}
+NUM_CLASSES = 10
 PICTURE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
 BATCH_PICTURES = 10_000
@@ -37,6 +46,26 @@ def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
     return records[:, 1:].reshape(-1, *PICTURE_SHAPE), records[:, 0].astype(np.int64)
 
 
+def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
+    """Pictures (N, 3, 32, 32) and labels (N,) of a pickled batch's content; `path` is for messages.
+
+    Raises:
+        UserError: the pickle is damaged, holds anything but plain values, or no rows of a picture and its label.
+    """
+    batch = read_pickle(content, path)
+    labels, rows = batch.get("labels"), batch.get("data")
+    if not isinstance(rows, PickledArray) or not isinstance(labels, list):
+        raise UserError(f"{path} holds no array 'data' and list 'labels': fetch it again")
+    # The lengths are compared before anything is made of them.
+    shape = (len(labels), RECORD_BYTES - 1)
+    if not labels or rows.shape != shape or rows.dtype != "u1" or len(rows.content) != shape[0] * shape[1]:
+        raise UserError(f"{path} holds {len(labels):,} labels and not as many rows of {shape[1]:,} bytes: "
+                        "fetch it again")
+    if not all(type(label) is int and 0 <= label < NUM_CLASSES for label in labels):
+        raise UserError(f"{path} holds labels that are not from 0 to {NUM_CLASSES - 1}: fetch it again")
+    return np.frombuffer(rows.content, np.uint8).reshape(-1, *PICTURE_SHAPE), np.array(labels, np.int64)
+
+
 def unpack(archive: bytes, names: tuple[str, ...]) -> list[bytes]:
     """Contents of an archive's files of these names, in their order."""
     contents: dict[str, bytes] = {}
@@ -50,31 +79,60 @@ def unpack(archive: bytes, names: tuple[str, ...]) -> list[bytes]:
     return [contents[name] for name in names]
 
 
+class Form(NamedTuple):
+    """One of the two forms: its archive, its unpacked files, and how one of them is read."""
+
+    archive: str
+    batches: dict[Split, tuple[str, ...]]
+    parse: Callable[[bytes, Path], tuple[Pictures, Labels]]
+
+    def first(self, split: Split) -> tuple[str, str]:
+        """Names of which one is there where the form is."""
+        return self.archive, self.batches[split][0]
+
+
+FORMS = (Form(ARCHIVE, BATCHES, parse_batch), Form(PICKLED_ARCHIVE, PICKLED_BATCHES, parse_pickled_batch))
+
+
 def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
     """Pictures (N, 3, 32, 32) and labels (N,) of a split.
 
     Raises:
         UserError: a file is missing, truncated or foreign.
     """
-    names = BATCHES[split]
-    path, content = spec.find(directory, ARCHIVE, names[0])
-    if path.name == ARCHIVE:
-        contents = unpack(content, names)
+    path, content = spec.find(directory, *(name for form in FORMS for name in form.first(split)))
+    form = next(form for form in FORMS if path.name in form.first(split))
+    names = form.batches[split]
+    if path.name == form.archive:
+        found = [(path / name, batch) for name, batch in zip(names, unpack(content, names), strict=True)]
     else:
-        contents = [content, *(spec.find(directory, ARCHIVE, name)[1] for name in names[1:])]
-    images, labels = zip(*(parse_batch(batch, path) for batch in contents), strict=True)
+        found = [(path, content), *(spec.find(directory, form.archive, name) for name in names[1:])]
+    images, labels = zip(*(form.parse(batch, place) for place, batch in found), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
+
+_PICKLED_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
 
 DATASETS = [
     StoredImagesSpec(
         name="cifar10", description="objects and animals, coloured 32×32, 50,000 + 10,000 pictures",
-        source="https://www.cs.toronto.edu/~kriz/", num_classes=10,
+        source="https://www.cs.toronto.edu/~kriz/", num_classes=NUM_CLASSES,
         num_pictures={split: len(names) * BATCH_PICTURES for split, names in BATCHES.items()},
-        folders=("cifar-10-batches-bin", "cifar10", "cifar10/cifar-10-batches-bin"),
+        home="cifar10",
+        folders=tuple(home + folder for home in ("", "cifar10/") for folder in ("cifar-10-batches-bin",
+                                                                                "cifar-10-batches-py")),
         files=(
-            PublishedFile(ARCHIVE, 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
+            PublishedFile(ARCHIVE, 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530", splits=("train", "test")),
             *(PublishedFile(name, BATCH_PICTURES * RECORD_BYTES, None) for names in BATCHES.values() for name in names),
+            PublishedFile(PICKLED_ARCHIVE, 170_498_071, "c58f30108f718f92721af3b95e74349a"),
+            *(PublishedFile(name, None, md5) for name, md5 in _PICKLED_MD5.items()),
         ),
         read=read_split,
     ),

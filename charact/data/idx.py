@@ -58,8 +58,8 @@ def _files(split: Split, images: tuple[int | None, str], labels: tuple[int | Non
     """Files of a split, from the sizes and checksums of the compressed form; the raw form's sizes follow."""
     images_name, labels_name = f"{_PREFIXES[split]}-images-idx3-ubyte", f"{_PREFIXES[split]}-labels-idx1-ubyte"
     return [
-        PublishedFile(f"{images_name}.gz", *images),
-        PublishedFile(f"{labels_name}.gz", *labels),
+        PublishedFile(f"{images_name}.gz", *images, splits=(split,)),
+        PublishedFile(f"{labels_name}.gz", *labels, splits=(split,)),
         PublishedFile(images_name, 16 + NUM_PICTURES[split] * SIDE**2, None),
         PublishedFile(labels_name, 8 + NUM_PICTURES[split], None),
     ]
@@ -68,7 +68,7 @@ def _files(split: Split, images: tuple[int | None, str], labels: tuple[int | Non
 def _spec(name: str, title: str, description: str, source: str, files: list[PublishedFile]) -> StoredImagesSpec:
     return StoredImagesSpec(
         name=name, description=description, source=source, num_classes=10, num_pictures=NUM_PICTURES,
-        folders=("raw", name, f"{name}/raw", title, f"{title}/raw"), files=tuple(files), read=read_split,
+        home=name, folders=("raw", f"{name}/raw", title, f"{title}/raw"), files=tuple(files), read=read_split,
     )
 
 

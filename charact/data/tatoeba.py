@@ -18,12 +18,16 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from charact.data._spec import PublishedFile, Split, StoredDatasetSpec
 from charact.data._text import Tokens, Vocabulary, sentence_lengths, zipf_tokens
 from charact.errors import UserError
+
+if TYPE_CHECKING:
+    from charact.workload import DataRequest
 
 SOS = PADDING = 0
 """The start mark; what fills a sentence up has the same number, since it is never a target before the end mark."""
@@ -123,21 +127,22 @@ def padded(sentences: Sequence[Tokens], length: int) -> Tokens:
     return rows
 
 
-def make_pairs(
-    seed: int, split: Split, length: int, num_source_words: int, num_target_words: int, exponent: float = 1.0
-) -> EncodedPairs:
-    """Made-up pairs: independent words after Zipf's law, lengths about 7 tenths of what fits.
+def make_pairs(request: "DataRequest", length: int, num_source_words: int, num_target_words: int) -> EncodedPairs:
+    """Made-up pairs: independent words after Zipf's law, mean length 7 tenths of what fits if no other was asked for.
 
     Both sentences of a pair have the same length. The vocabularies hold `num_source_words` and `num_target_words`
     words, marks included.
     """
-    generator = np.random.default_rng((seed, [*NUM_SYNTHETIC_PAIRS].index(split)))
+    asked = request.synthetic
+    generator = np.random.default_rng((request.seed, [*NUM_SYNTHETIC_PAIRS].index(request.split)))
     longest = length - 1
-    lengths = sentence_lengths(generator, NUM_SYNTHETIC_PAIRS[split], max(1, 0.7 * longest), 0.2 * longest, longest)
+    mean = max(1.0, 0.7 * longest) if asked.length_mean_frac is None else asked.length_mean_frac * length
+    spread = 0.2 * longest if asked.length_spread_frac is None else asked.length_spread_frac * length
+    lengths = sentence_lengths(generator, NUM_SYNTHETIC_PAIRS[request.split], mean, spread, longest)
     ends = np.cumsum(lengths)
     sides = []
     for num_words in (num_source_words, num_target_words):
-        words = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), exponent) + len(MARKS)
+        words = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), asked.zipf_exponent) + len(MARKS)
         sides.append(padded(np.split(words, ends[:-1]), length))
     sources, targets = sides
     return EncodedPairs(sources, targets, _numbered_words(num_source_words), _numbered_words(num_target_words))
@@ -178,7 +183,8 @@ DATASETS = [
     StoredDatasetSpec(
         name="tatoeba", kind="translation", splits=("train", "test"), read=read_pairs,
         description="French and English sentences that begin like 'I am' or 'he is', 11,445 pairs below 10 words",
-        source="https://www.manythings.org/anki/", folders=("data", "tatoeba", "fra-eng"),
-        files=tuple(PublishedFile(name, None, None) for name in (ARCHIVE, FILE, "fra.txt")),
+        source="https://download.pytorch.org/tutorial/", home="tatoeba", folders=("data", "fra-eng"),
+        files=(PublishedFile(ARCHIVE, None, None, splits=("train", "test")),
+               *(PublishedFile(name, None, None) for name in (FILE, "fra.txt"))),
     ),
 ]

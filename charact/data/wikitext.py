@@ -43,7 +43,7 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
     """
     words = _read(spec, directory, split)
     known = words
-    if split != "train" and spec.has(directory, *_names("train")):
+    if split != "train" and spec.place(directory, *_names("train")) is not None:
         known = _read(spec, directory, "train")
     vocabulary = Vocabulary.from_tokens(known, specials=(UNKNOWN,), unknown=UNKNOWN)
     return vocabulary.encode(words), vocabulary
@@ -79,12 +79,12 @@ DATASETS = [
         description="articles of Wikipedia, 2.1 million words, 33,278 different ones (without the train file: the "
                     "split's own)",
         source="https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/",
-        folders=("wikitext-2", "wikitext2"),
+        home="wikitext2", folders=("wikitext-2",),
         files=(
             # The published numbers of lines and words stand for the checksums that were not published.
-            PublishedFile("train.txt", None, None),
-            PublishedFile("valid.txt", 1_121_681, "d756d22ab2310e7e60c094bea5c5a8eb"),
-            PublishedFile("test.txt", 1_256_449, "781c9418ab9414bd09e4aad825aae752"),
+            PublishedFile("train.txt", None, None, splits=("train",)),
+            PublishedFile("valid.txt", 1_121_681, "d756d22ab2310e7e60c094bea5c5a8eb", splits=("valid",)),
+            PublishedFile("test.txt", 1_256_449, "781c9418ab9414bd09e4aad825aae752", splits=("test",)),
             *(PublishedFile(f"wiki.{split}.tokens", None, None) for split in NUM_LINES),
         ),
         read=read_split,

@@ -29,6 +29,10 @@ def profile(sizes: Annotated[str, typer.Option("--input-sizes", help="Sizes.")] 
     return None
 
 
+def other() -> None:
+    """Do nothing."""
+
+
 @pytest.fixture(autouse=True)
 def commands(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = []
@@ -36,6 +40,11 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
         module = ModuleType(f"charact.commands.{name}")
         module.command = profile  # type: ignore[attr-defined]
         modules.append(module)
+    module = ModuleType("charact.commands.a_group")
+    module.group = typer.Typer(rich_markup_mode=None, help="Do more.")  # type: ignore[attr-defined]
+    module.group.command()(profile)
+    module.group.command()(other)
+    modules.append(module)
     monkeypatch.setattr(cli, "modules_in", lambda package: modules if package == "charact.commands" else [])
 
 
@@ -47,6 +56,15 @@ def test_a_command_that_returns_nothing_went_well(capsys: pytest.CaptureFixture[
 def test_a_command_is_named_as_its_module(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["two-words"]) == 0
     assert capsys.readouterr().out == "profiled 1\n"
+
+
+def test_a_module_may_hold_a_group_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["a-group", "profile", "--repeat", "2"]) == 0
+    assert capsys.readouterr().out == "profiled 2\n"
+    assert cli.run(["a-group", "profile", "--input-sizes", "status"]) == 130
+    for arguments in (["a-group", "-h"], ["a-group", "--help"]):
+        assert cli.run(arguments) == 0
+        assert "Do nothing." in capsys.readouterr().out
 
 
 def test_a_command_returns_its_own_status() -> None:
@@ -72,6 +90,8 @@ def test_traceback_shows_where_a_user_error_came_from(capsys: pytest.CaptureFixt
     (["profile", "--input-size", "3"],
      "no such option: --input-size: did you mean --input-sizes? (see charact profile --help)"),
     (["profile", "--input-sizes"], "option '--input-sizes' requires an argument (see charact profile --help)"),
+    (["a-group"], "missing command (see charact a-group --help)"),
+    (["a-group", "profil"], "no such command 'profil'. Did you mean 'profile'? (see charact a-group --help)"),
     (["profile", "surplus"], "got unexpected extra argument(s) (surplus) (see charact profile --help)"),
 ])
 def test_a_mistyped_command_line_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str],

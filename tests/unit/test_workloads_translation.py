@@ -39,11 +39,12 @@ def num_parameters(module: nn.Module) -> int:
 
 
 def small_pairs(num_source_words: int = 40, num_target_words: int = 30, length: int = 8) -> SentencePairs:
-    return SentencePairs(make_pairs(0, "test", length, num_source_words, num_target_words))
+    return SentencePairs(make_pairs(DataRequest(split="test"), length, num_source_words, num_target_words))
 
 
 def small_questions(length: int, num_words: int = 60) -> ClozeQuestions:
-    return ClozeQuestions(make_questions(0, "test", length, num_words), num_words, length, answerable_only=True)
+    questions = make_questions(DataRequest(split="test"), length, num_words)
+    return ClozeQuestions(questions, num_words, length, answerable_only=True)
 
 
 def small_data(name: str) -> Any:
@@ -218,7 +219,7 @@ def test_the_reader_follows_the_papers_equations() -> None:
 
 
 def test_more_padding_changes_no_probability() -> None:
-    questions = make_questions(0, "test", 20, 60)
+    questions = make_questions(DataRequest(split="test"), 20, 60)
     batches = [first_batch(ClozeQuestions(questions, 60, length, answerable_only=True), 4) for length in (20, 33)]
     model = prepared("aoa_reader", "cbt").model(small_questions(20)).eval()
     with torch.no_grad():

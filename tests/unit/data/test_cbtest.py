@@ -171,7 +171,7 @@ def test_real_and_made_up_questions_have_the_same_shapes_and_types(small: None, 
 
 def test_made_up_questions_are_a_function_of_their_seed() -> None:
     def words(seed: int, split: Any = "test") -> list[int]:
-        return make_questions(seed, split, 30, 100)[0].document.tolist()
+        return make_questions(DataRequest(seed=seed, split=split), 30, 100)[0].document.tolist()
 
     assert words(1) == words(1)
     assert words(1) != words(2)
@@ -180,7 +180,7 @@ def test_made_up_questions_are_a_function_of_their_seed() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 30])
 def test_made_up_questions_can_be_answered_from_their_documents(length: int) -> None:
-    for question in make_questions(0, "test", length, 40):
+    for question in make_questions(DataRequest(split="test"), length, 40):
         assert 1 <= len(question.document) <= length
         assert 2 < question.document.min() <= question.document.max() < 40
         (blank,) = np.flatnonzero(question.query == PLACEHOLDER)

@@ -88,7 +88,7 @@ def test_a_foreign_archive_is_refused(tmp_path_factory: pytest.TempPathFactory, 
 def test_a_missing_batch_is_named(tmp_path: Path) -> None:
     for name in BATCHES["train"][:2]:
         (tmp_path / name).write_bytes(batch_bytes(10_000))
-    with pytest.raises(UserError, match=rf"needs {ARCHIVE} or data_batch_3.bin.*: fetch https://.*/{ARCHIVE}$"):
+    with pytest.raises(UserError, match=rf"needs {ARCHIVE} or data_batch_3.bin.*: `charact data fetch cifar10` gets https://.*/{ARCHIVE}$"):
         SPEC.load(tmp_path, "train")
 
 

@@ -1,0 +1,108 @@
+"""The published files of a stored dataset: which are there and right, and fetching those that are not."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from charact.data import find_dataset
+from charact.data._download import Told, check_address, download
+from charact.data._spec import Kind, PublishedFile, Split, StoredDatasetSpec, read_file
+from charact.errors import UserError
+
+_SAMPLES: dict[Kind, tuple[str, Callable[[Any], int]]] = {
+    "image": ("pictures", lambda content: len(content[1])),
+    "language_model": ("words", lambda content: len(content[0])),
+    # Which pairs are in a split is told after those too long are left out.
+    "translation": ("pairs in all splits and of all lengths", len),
+    "cloze": ("questions", lambda content: len(content[0])),
+}
+
+
+def stored_dataset(name: str, source: str | None = None) -> StoredDatasetSpec:
+    """Dataset of a name that has files; a source is fetched from in place of the published address.
+
+    Raises:
+        UserError: there is none, its data are made up, or the source is no address.
+    """
+    spec = find_dataset(name)
+    if not isinstance(spec, StoredDatasetSpec):
+        raise UserError(f"{name} data are made up: there are no files of them")
+    if source is None:
+        return spec
+    check_address(source)
+    return replace(spec, source=source if source.endswith("/") else f"{source}/")
+
+
+def file_state(spec: StoredDatasetSpec, file: PublishedFile, directory: Path) -> str:
+    """How a file compares with what was published of it, without reading what it holds."""
+    path = spec.place(directory, file.name)
+    if path is None:
+        return "absent"
+    try:
+        flaw = file.flaw(read_file(path))
+    except UserError as error:
+        return f"wrong: {error}"
+    if flaw is not None:
+        return f"wrong: {flaw}"
+    if file.md5 is not None:
+        return "right, by its checksum"
+    return "there" if file.num_bytes is None else "there, of the right size"
+
+
+def split_samples(spec: StoredDatasetSpec, directory: Path, split: Split) -> str:
+    """How many samples a split has, in words.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    unit, count = _SAMPLES[spec.kind]
+    return f"{count(spec.load(directory, split)):,} {unit}"
+
+
+def fetch_file(spec: StoredDatasetSpec, file: PublishedFile, directory: Path, told: Told) -> tuple[Path, str | None]:
+    """Place of a file, and what it was before: None where it is there and right, else it is fetched.
+
+    Raises:
+        UserError: it cannot be fetched, or what was sent is wrong.
+    """
+    address = spec.source + file.name
+
+    def verify(part: Path) -> None:
+        try:
+            prove(spec, file, part)
+        except UserError as error:
+            raise UserError(f"{address} is not the published file, what it sent is deleted: {error}") from error
+
+    target = spec.place(directory, file.name)
+    before = "absent"
+    if target is not None:
+        try:
+            prove(spec, file, target)
+        except UserError as error:
+            before = f"wrong: {error}"
+        else:
+            return target, None
+    target = target or directory / spec.home / file.name
+    download(address, target, file.num_bytes, verify, told)
+    return target, before
+
+
+def prove(spec: StoredDatasetSpec, file: PublishedFile, path: Path) -> None:
+    """Compare a file with the published one; where no checksum was published, by reading the first of its splits.
+
+    Raises:
+        UserError: they differ.
+    """
+    flaw = file.flaw(read_file(path))
+    if flaw is not None:
+        raise UserError(f"{file.name} is {flaw}")
+    if file.md5 is None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / file.name).symlink_to(path.resolve())
+            try:
+                spec.load(Path(folder), file.splits[0])
+            except UserError as error:
+                raise UserError(str(error).replace(f"{folder}{os.sep}", "")) from error

@@ -1,0 +1,176 @@
+"""`charact data` as a user runs it: in a process of its own, against a server on loopback."""
+
+import hashlib
+import io
+import json
+import os
+import pty
+import resource
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.file_server import FileServer, serving
+
+LINES = "".join(f"I am {'x' * number}.\tJe suis {'y' * number}.\n" for number in range(1, 61))
+
+
+def archive() -> bytes:
+    """The tutorial's archive, as long as a few packets."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        file.writestr("data/eng-fra.txt", LINES)
+        file.writestr("data/names/Irish.txt", bytes(400_000))
+    return content.getvalue()
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving({"data.zip": archive()}) as server:
+        yield server
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "charact", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.lower() not in ("http_proxy", "all_proxy")}
+
+
+def charact(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120,
+                          check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -> None:
+    source = ("--source", server.address)
+    done = charact("data", "fetch", "tatoeba", *source, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, last = done.stdout.splitlines()
+    assert first.startswith("data/tatoeba/data.zip: fetched, ")
+    assert last == "Use it with --data tatoeba --data-dir data"
+    assert files(tmp_path) == ["data/tatoeba/data.zip"]
+
+    done = charact("data", "check", "tatoeba", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line]
+    assert ["data.zip", "there"] in rows
+    assert ["eng-fra.txt", "absent"] in rows
+    assert ["train", "60 pairs in all splits and of all lengths"] in rows
+
+    done = charact("data", "fetch", "tatoeba", *source, cwd=tmp_path)
+    assert done.stdout.splitlines()[0] == "data/tatoeba/data.zip: there and right"
+    assert server.paths == ["/files/data.zip"]
+
+
+def test_check_of_what_is_not_there_fails(tmp_path: Path) -> None:
+    done = charact("data", "check", "mnist", "--data-dir", str(tmp_path), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "train-images-idx3-ubyte.gz  absent" in done.stdout
+    assert f"which {tmp_path} and its folders mnist, raw," in done.stdout
+    assert files(tmp_path) == []
+
+
+def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path: Path, server: FileServer) -> None:
+    wrong = server.files["train-images-idx3-ubyte.gz"] = bytes(9_912_422)
+    done = charact("data", "fetch", "mnist", "--to", "elsewhere", "--source", server.address, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (f"error: {server.address}train-images-idx3-ubyte.gz is not the published file, what it sent "
+                           "is deleted: train-images-idx3-ubyte.gz is truncated or foreign (md5 "
+                           f"{hashlib.md5(wrong).hexdigest()}, published f68b3c2dcbeaaa9fbdd348bbdeb94873)\n")
+    assert files(tmp_path) == []
+
+
+def test_a_killed_fetch_is_resumed(tmp_path: Path, server: FileServer) -> None:
+    arguments = ("data", "fetch", "tatoeba", "--source", server.address)
+    part = tmp_path / "data" / "tatoeba" / "data.zip.part"
+    server.hold = threading.Event()
+    with subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment()) as killed:
+        begun = time.monotonic()
+        while not (part.exists() and part.stat().st_size > 100_000) and time.monotonic() - begun < 60:
+            time.sleep(0.01)
+        killed.kill()
+    kept = part.stat().st_size
+    assert 100_000 < kept < len(archive())
+    server.hold.set()
+    assert charact(*arguments, cwd=tmp_path).returncode == 0
+    assert server.ranges == [None, f"bytes={kept}-"]
+    assert files(tmp_path) == ["data/tatoeba/data.zip"]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, server: FileServer) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+
+    done = charact("data", "fetch", "tatoeba", "--source", server.address, cwd=tmp_path, preexec_fn=limit)
+    assert done.returncode == 2
+    assert done.stderr == ("error: no space left while writing data/tatoeba/data.zip.part: free some, or choose "
+                           "another place\n")
+    assert not (tmp_path / "data" / "tatoeba" / "data.zip").exists()
+
+
+def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> None:
+    outer, inner = pty.openpty()
+    try:
+        done = subprocess.run(command("data", "fetch", "tatoeba", "--source", server.address), cwd=tmp_path,
+                              env={**environment(), "TERM": "xterm", "COLUMNS": "120"}, stdout=subprocess.PIPE,
+                              stderr=inner, timeout=120, check=False)
+        drawn = os.read(outer, 100_000).decode()
+    finally:
+        os.close(outer)
+        os.close(inner)
+    assert done.returncode == 0
+    assert "data.zip" in drawn
+    assert "\r" in drawn
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["fetch"], "missing argument"),
+    (["fetch", "synthetic"], "synthetic data are made up: there are no files of them"),
+    (["check", "mnst"], "unknown dataset 'mnst': did you mean mnist"),
+    (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is no address of a web server"),
+    (["fetch", "mnist", "--source", "http://127.0.0.1:1/"], "cannot be reached (connection refused)"),
+])
+def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = charact("data", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert files(tmp_path) == []
+
+
+QUICK = ["--mode", "infer", "--max-iterations", "6", "--max-seconds", "1", "--quiet"]
+
+
+def test_a_profile_is_of_the_made_up_data_asked_for(tmp_path: Path) -> None:
+    done = charact("profile", "mlp", "--batch-sizes", "2", "--synthetic", "classes=77", *QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    manifest = json.loads((run / "run.json").read_text())
+    assert manifest["options"]["synthetic"] == "classes=77"
+    # 3 × 28 × 28 inputs, two layers of 512, 77 outputs, and their biases.
+    assert manifest["cases"][0]["num_parameters"] == (3 * 28**2 + 1) * 512 + 513 * 512 + 513 * 77
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--synthetic", "clases=3"], "error: --synthetic: 'clases' is not one of classes, vocabulary, zipf, length-mean, "
+                                  "length-spread\n"),
+    (["--synthetic", "zipf=2"], "error: --synthetic zipf means nothing to image data, only classes: leave it out\n"),
+    (["--synthetic", "classes=3", "--data", "mnist"],
+     "error: --synthetic is for made-up data, not for mnist: leave one of them out\n"),
+])
+def test_made_up_data_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = charact("profile", "mlp", *arguments, *QUICK, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert files(tmp_path) == []
