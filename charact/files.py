@@ -1,7 +1,8 @@
-"""Writing files: whole or not at all, and what the file system refuses told in one line."""
+"""Writing files: whole or not at all, by one process at a time, and what the file system refuses told in one line."""
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -58,3 +59,31 @@ def whole(path: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def lock(path: Path) -> int | None:
+    """Lock a file until its descriptor, which is returned, is closed; None where another process has locked it.
+
+    Processes that are forked meanwhile hold the lock, too.
+
+    Raises:
+        UserError: the file cannot be made, or the file system knows no locks.
+    """
+    with writing(path):
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return None
+    return file
+
+
+def release(file: int, path: Path) -> None:
+    """Give a lock back by closing its descriptor, unless that has become another file's.
+
+    It has where a program closed all descriptors, those that it did not open among them.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(file), os.stat(path)):
+            os.close(file)

@@ -12,6 +12,9 @@ SCHEMA_VERSION = 1
 PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 """Phases of an iteration, in order. They never overlap; with `other` they sum to the iteration's wall time."""
 
+LOAD_PHASES = ("build", "read", "place")
+"""Phases of a load: making the model, reading the file, putting the weights onto the device."""
+
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "unknown")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
@@ -42,6 +45,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _CASE,
         Column("iteration", "int64", "number of the timed iteration, from 0; warm-up is not recorded"),
         Column("phase", "string", "one of schema.PHASES; the rows of an iteration sum to its wall time"),
+        Column("part", "string", "model or optimizer that the phase belongs to; null where the program has one"),
         Column("host_s", "float64", "time between the phase's marks on the host's clock, measured"),
         Column("device_s", "float64", "time between the phase's CUDA events, measured; null on a CPU"),
     ),

@@ -3,38 +3,41 @@
     <time>-<name>-<id>/run.json            manifest: what ran, on what machine, with which status
     <time>-<name>-<id>/<table>.parquet     the tables of `charact.schema`
     <time>-<name>-<id>/trace/<case>.pt.trace.json.gz
+    <time>-<name>-<id>/weights/<case>.pt   the best weights of a training
 
 While a run is going on its directory is hidden (`.partial-...`) and holds one part file a case and table, so that a
-killed run can still be read with `load_run(path, partial=True)`.
+killed run can still be read with `load_run(path, partial=True)`; a training can also be gone on with, from what
+`checkpoints/` holds.
 """
 
 import json
-import re
-import secrets
+import os
 import shutil
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from charact.errors import UserError
-from charact.files import whole, write_text, writing
+from charact.files import whole, writing
+from charact.partial import LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.schema import SCHEMA_VERSION, TABLES, column_names
 
-PARTIAL_PREFIX = ".partial-"
+CHECKPOINTS = "checkpoints"
+"""Folder of what trainings are gone on with; a finished run has none."""
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
 _MANIFEST_FIELDS: dict[str, Any] = {
     "cases": list, "machine": dict, "software": dict, "options": dict, "command_line": list, "tables": list,
 }
 _CASE_FIELDS: dict[str, Any] = {
-    "workload": str, "variant": str, "mode": str, "precision": str, "device": str, "input_size": int,
-    "batch_size": int, "num_parameters": int | None, "reason": str | None, "passes": dict,
+    "workload": str, "variant": str, "mode": str, "precision": str, "device": str, "input_size": int | None,
+    "batch_size": int | None, "num_parameters": int | None, "reason": str | None, "passes": dict,
 }
 
 Rows = list[dict[str, Any]]
@@ -56,37 +59,51 @@ class RunWriter:
     """
 
     def __init__(self, out: Path, name: str, manifest: dict[str, Any]) -> None:
-        safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
-        self.run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
-        self.final = out / self.run_id
-        self.directory = out / f"{PARTIAL_PREFIX}{self.run_id}"
-        self.manifest: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION, "run_id": self.run_id, "name": name, "status": "running",
-            **manifest, "cases": [],
-        }
-        with writing(out):
-            if out.exists() and not out.is_dir():
-                raise UserError(f"{out} is a file: choose a directory with --out")
-            out.mkdir(parents=True, exist_ok=True)
-            self.directory.mkdir()
-        try:
-            with writing(self.directory):
-                (self.directory / "parts").mkdir()
-            self._write_manifest(self.manifest)
-        except BaseException:
-            self.discard()
-            raise
+        self.directory, self.manifest, self._lock = begin_run(out, name, manifest)
+        self.run_id: str = self.manifest["run_id"]
+        self.final: Path = out / self.run_id
+
+    @classmethod
+    def reopen(cls, directory: Path) -> Self:
+        """Go on with a run that was killed, maybe when all was written and only `publish` was left to do.
+
+        Raises:
+            UserError: there is no record, it is corrupt or published, or another process is writing it.
+        """
+        directory = directory.resolve()
+        run = load_run(directory, partial=True)
+        if not directory.name.startswith(PARTIAL_PREFIX):
+            raise UserError(f"{directory} is finished: there is nothing to go on with")
+        writer = cls.__new__(cls)
+        writer.run_id, writer.manifest = run.run_id, run.manifest
+        writer.final, writer.directory = directory.parent / run.run_id, directory
+        writer._lock = take_lock(directory)
+        # Only now is nobody writing: what was read before may be old.
+        writer.manifest = load_run(directory, partial=True).manifest
+        return writer
+
+    def folder(self, name: str) -> Path:
+        """A folder of the run, made if it is not there."""
+        folder = self.directory / name
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        return folder
 
     def trace_path(self, case: str) -> Path:
         """Where the raw trace of a case goes."""
-        folder = self.directory / "trace"
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-        return folder / f"{case}.pt.trace.json.gz"
+        return self.folder("trace") / f"{case}.pt.trace.json.gz"
+
+    def entry(self, case: str) -> dict[str, Any] | None:
+        """A case's entry in the manifest; None before it was flushed."""
+        return next((entry for entry in self.manifest["cases"] if entry["case"] == case), None)
 
     def add_case(self, case: dict[str, Any], tables: dict[str, Rows]) -> None:
-        """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table."""
-        number = len(self.manifest["cases"])
+        """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
+
+        A case that was flushed before is flushed anew: a training is after each epoch.
+        """
+        entries = {entry["case"]: entry for entry in self.manifest["cases"]} | {case["case"]: case}
+        number = list(entries).index(case["case"])
         for table, rows in tables.items():
             if rows:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
@@ -94,8 +111,8 @@ class RunWriter:
                 filled = [{"case": case["case"], **row} for row in rows]
                 self._write_table(_part_path(self.directory, table, number), table,
                                   pa.Table.from_pylist(filled, schema=arrow_schema(table)))
-        extended = self.manifest | {"cases": [*self.manifest["cases"], case]}
-        self._write_manifest(extended)
+        extended = self.manifest | {"cases": list(entries.values())}
+        write_manifest(self.directory, extended)
         self.manifest = extended
 
     def close(self, status: str) -> Path:
@@ -104,6 +121,14 @@ class RunWriter:
         Raises:
             UserError: the disk is full; the cases can still be read with `load_run(path, partial=True)`.
         """
+        if self.manifest["status"] == "running":
+            self._merge(status)
+        # Last: until the manifest says that the run has ended, a reader looks for its rows here.
+        for folder in ("parts", CHECKPOINTS):
+            shutil.rmtree(self.directory / folder, ignore_errors=True)
+        return self.directory
+
+    def _merge(self, status: str) -> None:
         written = []
         for table in TABLES:
             parts = _read_parts(self.directory, table, len(self.manifest["cases"]))
@@ -111,24 +136,20 @@ class RunWriter:
                 self._write_table(self.directory / f"{table}.parquet", table, parts)
                 written.append(table)
         final = self.manifest | {"status": status, "tables": written, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        self._write_manifest(final)
+        write_manifest(self.directory, final)
         self.manifest = final
-        # Last: until the manifest says that the run has ended, a reader looks for its rows here.
-        shutil.rmtree(self.directory / "parts")
-        return self.directory
 
     def publish(self) -> Path:
         """Rename the directory into place; returns where it is."""
+        (self.directory / LOCK).unlink(missing_ok=True)
         with writing(self.final):
             self.directory.rename(self.final)
+        os.close(self._lock)
         return self.final
 
     def discard(self) -> None:
         """Remove what was written."""
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _write_manifest(self, manifest: dict[str, Any]) -> None:
-        write_text(self.directory / "run.json", json.dumps(manifest, indent=1, allow_nan=False) + "\n")
 
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
         with whole(path) as temporary:
@@ -236,6 +257,16 @@ class Run:
     def layers(self) -> pd.DataFrame:
         """Table `layers`."""
         return self.table("layers")
+
+    @property
+    def stages(self) -> pd.DataFrame:
+        """Table `stages`."""
+        return self.table("stages")
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """Table `metrics`."""
+        return self.table("metrics")
 
     @property
     def counters(self) -> pd.DataFrame:

@@ -62,7 +62,7 @@ class Workload(ABC):
     name: str
     source: str
     """The publication that the model is taken from."""
-    input_kind: Literal["image", "sequence"]
+    input_kind: Literal["image", "sequence", "other"]
     default_batch_size: int
     aliases: tuple[str, ...] = ()
     variants: tuple[str, ...] = ("default",)
@@ -133,6 +133,10 @@ class Workload(ABC):
         By default there are none, and the loss of the validation chooses.
         """
         return []
+
+    def facts(self) -> dict[str, Any]:
+        """What the record is to tell besides the case's coordinates, once iterations have run; by default nothing."""
+        return {}
 
     def start_epoch(self) -> None:  # noqa: B027  (most workloads keep nothing)
         """Forget what was kept from earlier batches: the data begin anew. A fresh copy need not be told."""

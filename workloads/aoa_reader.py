@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from charact.data._cloze import cloze_dataset
 from charact.data.cbtest import PADDING
+from charact.metrics import Accuracy, Metric
 from charact.workload import DataRequest, Workload
 
 EMBEDDING_WIDTH = 384
@@ -129,6 +130,10 @@ class AoAReaderWorkload(Workload):
     def clip_gradients(self, model: nn.Module) -> None:
         """Each value within ±5."""
         nn.utils.clip_grad_value_(model.parameters(), 5.0)
+
+    def metrics(self, dataset: Any) -> list[Metric]:
+        """Share of questions whose likeliest candidate is the answer."""
+        return [Accuracy("candidate_accuracy")]
 
 
 WORKLOADS = [AoAReaderWorkload()]

@@ -8,6 +8,7 @@ on its 3×3 convolution, as in torchvision; the CIFAR form is that of kuangliu/p
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from charact.workload import ImageClassification
@@ -133,6 +134,10 @@ class ResNetWorkload(ImageClassification):
     def model(self, dataset: Any) -> ResNet:
         """Network for the dataset's classes; convolutions are initialized after He et al. 2015."""
         return ResNet(self.block, self.num_blocks, dataset.num_classes, cifar=self.variant == "cifar")
+
+    def schedulers(self, optimizers: list[torch.optim.Optimizer], num_epochs: int) -> list[Any]:
+        """From the full learning rate to none along a cosine, as in the CIFAR-10 recipe of the optimizer's settings."""
+        return [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=num_epochs) for optimizer in optimizers]
 
 
 WORKLOADS = [

@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map
 
 from charact.data._streams import language_model_dataset
+from charact.metrics import Metric, Perplexity
 from charact.workload import DataRequest, Workload
 
 NUM_WORDS = 33_278
@@ -117,6 +118,15 @@ class RNNLanguageModel(Workload):
     def clip_gradients(self, model: nn.Module) -> None:
         """Norm of all gradients together to at most .25."""
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+
+    def schedulers(self, optimizers: list[torch.optim.Optimizer], num_epochs: int) -> list[Any]:
+        """A quarter of the learning rate after each epoch whose validation loss is not the best so far."""
+        return [torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.25, patience=0, threshold=0)
+                for optimizer in optimizers]
+
+    def metrics(self, dataset: Any) -> list[Metric]:
+        """Perplexity."""
+        return [Perplexity(self.loss)]
 
 
 WORKLOADS = [RNNLanguageModel()]

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from charact.data._pairs import translation_dataset
 from charact.data.tatoeba import PADDING, SOS
+from charact.metrics import Bleu, Metric, TokenAccuracy
 from charact.workload import DataRequest, Workload
 
 
@@ -210,6 +211,10 @@ class Seq2seqWorkload(Workload):
         if self.variant == "tutorial2017":
             return [torch.optim.SGD(part.parameters(), lr=0.01) for part in parts]
         return [torch.optim.Adam(part.parameters(), lr=0.001) for part in parts]
+
+    def metrics(self, dataset: Any) -> list[Metric]:
+        """Share of words that are right, and BLEU of what is written without seeing the targets."""
+        return [TokenAccuracy(), Bleu(dataset.target_vocabulary)]
 
 
 WORKLOADS = [Seq2seqWorkload()]

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from charact.data._pairs import translation_dataset
 from charact.data.tatoeba import PADDING, SOS
+from charact.metrics import Metric, TokenAccuracy
 from charact.workload import DataRequest, Workload
 
 from ._attention import DROPOUT, Layer, Sizes
@@ -125,6 +126,10 @@ class TransformerWorkload(Workload):
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         """Adam with the paper's moments; its rate rises to 7e-4 and falls, here it stays at a seventh of that."""
         return [torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)]
+
+    def metrics(self, dataset: Any) -> list[Metric]:
+        """Share of words that are right, given the true ones before each."""
+        return [TokenAccuracy()]
 
 
 WORKLOADS = [TransformerWorkload()]

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from charact.data._streams import language_model_dataset
 from charact.errors import UserError
+from charact.metrics import Metric, Perplexity
 from charact.workload import DataRequest, Workload
 
 from ._attention import DROPOUT, Layer, Sizes
@@ -112,6 +113,10 @@ class TransformerLM(Workload):
     def clip_gradients(self, model: nn.Module) -> None:
         """Norm of all gradients together to at most 1, as in the predecessor's code."""
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    def metrics(self, dataset: Any) -> list[Metric]:
+        """Perplexity."""
+        return [Perplexity(self.loss)]
 
 
 WORKLOADS = [TransformerLM()]

@@ -3,6 +3,7 @@
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,16 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.errors import UserError
 from charact.files import write_text
 from charact.hardware import machine_facts, software_facts
-from charact.measure.case import Case
 from charact.measure.interrupt import Interrupt
-from charact.measure.runner import run_cases
-from charact.measure.timing import StopRule
 from charact.store import Run, RunWriter, load_run
 from charact.views.progress import LiveProgress
 
+Measure = Callable[[RunWriter, LiveProgress], None]
+"""Runs every case into the record, and tells how far it is."""
 
-def run_and_publish(cases: list[Case], rule: StopRule, out: Path, label: str, options: dict[str, Any],
-                    threads: int | None, quiet: bool, interrupt: Interrupt) -> int:
+
+def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
+                    quiet: bool, interrupt: Interrupt) -> int:
     """Run the cases into a new record below `out`; returns the exit status.
 
     It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
@@ -30,20 +31,11 @@ def run_and_publish(cases: list[Case], rule: StopRule, out: Path, label: str, op
     Raises:
         UserError: the record cannot be written.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
-    writer = RunWriter(out, label, {
-        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": machine_facts(), "software": software_facts(),
-        "options": options | {
-            "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        },
-    })
+    writer = open_record(out, label, options, threads)
     console = Console(stderr=True)
     try:
         with LiveProgress(console, enabled=console.is_terminal and not quiet) as progress:
-            run_cases(cases, rule, writer, progress, interrupt)
+            measure(writer, progress)
         if all(case["status"] == "interrupted" for case in writer.manifest["cases"]):
             writer.discard()
             print("interrupted before a case had finished: nothing is written", file=sys.stderr)
@@ -57,6 +49,34 @@ def run_and_publish(cases: list[Case], rule: StopRule, out: Path, label: str, op
     if interrupt.signal is not None:
         return 128 + interrupt.signal
     return 0 if any_ok else 1
+
+
+def open_record(out: Path, label: str, options: dict[str, Any], threads: int | None) -> RunWriter:
+    """A new record below `out`, which tells what machine, software and options it is of; threads are set first.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return RunWriter(out, label, {
+        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": machine_facts(), "software": software_facts(),
+        "options": options | {
+            "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        },
+    })
+
+
+def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
+    """Publish a record that was closed, and say what came out; returns whether any case succeeded.
+
+    Raises:
+        UserError: the record cannot be written.
+    """
+    _publish(writer, load_run(writer.directory))
+    return _tell(load_run(writer.final), quiet)
 
 
 def _publish(writer: RunWriter, run: Run) -> None:
@@ -85,11 +105,11 @@ def _tell(run: Run, quiet: bool) -> bool:
     print(f"Wrote {run.path}")
     if not quiet:
         print(f"  report       {run.path / 'report.html'}")
-        print(f"  TensorBoard  {_program()} tensorboard {run.path.parent}")
+        print(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
     return len(failed) < len(run.manifest["cases"])
 
 
-def _program() -> str:
+def program() -> str:
     """What to type for `charact` here: in a virtual environment that is not active it is not on the PATH."""
     if shutil.which("charact"):
         return "charact"

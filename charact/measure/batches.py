@@ -19,17 +19,22 @@ class Batches:
         dataset: the samples.
         shuffle: whether their order is drawn anew in each epoch, unless it is part of the data.
         whole: leave out the last batch where it is smaller, so that all iterations are alike.
+        persistent: keep the workers from epoch to epoch, which spares their start; their random numbers then depend
+            on all epochs before.
     """
 
-    def __init__(self, case: Case, dataset: Dataset[Any], *, shuffle: bool, whole: bool) -> None:
+    def __init__(self, case: Case, dataset: Dataset[Any], *, shuffle: bool, whole: bool,
+                 persistent: bool = True) -> None:
         on_cuda = case.device.type == "cuda"
         self._case = case
         self._dtype = PRECISIONS[case.precision].weights
         self._in_place = not on_cuda and not case.channels_last and self._dtype == torch.float32
         self._generator = torch.Generator()
+        self._num_samples = len(dataset)  # type: ignore[arg-type]
         self._loader: DataLoader[Any] = DataLoader(
             dataset, batch_size=case.batch_size, shuffle=shuffle and getattr(dataset, "shuffled", True),
-            drop_last=whole, num_workers=case.num_workers, persistent_workers=case.num_workers > 0,
+            drop_last=whole, num_workers=case.num_workers,
+            persistent_workers=persistent and case.num_workers > 0,
             pin_memory=on_cuda, generator=self._generator, collate_fn=getattr(dataset, "collate", None),
         )
 
@@ -37,8 +42,12 @@ class Batches:
         """Number of batches in an epoch."""
         return len(self._loader)
 
+    def size(self, number: int) -> int:
+        """Samples of a batch; numbers count from 0."""
+        return min(self._case.batch_size, self._num_samples - number * self._case.batch_size)
+
     def epoch(self, seed: int | None = None) -> Iterator[Any]:
-        """One epoch's batches; a seed makes their order and the workers' random numbers a function of it."""
+        """One epoch's batches; a seed makes their order and new workers' random numbers a function of it."""
         if seed is not None:
             self._generator.manual_seed(seed)
         # `map` lets go of what it was given: a loop's variable would hold the batch a second time.

@@ -25,6 +25,10 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def ending(self) -> dict[str, str]:
+        """What the signal that came changes in a case's entry: status and reason."""
+        return {"status": "interrupted", "reason": f"by {signal.Signals(self.signal or signal.SIGINT).name}"}
+
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
         """Let the signals interrupt what runs inside; one that came before does so at once."""

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import Dataset
 
 from charact.measure.batches import Batches
 from charact.measure.case import Case
@@ -29,18 +30,24 @@ class Loop:
     Args:
         case: what to run.
         batches: batches on the device; by default those of the case's data, epoch after epoch without end.
+        dataset: the case's data; by default read anew.
+        model: its model, `placed`; by default one with random weights.
     """
 
-    def __init__(self, case: Case, batches: Iterator[Any] | None = None) -> None:
+    def __init__(self, case: Case, batches: Iterator[Any] | None = None, *, dataset: Dataset[Any] | None = None,
+                 model: torch.nn.Module | None = None) -> None:
         torch.manual_seed(case.data.seed)
         self.case = case
         self.precision = PRECISIONS[case.precision]
         self.workload = case.workload.prepare(case.workload.variant)
-        self.dataset = case.dataset()
-        self.model = _placed(self.workload.model(self.dataset), case)
+        self.dataset = case.dataset() if dataset is None else dataset
+        self.model = placed(self.workload.model(self.dataset), case) if model is None else model
         self.model.train(case.training)
         # `model.compile()` would skip a model that is made of PyTorch's own modules alone.
         self._called: Any = torch.compile(self.model) if case.compiled else self.model
+        self._compiling = case.compiled
+        if case.compiled:
+            torch._dynamo.utils.counters.clear()
         self.optimizers = self.workload.optimizers(self.model) if case.training else []
         # From PyTorch's own initial scale the first steps overflow and are skipped, which would make updates too short.
         self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,
@@ -54,9 +61,13 @@ class Loop:
 
         Raises:
             StopIteration: the batches are at their end.
+            RuntimeError: the model was to be compiled, and nothing of it was.
         """
         step = self._train(mark) if self.case.training else self._predict(mark)
         self.batch = None
+        if self._compiling:
+            _check_compiled()
+            self._compiling = False
         return step
 
     def validate(self, mark: Mark) -> Step:
@@ -129,7 +140,14 @@ class Loop:
             seed = None
 
 
-def _placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
+def _check_compiled() -> None:
+    """Refuse to measure as compiled what PyTorch left as it was, which it does without a word."""
+    if not torch._dynamo.utils.counters["stats"]["unique_graphs"]:
+        raise RuntimeError("torch.compile left all of this model as it was (it cannot compile PyTorch's recurrent "
+                           "layers): leave --compile out")
+
+
+def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
     """The model on the case's device, in its type and layout."""
     dtype = PRECISIONS[case.precision].weights
     # Fake tensors cannot be moved, not even to where they are.

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -10,7 +9,6 @@ from typing import Any, Protocol
 
 import torch
 
-from charact.hardware import device_name
 from charact.measure.case import Case
 from charact.measure.counters import all_sources
 from charact.measure.flops import flop_pass
@@ -18,7 +16,8 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.loop import Loop
 from charact.measure.memory import memory_pass
 from charact.measure.operators import operator_pass, place_flop
-from charact.measure.out_of_memory import host_memory_guard, is_out_of_memory, reason_line, requested_bytes
+from charact.measure.out_of_memory import host_memory_guard
+from charact.measure.outcome import case_entry, failure, one_line
 from charact.measure.precision import float32_products
 from charact.measure.timing import StopRule, timing_pass
 from charact.store import Rows, RunWriter
@@ -64,14 +63,7 @@ class _CaseRun:
         self._case, self._rule, self._trace_path, self._observer = case, rule, trace_path, observer
         self._tables: dict[str, Rows] = {}
         self._passes: dict[str, dict[str, Any]] = {}
-        self._entry: dict[str, Any] = {
-            "case": case.id, "workload": case.workload.name, "variant": case.workload.variant,
-            "input_kind": case.workload.input_kind, "input_size": case.input_size, "batch_size": case.batch_size,
-            "mode": case.mode, "precision": case.precision, "device": str(case.device),
-            "device_name": device_name(case.device), "data": case.data.name, "num_parameters": None,
-            "source": case.workload.source, "status": "ok", "reason": None, "requested_bytes": None,
-            "passes": self._passes,
-        }
+        self._entry = case_entry(case) | {"passes": self._passes}
 
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
         """Run the passes; a failure of the timing pass fails the case, of another pass only that pass."""
@@ -79,9 +71,9 @@ class _CaseRun:
             with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
                 self._run_passes()
         except KeyboardInterrupt:
-            self._fail("interrupted", f"by {signal.Signals(interrupt.signal or signal.SIGINT).name}")
+            self._fail(**interrupt.ending())
         except Exception as error:
-            self._fail_with(error)
+            self._fail(**failure(error))
         gc.collect()  # profilers leave cycles behind that hold whole iterations
         if self._case.device.type == "cuda":
             # After a fault in a kernel the device refuses everything: the next case will say so.
@@ -119,6 +111,7 @@ class _CaseRun:
         timing = timing_pass(loop, self._rule, self._observer.iteration, sources)
         self._tables |= {"iterations": timing.rows, "counters": timing.counter_rows}
         self._passes["timing"] = {"status": "ok", "reason": None, **timing.facts, "median_s": median(timing.wall_s)}
+        self._entry["facts"] = loop.workload.facts()
 
     def _operators(self, loop: Loop) -> dict[str, Any]:
         found = operator_pass(loop, self._trace_path)
@@ -150,22 +143,9 @@ class _CaseRun:
         except Exception as error:
             self._passes[name] = {"status": "failed", "reason": one_line(error)}
 
-    def _fail_with(self, error: Exception) -> None:
-        if is_out_of_memory(error):
-            self._entry["requested_bytes"] = requested_bytes(error)
-            self._fail("oom", f"out of memory: {reason_line(error)}")
-        else:
-            self._fail("error", one_line(error))
-
-    def _fail(self, status: str, reason: str) -> None:
-        self._entry |= {"status": status, "reason": reason}
+    def _fail(self, **ending: Any) -> None:
+        self._entry |= ending
         for name in PASSES:
-            self._passes[name] = {"status": "skipped", "reason": reason}
+            self._passes[name] = {"status": "skipped", "reason": ending["reason"]}
         self._tables.clear()
         self._trace_path.unlink(missing_ok=True)
-
-
-def one_line(error: BaseException) -> str:
-    """An error as one line: its type, and the first line of what it says."""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

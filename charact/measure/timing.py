@@ -56,14 +56,14 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         sources: counters that are read when the measured iterations begin and end; they cost nothing in between.
     """
     begun = time.perf_counter()
-    warmup_ended_by, warmup_s = _warm_up(loop, rule)
+    warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
     for source in sources:
         source.start()
     phases = phases_for(loop.case.device)
     measured: list[Durations] = []
     wall_s: list[float] = []
     num_started = 0
-    while (ended_by := _ended_by(wall_s, num_started, rule, time.perf_counter() - begun)) is None:
+    while (reason := ended_by(wall_s, num_started, rule, time.perf_counter() - begun)) is None:
         with phases:
             loop.iteration(phases)
         num_started += 1
@@ -80,20 +80,33 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     ]
     return Timing(rows, counter_rows, wall_s, {
         "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
-        "ended_by": ended_by, "precision_target_frac": rule.precision_target_frac, "interval_frac": _spread(wall_s),
+        "ended_by": reason, "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(wall_s),
         "compile_s": max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,
     })
 
 
-def _warm_up(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
-    """Iterate until the last few are alike; returns what ended it and each iteration's wall time."""
+def _warm_up_loop(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
     phases = phases_for(loop.case.device)
+
+    def iterate() -> list[float]:
+        with phases:
+            loop.iteration(phases)
+        return [_wall_s(durations) for durations in phases.take(wait=True)]
+
+    return warm_up(iterate, rule)
+
+
+def warm_up(iterate: Callable[[], list[float]], rule: StopRule) -> tuple[str, list[float]]:
+    """Iterate until the last few are alike; returns what ended it and each iteration's wall time.
+
+    Args:
+        iterate: runs an iteration; returns the wall times (s) that are known by now and were not before.
+        rule: tells how much time there is.
+    """
     begun = time.perf_counter()
     wall_s: list[float] = []
     while len(wall_s) < MAX_WARMUP_ITERATIONS:
-        with phases:
-            loop.iteration(phases)
-        wall_s += [_wall_s(durations) for durations in phases.take(wait=True)]
+        wall_s += iterate()
         last = wall_s[-STABLE_ITERATIONS:]
         if len(wall_s) > STABLE_ITERATIONS and max(last) <= (1 + STABLE_FRAC) * min(last):
             return "stable", wall_s
@@ -102,19 +115,19 @@ def _warm_up(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
     return "max_iterations", wall_s
 
 
-def _ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: float) -> str | None:
+def ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: float) -> str | None:
     """Which part of the rule is met; None to go on."""
     if num_started >= rule.max_iterations:
         return "max_iterations"
     if len(wall_s) < MIN_ITERATIONS:
         return None
-    spread = _spread(wall_s)
+    spread = spread_frac(wall_s)
     if spread is not None and spread <= rule.precision_target_frac:
         return "precision"
     return "max_seconds" if spent_s >= rule.max_seconds else None
 
 
-def _spread(wall_s: list[float]) -> float | None:
+def spread_frac(wall_s: list[float]) -> float | None:
     """Half the width of the median's 95 % interval as a share of the median; null below 6 iterations."""
     interval = median_interval(wall_s)
     return None if interval is None else (interval[1] - interval[0]) / 2 / median(wall_s)

@@ -1,6 +1,8 @@
-"""Live progress of a run on a terminal: the case, the pass, the iteration rate and the time left."""
+"""Live progress of a run on a terminal: the case, the pass or epoch, the iteration rate and the time left."""
 
+import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -11,7 +13,7 @@ _REFRESH_S = 0.25
 _PASSES_A_CASE = 4
 
 
-class LiveProgress:
+class _Live:
     """Draws only when it is told something, never from a thread of its own: that would disturb what is measured."""
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
@@ -19,6 +21,7 @@ class LiveProgress:
             TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[state]}"),
             TextColumn("{task.fields[left]}"),
             console=console, auto_refresh=False, transient=True, disable=not enabled,
+            redirect_stdout=sys.stdout.isatty(),
         )
         self._task = self._progress.add_task("starting", total=None, state="", left="")
         self._drawn = self._begun = time.monotonic()
@@ -33,6 +36,21 @@ class LiveProgress:
                  trace: TracebackType | None) -> None:
         self._progress.stop()
 
+    def case_ended(self, status: str, reason: str | None) -> None:
+        """Nothing is left behind: the summary tells what failed."""
+
+    @property
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._drawn >= _REFRESH_S
+
+    def _draw(self) -> None:
+        self._progress.refresh()
+        self._drawn = time.monotonic()
+
+
+class LiveProgress(_Live):
+    """Progress of the passes over each case."""
+
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """Name the case and its place in the sweep."""
         self._number, self._total = number, total
@@ -42,17 +60,15 @@ class LiveProgress:
 
     def pass_started(self, name: str) -> None:
         """Name the pass."""
-        self._progress.update(self._task, advance=1, state=f"{name} pass")
+        self._pass = f"{name} pass"
+        self._progress.update(self._task, advance=1, state=self._pass)
         self._draw()
 
     def iteration(self, num_iterations: int, median_s: float) -> None:
-        """Show the timing pass's iterations and their rate, a few times a second at most."""
-        if time.monotonic() - self._drawn >= _REFRESH_S:
-            self._progress.update(self._task, state=f"timing pass: {num_iterations} iterations, {1 / median_s:.3g}/s")
+        """Show the pass's iterations and their rate, a few times a second at most."""
+        if self._is_due:
+            self._progress.update(self._task, state=f"{self._pass}: {num_iterations} iterations, {1 / median_s:.3g}/s")
             self._draw()
-
-    def case_ended(self, status: str, reason: str | None) -> None:
-        """Nothing is left behind: the summary tells what failed."""
 
     def _left(self) -> str:
         num_done = self._number - 1
@@ -61,6 +77,61 @@ class LiveProgress:
         left_s = (time.monotonic() - self._begun) / num_done * (self._total - num_done)
         return f"about {left_s:.0f} s left"
 
-    def _draw(self) -> None:
-        self._progress.refresh()
-        self._drawn = time.monotonic()
+
+class TrainingProgress(_Live):
+    """Progress of trainings, and a line on the standard output for each epoch.
+
+    Args:
+        console: what the live progress is drawn on.
+        enabled: whether it is.
+        lines: whether epochs leave their lines.
+    """
+
+    def __init__(self, console: Console, *, enabled: bool, lines: bool) -> None:
+        super().__init__(console, enabled=enabled)
+        self._lines = lines
+        self._epoch = ""
+        self._num_epochs_left = 0
+        self._stage_begun = 0.0
+        self._last_epoch_s: float | None = None
+
+    def case_started(self, case_id: str, number: int, total: int) -> None:
+        """Name the case and its place in the row."""
+        if self._lines and total > 1:
+            print(f"[{number}/{total}] {case_id}", flush=True)
+        self._last_epoch_s = None
+        self._progress.update(self._task, description=f"[{number}/{total}] {case_id}", state="setting up", left="")
+        self._draw()
+
+    def epoch_started(self, epoch: int, num_epochs: int) -> None:
+        """Keep the epoch's number."""
+        self._epoch, self._num_epochs_left = f"epoch {epoch}/{num_epochs}", num_epochs - epoch + 1
+        self._epoch_begun = time.monotonic()
+
+    def iteration(self, stage: str, number: int, total: int) -> None:
+        """Show the stage's iterations, their rate and the time left, a few times a second at most."""
+        now = time.monotonic()
+        if number == 1:
+            self._stage_begun = now
+        if number > 1 and self._is_due:
+            rate = (number - 1) / (now - self._stage_begun)
+            self._progress.update(self._task, total=total, completed=number, left=self._left(now),
+                                  state=f"{self._epoch}, {stage}: {number:,} of {total:,}, {rate:.3g}/s")
+            self._draw()
+
+    def epoch_ended(self, epoch: int, num_epochs: int, training: Mapping[str, float | None],
+                    validation: Mapping[str, float | None], seconds: float) -> None:
+        """Print what the epoch came to."""
+        self._last_epoch_s = time.monotonic() - self._epoch_begun
+        if self._lines:
+            values = ", ".join(f"{metric.replace('_', ' ')} {value:.4g}" for metric, value in validation.items()
+                               if value is not None)
+            print(f"epoch {epoch}/{num_epochs}  loss {training['loss']:.4g}  validation: {values}  {seconds:.3g} s",
+                  flush=True)
+
+    def _left(self, now: float) -> str:
+        """Told from the second epoch on: a part of one says little of its validation."""
+        if self._last_epoch_s is None:
+            return ""
+        left_s = max(0.0, self._num_epochs_left * self._last_epoch_s - (now - self._epoch_begun))
+        return f"about {left_s:.0f} s left"

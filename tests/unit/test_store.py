@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import records
 
+from charact import partial
 from charact.errors import UserError
 from charact.files import write_text
 from charact.schema import SCHEMA_VERSION, TABLES, column_names
@@ -84,7 +85,8 @@ def test_the_manifest_comes_back_as_it_was(tmp_path: Path, name: str, command_li
 
 def test_a_published_run_is_only_what_the_design_names(record: Path) -> None:
     names = {path.name for path in record.iterdir()}
-    assert names == {"run.json", *(f"{table}.parquet" for table in TABLES if table != "kernels")}
+    absent = ("kernels", "stages", "metrics")  # a profile on a CPU has none
+    assert names == {"run.json", *(f"{table}.parquet" for table in TABLES if table not in absent)}
     assert [path.name for path in record.parent.iterdir()] == [record.name]
 
 
@@ -185,12 +187,12 @@ def test_a_run_that_is_killed_is_hidden_and_its_cases_are_whole(tmp_path: Path, 
         assert_whole_or_refused(directory)
 
 
-@pytest.mark.parametrize("function", ["_write_manifest", "_write_table"])
+@pytest.mark.parametrize(("place", "function"), [(partial, "write_text"), (RunWriter, "_write_table")])
 @pytest.mark.parametrize("countdown", range(6))
 def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, countdown: int) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, function: str, countdown: int) -> None:
     calls = [0]
-    original: Callable[..., None] = getattr(RunWriter, function)
+    original: Callable[..., None] = getattr(place, function)
 
     def dies(*arguments: Any) -> None:
         calls[0] += 1
@@ -198,7 +200,7 @@ def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
             raise KeyboardInterrupt
         original(*arguments)
 
-    monkeypatch.setattr(RunWriter, function, dies)
+    monkeypatch.setattr(place, function, dies)
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - which of the steps dies is the parameter
         writer = RunWriter(tmp_path, "killed", {})
         for number in range(3):
@@ -206,7 +208,7 @@ def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
         writer.close("complete")
         raise KeyboardInterrupt
     directories = list(tmp_path.iterdir())
-    if (function, countdown) == ("_write_manifest", 0):  # nothing was begun: nothing is left
+    if (function, countdown) == ("write_text", 0):  # nothing was begun: nothing is left
         assert directories == []
         return
     assert [path.name[: len(PARTIAL_PREFIX)] for path in directories] == [PARTIAL_PREFIX]
@@ -546,3 +548,52 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no regular file"):
         write_text(fifo, "text", force=True)
     assert fifo.is_fifo()
+
+
+def test_a_case_that_is_flushed_again_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "again", {})
+    writer.add_case(entry("one") | {"status": "running"}, {"iterations": iteration_rows(1)})
+    writer.add_case(entry("two"), {"iterations": iteration_rows(2)})
+    writer.add_case(entry("one"), {"iterations": iteration_rows(3)})
+    for ended in (False, True):
+        run = load_run(writer.close("complete") if ended else writer.directory, partial=not ended)
+        assert list(run.cases["case"]) == ["one", "two"]
+        assert list(run.cases["status"]) == ["ok", "ok"]
+        assert list(run.iterations["case"]) == ["one"] * 3 + ["two"] * 2
+
+
+class TestReopening:
+    def test_a_run_that_was_killed_is_gone_on_with(self, tmp_path: Path) -> None:
+        writer = RunWriter(tmp_path, "killed", {"command_line": ["charact"]})
+        writer.add_case(entry("one"), {"iterations": iteration_rows(2)})
+        os.close(writer._lock)  # as the end of its process does
+        again = RunWriter.reopen(writer.directory)
+        assert again.entry("one") == entry("one")
+        assert again.entry("two") is None
+        again.add_case(entry("two"), {"iterations": iteration_rows(1)})
+        again.close("complete")
+        run = load_run(again.publish())
+        assert (run.run_id, run.path) == (writer.run_id, writer.final)
+        assert list(run.iterations["case"]) == ["one", "one", "two"]
+        assert [path.name for path in tmp_path.iterdir()] == [writer.run_id]
+
+    def test_a_run_that_is_being_written_is_left_alone(self, tmp_path: Path) -> None:
+        writer = RunWriter(tmp_path, "busy", {})
+        with pytest.raises(UserError, match="is being written by another process: wait for it, or end it"):
+            RunWriter.reopen(writer.directory)
+        writer.close("complete")
+        assert load_run(writer.publish()).manifest["status"] == "complete"
+
+    def test_a_finished_run_is_refused(self, record: Path) -> None:
+        with pytest.raises(UserError, match="is finished: there is nothing to go on with"):
+            RunWriter.reopen(record)
+
+    def test_a_run_that_only_lacked_its_name_keeps_its_tables(self, tmp_path: Path) -> None:
+        writer = RunWriter(tmp_path, "late", {})
+        writer.add_case(entry("one"), {"iterations": iteration_rows(2)})
+        writer.close("complete")
+        os.close(writer._lock)
+        again = RunWriter.reopen(writer.directory)
+        again.close("interrupted")
+        run = load_run(again.publish())
+        assert (run.manifest["status"], len(run.iterations)) == ("complete", 2)

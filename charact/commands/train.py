@@ -1,0 +1,144 @@
+"""`charact train`."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
+from charact.commands._training import Options, go_on, parse_target, start
+from charact.errors import UserError
+from charact.schema import PRECISIONS
+
+_NAMES = {"workloads": "WORKLOADS", "compiled": "--compile"}
+"""What options are called where not as their parameters are."""
+_SPLITS = ("train", "valid", "test")
+
+
+def command(
+    context: typer.Context,
+    workloads: Annotated[list[str] | None, typer.Argument(
+        help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Epochs.  [default: 1]")] = None,
+    input_sizes: Annotated[str | None, typer.Option(
+        help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")] = None,
+    batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")] = None,
+    precision: Annotated[str | None, typer.Option(
+        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).  [default: fp32]")] = None,
+    variant: Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")] = None,
+    data: Annotated[str | None, typer.Option(
+        help="Data set, e.g. cifar10, mnist; see `charact list`.  [default: synthetic]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")] = None,
+    synthetic: Annotated[str | None, typer.Option(
+        help="Made-up data otherwise than the default: classes=100,vocabulary=5000,zipf=1.2.")] = None,
+    split: Annotated[str | None, typer.Option(
+        help="Split to train on: train, valid or test.  [default: train]")] = None,
+    validation: Annotated[str | None, typer.Option(
+        help="Split to validate on. Default: valid where the data have it, else test.")] = None,
+    holdout: Annotated[float | None, typer.Option(
+        help="Or validate on this share of the training split, held out, e.g. 0.1.")] = None,
+    until: Annotated[str | None, typer.Option(
+        help="Stop at the first epoch whose validation reaches it, e.g. accuracy=0.95 or loss=0.3.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: the workload's.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="File of weights to start from. Default: random ones.")] = None,
+    protocol: Annotated[str | None, typer.Option(
+        help="Train as a study did: northeastern or vo; the record tells what is changed.")] = None,
+    resume: Annotated[Path | None, typer.Option(
+        help="Go on with a training that was killed or interrupted: its directory, runs/.partial-...")] = None,
+    workers: Annotated[int, typer.Option(
+        min=0, max=1024, help="Processes that load data; 0 loads in the main one.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int | None, typer.Option(
+        min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")] = None,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all that is random.")] = 0,
+    out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workloads'.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
+) -> int:
+    """Train workloads: total execution time, and how well they learn.
+
+    Every combination of workload, input size, batch size and precision is a case, trained from its first epoch to its
+    last. Each epoch is a training, a validation and a checkpoint, timed apart and by phase. What was killed is gone
+    on with from the last whole epoch. The run leaves a directory with the tables, the best weights and report.html.
+
+    \b
+      charact train resnet18 --variant cifar --data cifar10 --data-dir ~/data --epochs 10
+      charact train mlp --data mnist --data-dir ~/data --epochs 50 --until accuracy=0.97
+      charact train model_a --protocol vo --data-dir ~/data --epochs 5
+      charact train --resume runs/.partial-20261121-100000-mlp-0a1b2c
+    """  # noqa: D301  (click wants the character itself)
+    said: Options = {
+        "workloads": [part for workload in workloads or [] for part in parse_list(workload, "WORKLOADS")],
+        "num_epochs": epochs, "variant": variant, "data": data, "synthetic": synthetic, "holdout_frac": holdout,
+        "learning_rate": learning_rate, "protocol": protocol, "workers": workers, "device": device,
+        "threads": threads, "channels_last": channels_last, "compiled": compiled, "seed": seed,
+        "input_sizes": _parsed(parse_sizes, input_sizes, "--input-sizes"),
+        "batch_sizes": _parsed(parse_sizes, batch_sizes, "--batch-sizes"),
+        "precisions": _parsed(parse_choices, precision, "--precision", PRECISIONS),
+        "split": _parsed(parse_choice, split, "--split", _SPLITS),
+        "validation": _parsed(parse_choice, validation, "--validation", _SPLITS),
+        "until": _parsed(parse_target, until),
+        # A training may be gone on with from another place.
+        "data_dir": _parsed(_absolute, data_dir), "weights": _parsed(_absolute, weights),
+    }
+    options = {option: value for option, value in said.items() if value is not None}
+    if resume is None:
+        _check(options, name)
+    else:
+        _check_alone(context)
+
+    from charact.measure.interrupt import Interrupt
+
+    # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
+    with Interrupt() as interrupt:
+        if resume is not None:
+            return go_on(resume, quiet, interrupt)
+        return start(options, out, name, quiet, interrupt)
+
+
+def _parsed(parse: Any, value: Any, *arguments: Any) -> Any:
+    return None if value is None else parse(value, *arguments)
+
+
+def _absolute(path: Path) -> str:
+    return str(path.absolute())
+
+
+def _check(options: Options, name: str | None) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        UserError: they do.
+    """
+    if not options["workloads"]:
+        raise UserError("name what to train, as in `charact train mlp`, or go on with a training by --resume")
+    if "data_dir" in options and options.get("data", "synthetic") == "synthetic" and "protocol" not in options:
+        raise UserError("--data-dir is for real data: name them with --data, or leave it out")
+    if "synthetic" in options:
+        if options.get("data", "synthetic") != "synthetic":
+            raise UserError(f"--synthetic is for made-up data, not for {options['data']}: leave one of them out")
+        parse_synthetic(options["synthetic"])
+    if "holdout_frac" in options and "validation" in options:
+        raise UserError("--holdout and --validation both say what to validate on: leave one out")
+    if not 0 < options.get("holdout_frac", 0.5) < 1:
+        raise UserError(f"--holdout: {options['holdout_frac']} is no share between 0 and 1")
+    if not 0 < options.get("learning_rate", 1.0) < math.inf:
+        raise UserError(f"--learning-rate: {options['learning_rate']} is not positive")
+    if name is not None and not name.strip():
+        raise UserError("--name is empty: give the run a name, or leave it out")
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Refuse other options beside `--resume`.
+
+    Raises:
+        UserError: there are some.
+    """
+    for option in context.params:
+        source = context.get_parameter_source(option)
+        if option not in ("resume", "quiet") and source is not None and source.name == "COMMANDLINE":
+            raise UserError(f"--resume takes everything from the training that it goes on with: leave "
+                            f"{_NAMES.get(option, '--' + option.replace('_', '-'))} out")

@@ -1,0 +1,75 @@
+"""The hidden directory of a run that is going on. Light: a watched program's process imports this.
+
+Who writes it holds its lock, so that nobody else takes it for the run of a killed one.
+"""
+
+import json
+import re
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from charact.errors import UserError
+from charact.files import lock, write_text, writing
+from charact.schema import SCHEMA_VERSION
+
+PARTIAL_PREFIX = ".partial-"
+LOCK = "lock"
+
+
+class BegunRun(NamedTuple):
+    """A run's hidden directory, its manifest, and the lock that its writer holds."""
+
+    directory: Path
+    manifest: dict[str, Any]
+    lock: int
+
+
+def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
+    """Make a new run's directory below `out`, with a manifest that holds no case yet.
+
+    Raises:
+        UserError: `out` is a file or not writable, or the disk is full.
+    """
+    safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
+    directory = out / f"{PARTIAL_PREFIX}{run_id}"
+    whole = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running", **manifest,
+             "cases": []}
+    with writing(out):
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file: choose a directory with --out")
+        out.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    try:
+        held = take_lock(directory)
+        with writing(directory):
+            (directory / "parts").mkdir()
+        write_manifest(directory, whole)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return BegunRun(directory, whole, held)
+
+
+def take_lock(directory: Path) -> int:
+    """Lock a run's directory until the descriptor, which is returned, is closed.
+
+    Raises:
+        UserError: another process writes it.
+    """
+    held = lock(directory / LOCK)
+    if held is None:
+        raise UserError(f"{directory} is being written by another process: wait for it, or end it")
+    return held
+
+
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest of a run, whole or not at all.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    write_text(directory / "run.json", json.dumps(manifest, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,332 @@
+"""`charact train` as a user runs it: in a process of its own, killed and gone on with."""
+
+import json
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from charact import cli, load_run
+from charact.store import Run
+
+MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+# Epochs of about a second, with dropout, which must be drawn alike again.
+MADE_UP = ["--synthetic", "vocabulary=30", "--batch-sizes", "256", "--threads", "1"]
+SMALL = ["seq2seq", "--input-sizes", "3", "--epochs", "3", *MADE_UP]
+CASE = "seq2seq-3-b256-train-fp32-cpu"
+
+
+def charact(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
+                          timeout=900, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
+
+
+def until(happened: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def flushed_epochs(directory: Path) -> int:
+    """Whole epochs that the record of the one training below `runs` holds."""
+    for path in directory.glob("runs/.partial-*/run.json"):
+        cases = json.loads(path.read_text())["cases"]
+        return sum(case["passes"]["training"]["num_epochs"] for case in cases)
+    return 0
+
+
+def interrupted(cwd: Path, number: signal.Signals, epochs: int = 1) -> tuple[subprocess.Popen[str], str]:
+    """A training that was sent a signal in the epoch after so many, and its standard error."""
+    process = started("train", *SMALL, cwd=cwd)
+    until(lambda: flushed_epochs(cwd) >= epochs, process)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=120)
+    return process, stderr
+
+
+def partial(directory: Path) -> Path:
+    (path,) = (directory / "runs").glob(".partial-*")
+    return path
+
+
+def only_run(directory: Path) -> Run:
+    (path,) = (directory / "runs").iterdir()
+    return load_run(path)
+
+
+def no_file_above_500_kb() -> None:
+    """What a full disk is like."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Run]:
+    directory = tmp_path_factory.mktemp("train")
+    done = charact("train", *SMALL, cwd=directory)
+    assert done.returncode == 0, done.stderr
+    return done, only_run(directory)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a training was killed in its second epoch."""
+    directory = tmp_path_factory.mktemp("killed")
+    process, _ = interrupted(directory, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    return directory
+
+
+def copy_of(killed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(killed / "runs", tmp_path / "runs")
+    return tmp_path
+
+
+def assert_same(run: Run, other: Run) -> None:
+    """Equal weights and metrics, bit for bit, and the same stages."""
+    one, two = (torch.load(each.path / "weights" / f"{CASE}.pt", weights_only=True) for each in (run, other))
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+    assert run.metrics.equals(other.metrics)
+    keys = ["case", "stage", "number", "phase", "num_iterations", "num_samples"]
+    assert run.stages[keys].equals(other.stages[keys])
+
+
+class TestAFinishedRun:
+    def test_it_prints_a_line_an_epoch_and_where_to_go_next(
+        self, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+    ) -> None:
+        done, run = unbroken
+        assert done.stderr == ""
+        lines = done.stdout.splitlines()
+        number = r"[\d.e-]+"
+        for epoch in (1, 2, 3):
+            assert re.fullmatch(rf"epoch {epoch}/3  loss {number}  validation: loss {number}, "
+                                rf"token accuracy {number}, bleu {number}  {number} s", lines[epoch - 1])
+        assert f"Wrote runs/{run.path.name}" in done.stdout
+
+    def test_the_record_holds_every_epoch(self, unbroken: tuple[subprocess.CompletedProcess[str], Run]) -> None:
+        run = unbroken[1]
+        (case,) = run.manifest["cases"]
+        assert (case["case"], case["status"]) == (CASE, "ok")
+        facts = case["passes"]["training"]
+        assert (facts["num_epochs"], facts["num_train_samples"], facts["num_valid_samples"]) == (3, 10_000, 1_000)
+        metrics = run.metrics.groupby("stage")["metric"].unique().map(list)
+        assert metrics["training"] == ["loss", "token_accuracy"]
+        assert metrics["validation"] == ["loss", "token_accuracy", "bleu"]
+        assert len(run.metrics) == 5 * 3
+        training = run.stages[run.stages["stage"] == "training"]
+        assert set(training["phase"]) == {"data", "forward", "loss", "backward", "update", "other"}
+        assert set(training["num_iterations"]) == {40}
+        validation = run.stages[run.stages["stage"] == "validation"]
+        assert set(validation["phase"]) == {"data", "forward", "loss", "other"}
+        assert (run.stages["host_s"] >= 0).all()
+        best = run.metrics[(run.metrics["stage"] == "validation") & (run.metrics["metric"] == "token_accuracy")]
+        assert facts["best"]["value"] == best["value"].max()
+        assert run.manifest["options"]["threads"] == 1
+
+    def test_nothing_is_left_of_the_way_there(self, unbroken: tuple[subprocess.CompletedProcess[str], Run]) -> None:
+        path = unbroken[1].path
+        assert [entry for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
+        assert {entry.name for entry in path.iterdir() if not entry.name.startswith("events.")} == {
+            "run.json", "stages.parquet", "metrics.parquet", "report.html", "weights"}
+
+
+class TestGoingOn:
+    def test_after_kill_9_in_the_second_epoch_the_end_is_that_of_an_unbroken_run(
+        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+    ) -> None:
+        directory = copy_of(killed, tmp_path)
+        shown = charact("report", "--partial", "--to", "early.html", str(partial(directory)), cwd=directory)
+        assert shown.returncode == 0, shown.stderr
+        assert CASE in (directory / "early.html").read_text()
+        (case,) = load_run(partial(directory), partial=True).manifest["cases"]
+        assert (case["status"], case["passes"]["training"]["num_epochs"]) == ("running", 1)
+
+        done = charact("train", "--resume", str(partial(directory)), cwd=directory)
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["2/3", "3/3"]
+        assert_same(only_run(directory), unbroken[1])
+        assert only_run(directory).manifest["cases"][0]["passes"]["training"]["num_resumed"] == 1
+
+    def test_ctrl_c_keeps_whole_epochs_and_says_how_to_go_on(
+        self, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+    ) -> None:
+        process, stderr = interrupted(tmp_path, signal.SIGINT, epochs=2)
+        assert process.returncode == 130, stderr
+        assert stderr.count("\n") == 1
+        directory = partial(tmp_path)
+        assert stderr.endswith(f"train --resume runs/{directory.name}\n")
+        (case,) = load_run(directory, partial=True).manifest["cases"]
+        assert (case["status"], case["reason"]) == ("interrupted", "by SIGINT")
+        assert charact("train", "--resume", f"runs/{directory.name}", "-q", cwd=tmp_path).returncode == 0
+        assert_same(only_run(tmp_path), unbroken[1])
+
+    def test_ctrl_c_before_an_epoch_is_whole_writes_nothing(self, tmp_path: Path) -> None:
+        process = started("train", *SMALL, cwd=tmp_path)
+        until(lambda: list(tmp_path.glob("runs/.partial-*/run.json")), process)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+        assert (process.returncode, stdout) == (130, "")
+        assert stderr == "interrupted before an epoch was whole: nothing is written\n"
+        assert list((tmp_path / "runs").iterdir()) == []
+
+    def test_a_run_that_was_killed_before_its_first_epoch_begins_anew(
+        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+    ) -> None:
+        directory = copy_of(killed, tmp_path)
+        shutil.rmtree(partial(directory) / "checkpoints")
+        assert charact("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
+        assert_same(only_run(directory), unbroken[1])
+
+    def test_a_run_that_was_killed_while_it_was_published(self, killed: Path, tmp_path: Path) -> None:
+        directory = copy_of(killed, tmp_path)
+        assert charact("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
+        run = only_run(directory).path
+        hidden = run.with_name(f".partial-{run.name}")
+        run.rename(hidden)
+        (hidden / "report.html").unlink()
+        done = charact("train", "--resume", str(hidden), "-q", cwd=directory)
+        assert done.returncode == 0, done.stderr
+        assert (run / "report.html").is_file()
+        assert len(only_run(directory).metrics) == 15
+
+    def test_another_process_that_writes_it_is_not_disturbed(self, tmp_path: Path) -> None:
+        process = started("train", *SMALL, cwd=tmp_path)
+        until(lambda: flushed_epochs(tmp_path) >= 1, process)
+        done = charact("train", "--resume", str(partial(tmp_path)), cwd=tmp_path)
+        assert done.returncode == 2
+        assert re.fullmatch(r"error: .*/\.partial-\S+ is being written by another process: wait for it, or end it\n",
+                            done.stderr)
+        _, stderr = process.communicate(timeout=120)
+        assert (process.returncode, stderr) == (0, "")
+
+    def test_several_cases_go_on_where_they_were(self, tmp_path: Path) -> None:
+        process = started("train", "seq2seq", "--input-sizes", "2,3", "--epochs", "2", *MADE_UP, cwd=tmp_path)
+        until(lambda: flushed_epochs(tmp_path) >= 3, process)
+        process.kill()
+        process.communicate(timeout=120)
+        done = charact("train", "--resume", str(partial(tmp_path)), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["2/2"]
+        run = only_run(tmp_path)
+        assert list(run.cases["status"]) == ["ok", "ok"]
+        assert list(run.stages.groupby("case")["number"].nunique()) == [2, 2]
+
+    def test_a_damaged_checkpoint_is_one_line_and_is_kept(self, killed: Path, tmp_path: Path) -> None:
+        directory = copy_of(killed, tmp_path)
+        (checkpoint,) = (partial(directory) / "checkpoints").iterdir()
+        checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+        done = charact("train", "--resume", str(partial(directory)), cwd=directory)
+        assert done.returncode == 2
+        assert re.fullmatch(rf"error: .*{CASE}\.pt is damaged \(\w+\): remove it, and its case begins anew.*\n",
+                            done.stderr)
+        assert checkpoint.stat().st_size == 1000
+
+    def test_what_is_no_unfinished_training_is_refused(
+        self, record: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        for path, message in ((unbroken[1].path, "is finished: there is nothing to go on with"),
+                              (record, "is no training: --resume takes what `charact train` left unfinished"),
+                              (tmp_path, "holds no run.json"), (tmp_path / "absent", "holds no run.json")):
+            assert cli.run(["train", "--resume", str(path)]) == 2
+            stderr = capsys.readouterr().err
+            assert message in stderr
+            assert stderr.count("\n") == 1
+
+    def test_options_beside_it_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.run(["train", "--resume", "runs/.partial-x", "--batch-sizes", "9"]) == 2
+        assert capsys.readouterr().err == ("error: --resume takes everything from the training that it goes on with: "
+                                           "leave --batch-sizes out\n")
+
+
+class TestFailures:
+    def test_a_disk_that_fills_at_the_checkpoint_keeps_what_was_there(
+        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+    ) -> None:
+        directory = copy_of(killed, tmp_path)
+
+        done = charact("train", "--resume", str(partial(directory)), cwd=directory, preexec_fn=no_file_above_500_kb)
+        assert done.returncode == 2
+        assert re.fullmatch(r"error: no space left while writing \S+\.pt: .*; whole epochs are kept, then go on with "
+                            r".*train --resume \S+\n", done.stderr)
+        assert charact("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
+        assert_same(only_run(directory), unbroken[1])
+
+    def test_a_disk_that_fills_at_the_first_checkpoint_leaves_nothing(self, tmp_path: Path) -> None:
+        done = charact("train", *SMALL, cwd=tmp_path, preexec_fn=no_file_above_500_kb)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "no space left while writing" in done.stderr
+        assert list((tmp_path / "runs").iterdir()) == []
+
+    def test_a_training_that_diverges_is_recorded(self, tmp_path: Path) -> None:
+        done = charact("train", "mlp", "--input-sizes", "2", "--learning-rate", "1e30", cwd=tmp_path)
+        assert done.returncode == 1
+        assert re.search(r"mlp-2-b128-train-fp32-cpu: diverged \(the loss is (nan|inf) in iteration \d+ of the "
+                         r"training of epoch 1\)", done.stderr)
+        assert list(only_run(tmp_path).cases["status"]) == ["diverged"]
+
+    @pytest.mark.parametrize(("arguments", "message"), [
+        ([], "error: name what to train"),
+        (["mpl"], "error: unknown workload 'mpl': did you mean mlp"),
+        (["mlp", "--epochs", "0"], "error: "),
+        (["mlp", "--holdout", "0.2", "--validation", "test"], "error: --holdout and --validation both say"),
+        (["mlp", "--holdout", "1"], "error: --holdout: 1.0 is no share between 0 and 1"),
+        (["mlp", "--holdout", "nan"], "error: --holdout: nan is no share between 0 and 1"),
+        (["mlp", "--holdout", "0.00001"], "error: holding out 1e-05 of 50,000 samples"),
+        (["mlp", "--until", "accuracy"], "error: --until: 'accuracy' is no metric and value"),
+        (["mlp", "--until", "bleu=30"], "error: --until: mlp has no metric 'bleu': choose from loss, accuracy"),
+        (["mlp", "--learning-rate", "-1"], "error: --learning-rate: -1.0 is not positive"),
+        (["mlp", "--learning-rate", "inf"], "error: --learning-rate: inf is not positive"),
+        (["mlp", "--protocol", "voo"], "error: --protocol: 'voo' is not one of northeastern, vo"),
+        (["mlp", "--weights", "absent.pt"], "absent.pt"),
+        (["mlp", "--split", "valid"], "error: --split valid is also what synthetic is validated on"),
+        (["mlp", "--synthetic", "classes=0"], "error: --synthetic classes: 0 is not from 1"),
+        (["mlp", "--synthetic", "classes=5", "--data", "mnist"], "error: --synthetic is for made-up data, not for"),
+        (["mlp", "--data-dir", "."], "error: --data-dir is for real data"),
+        (["model_a", "--protocol", "vo"], "error: mnist is read from files: name their directory with --data-dir"),
+        (["mlp", "--precision", "fp16", "--device", "cpu"], "error: fp16 is not measured on a CPU"),
+        (["resnet18", "--batch-sizes", "60000"], "error: batch size 60000 is larger than the 50000 samples"),
+    ])
+    def test_bad_input_gets_one_line_and_nothing_is_written(
+        self, tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert cli.run(["train", *arguments]) == 2
+        stdout, stderr = capsys.readouterr()
+        assert message in stderr
+        assert (stderr.count("\n"), stdout) == (1, "")
+        assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MNIST.is_dir(), reason="the real MNIST test split is not here")
+def test_it_learns_real_digits(tmp_path: Path) -> None:
+    """8,000 pictures to train on and 2,000 to validate on."""
+    done = charact("train", "googlenet", "--input-sizes", "28", "--batch-sizes", "64", "--data", "mnist", "--data-dir",
+                   str(MNIST), "--split", "test", "--holdout", "0.2", "--epochs", "10", "--until", "accuracy=0.97",
+                   cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = only_run(tmp_path).manifest["cases"][0]["passes"]["training"]
+    assert (facts["num_train_samples"], facts["num_valid_samples"]) == (8_000, 2_000)
+    assert facts["best"]["value"] >= 0.97, done.stdout
+    assert facts["until"]["epoch"] == facts["num_epochs"]
