@@ -1,0 +1,168 @@
+"""`charact infer` as a user runs it: in a process of its own, on seconds-long cases."""
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from charact import load_run
+from charact.measure.weights import save_weights
+from charact.workload import DataRequest, find_workload
+
+SMALL = ["mlp", "--input-sizes", "8", "--synthetic", "classes=4"]
+CASES = ["mlp-8-b3000-infer-fp32-cpu", "mlp-8-b3000-infer-pure-bf16-cpu", "mlp-8-b4000-infer-fp32-cpu",
+         "mlp-8-b4000-infer-pure-bf16-cpu"]
+Finished = tuple[subprocess.CompletedProcess[str], Path]
+
+
+def charact(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
+                          timeout=300, check=False)
+
+
+def only_run(directory: Path) -> Path:
+    (path,) = (directory / "runs").iterdir()
+    return path
+
+
+def small_model() -> torch.nn.Module:
+    from charact.workload import Synthetic
+
+    workload = find_workload("mlp").prepare()
+    torch.manual_seed(3)
+    return workload.model(workload.dataset(8, DataRequest(split="test", synthetic=Synthetic(num_classes=4))))
+
+
+class PretendsToBeWeights:
+    """Pickles to a call that leaves a directory behind."""
+
+    def __reduce__(self) -> object:
+        import os
+
+        return os.mkdir, ("ran",)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    directory = tmp_path_factory.mktemp("infer")
+    save_weights(small_model(), directory / "w.pt")
+    done = charact("infer", *SMALL, "--weights", "w.pt", "--batch-sizes", "3000,4000", "--precision", "fp32,pure-bf16",
+                   "--repeats", "2", cwd=directory)
+    assert done.returncode == 0, done.stderr
+    return done, only_run(directory)
+
+
+class TestAFinishedRun:
+    def test_it_ends_with_a_summary_and_where_to_go_next(self, finished: Finished) -> None:
+        done, path = finished
+        assert done.stderr == ""
+        assert "No --weights" not in done.stdout
+        assert f"Wrote runs/{path.name}" in done.stdout
+        assert (path / "report.html").is_file()
+
+    def test_the_record_holds_every_load_and_the_whole_split(self, finished: Finished) -> None:
+        run = load_run(finished[1])
+        assert list(run.cases["case"]) == CASES
+        assert set(run.cases["status"]) == {"ok"}
+        for case, num_batches in zip(CASES, (4, 4, 3, 3), strict=True):  # of 10,000 samples: the last one smaller
+            facts = run.passes(case)["inference"]
+            assert (facts["num_samples"], facts["num_batches"], facts["weights"]) == (10_000, num_batches, "w.pt")
+            assert run.iterations[run.iterations["case"] == case]["iteration"].nunique() == num_batches
+            stages = run.stages[run.stages["case"] == case]
+            assert stages[stages["stage"] == "load_warm"]["number"].nunique() == 2
+        assert list((finished[1]).glob("**/*.pt")) == []
+
+    def test_its_options_are_recorded(self, finished: Finished) -> None:
+        options = load_run(finished[1]).manifest["options"]
+        assert {key: options[key] for key in ("data", "synthetic", "split", "repeats", "max_batches")} == {
+            "data": "synthetic", "synthetic": "classes=4", "split": "test", "repeats": 2, "max_batches": None}
+
+    def test_answers_do_not_depend_on_the_batch_size_and_are_those_of_the_weights(self, finished: Finished) -> None:
+        from charact.workload import Synthetic
+
+        workload, model = find_workload("mlp").prepare(), small_model().eval()
+        dataset = workload.dataset(8, DataRequest(split="test", synthetic=Synthetic(num_classes=4)))
+        pictures, labels = next(iter(torch.utils.data.DataLoader(dataset, batch_size=10_000)))
+        with torch.inference_mode():
+            share = (model(pictures).argmax(1) == labels).double().mean().item()
+        found = load_run(finished[1]).metrics.set_index("case")["value"]
+        assert found[CASES[0]] == found[CASES[2]] == pytest.approx(share)
+        assert 0.15 < share < 0.35  # four classes of noise
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(("arguments", "message"), [
+        (["--weights", "none.pt"], "error: there is no file of weights none.pt"),
+        (["--weights", "text.pt"], "error: text.pt is no file of weights, or is damaged"),
+        (["--weights", "cut.pt"], "error: cut.pt is no file of weights, or is damaged"),
+        (["--weights", "code.pt"], "error: code.pt holds more than tensors and is not read, for that could run code"),
+        (["--weights", "w.pt", "--synthetic", "classes=7"],
+         "error: w.pt does not fit: its 7.weight is 4×512, the model's 7×512; give the --variant, --input-sizes"),
+        (["--weights", "w.pt", "--input-sizes", "8,9"], "error: w.pt does not fit: its 1.weight is 512×192"),
+        (["--repeats", "0"], "error: "),
+        (["--max-batches", "0"], "error: "),
+        (["--split", "exam"], "error: --split: 'exam' is not one of train, valid, test"),
+        (["--precision", "tf32"], "error: tf32 is a mode of NVIDIA's tensor cores"),
+        (["--data", "mnist"], "error: --synthetic is for made-up data, not for mnist"),
+        (["--batch-sizes", "20000"], "error: batch size 20000 is larger than the 10000 samples"),
+        (["--data-dir", "."], "error: --data-dir is for real data"),
+        (["--name", " "], "error: --name is empty"),
+        (["--out", "w.pt"], "error: w.pt is a file"),
+    ])
+    def test_it_gets_one_line_and_nothing_is_written(self, tmp_path: Path, arguments: list[str], message: str) -> None:
+        save_weights(small_model(), tmp_path / "w.pt")
+        (tmp_path / "cut.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:5000])
+        (tmp_path / "text.pt").write_text("weights, they say\n")
+        (tmp_path / "code.pt").write_bytes(pickle.dumps({"model": PretendsToBeWeights()}, protocol=2))
+        before = sorted(tmp_path.iterdir())
+        done = charact("infer", *SMALL, "--device", "cpu", *arguments, "--quiet", cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stdout == ""
+        assert sorted(tmp_path.iterdir()) == before
+
+    def test_weights_of_another_workload(self, tmp_path: Path) -> None:
+        save_weights(small_model(), tmp_path / "w.pt")
+        done = charact("infer", "resnet18", "--variant", "cifar", "--input-sizes", "8", "--weights", "w.pt",
+                       cwd=tmp_path)
+        assert done.returncode == 2
+        assert "error: w.pt is of another model: it lacks " in done.stderr
+        assert "name the workload and --variant that it was saved from" in done.stderr
+
+
+def test_without_weights_random_ones_are_loaded_and_that_is_said(tmp_path: Path) -> None:
+    done = charact("infer", *SMALL, "--max-batches", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "No --weights: random ones are saved first" in done.stdout
+    run = load_run(only_run(tmp_path))
+    (case,) = run.manifest["cases"]
+    assert case["passes"]["inference"]["weights"] is None
+    assert case["passes"]["inference"]["weights_reason"] == "random: --weights names none"
+    assert case["passes"]["inference"]["num_samples"] == 2 * 128
+    assert list(run.path.rglob("*.pt")) == []
+
+
+def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path) -> None:
+    arguments = ["infer", "mlp", "--input-sizes", "8,64", "--batch-sizes", "1", "--repeats", "1"]
+    with subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=tmp_path, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("runs/.partial-*/parts/stages-0000.parquet")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert stderr == "mlp-64-b1-infer-fp32-cpu: interrupted (by SIGINT)\n"
+    run = load_run(only_run(tmp_path))
+    assert list(run.cases["status"]) == ["ok", "interrupted"]
+    assert set(run.stages["case"]) == {"mlp-8-b1-infer-fp32-cpu"}
+    assert list(run.path.rglob("*.pt")) == []

@@ -1,0 +1,141 @@
+"""torch.compile: models are really compiled, the time for that is told apart, and counts do not change."""
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.notes import Notes
+from support.small import TwoLayers, small_case
+from torch import nn
+
+from charact import load_run
+from charact.measure.case import Case
+from charact.measure.inference import InferencePlan, infer_cases
+from charact.measure.interrupt import Interrupt
+from charact.measure.runner import run_cases
+from charact.measure.timing import StopRule
+from charact.store import Run, RunWriter
+from charact.workload import DataRequest, find_workload
+
+pytestmark = [
+    pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="there is no C++ compiler"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # PyTorch's compiler imports what it deprecates
+]
+
+
+@dataclass(kw_only=True)
+class Recurrent(TwoLayers):
+    """A recurrent layer, which torch.compile leaves alone."""
+
+    def model(self, dataset: Any) -> nn.Module:
+        return nn.RNN(512, 10)
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch[0])[0]
+
+
+@pytest.fixture(autouse=True)
+def uncompiled() -> Iterator[None]:
+    """Leave nothing compiled to other tests."""
+    yield
+    torch.compiler.reset()
+
+
+def run(tmp_path: Path, cases: list[Case]) -> Run:
+    writer = RunWriter(tmp_path, "compile", {"machine": {}, "software": {}, "options": {}})
+    with Interrupt() as interrupt:
+        run_cases(cases, StopRule(max_iterations=6, max_seconds=1.0), writer, Notes(), interrupt)
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The MLP in both modes, compiled and not; ids do not tell the two apart, names do."""
+    directory = tmp_path_factory.mktemp("runs")
+    workload = find_workload("mlp").prepare()
+    cases = [Case(workload, 8, 2 + compiled, mode, "fp32", torch.device("cpu"), DataRequest(), compiled=compiled)
+             for mode, compiled in itertools.product(("train", "infer"), (False, True))]
+    return run(directory, cases)
+
+
+def case_of(mode: str, *, compiled: bool) -> str:
+    return f"mlp-8-b{2 + compiled}-{mode}-fp32-cpu"
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+class TestTheMLP:
+    def test_every_pass_succeeds(self, record: Run, mode: str) -> None:
+        for compiled in (False, True):
+            assert {name: facts["status"] for name, facts in record.passes(case_of(mode, compiled=compiled)).items()
+                    } == {"timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok"}
+
+    def test_it_is_really_compiled(self, record: Run, mode: str) -> None:
+        types = record.operators.groupby("case")["operator_type"].agg(set)
+        assert "compiled" in types[case_of(mode, compiled=True)]
+        assert "compiled" not in types[case_of(mode, compiled=False)]
+        assert "activation" not in types[case_of(mode, compiled=True)]  # fused into generated code
+
+    def test_compile_time_is_told_and_no_iteration_holds_it(self, record: Run, mode: str) -> None:
+        compile_s = record.passes(case_of(mode, compiled=True))["timing"]["compile_s"]
+        walls_s = record.iterations.groupby(["case", "iteration"])["host_s"].sum()[case_of(mode, compiled=True)]
+        assert compile_s > 0
+        assert compile_s > 5 * walls_s.max()
+        assert record.passes(case_of(mode, compiled=False))["timing"]["compile_s"] is None
+
+    def test_the_work_is_the_same_and_none_of_it_is_unplaced(self, record: Run, mode: str) -> None:
+        flop = record.flop.groupby("case")["flop"].sum()
+        placed = record.operators.groupby("case")["flop"].sum()
+        compiled, eager = case_of(mode, compiled=True), case_of(mode, compiled=False)
+        assert flop[compiled] / 3 == flop[eager] / 2  # a sample's
+        assert placed[compiled] == flop[compiled]
+        assert record.passes(compiled)["flop"]["unplaced_flop"] == 0
+
+    def test_memory_is_measured(self, record: Run, mode: str) -> None:
+        peak = record.memory.query("kind == 'peak'").set_index(["case", "category"])["bytes"]
+        for compiled in (False, True):
+            assert peak[case_of(mode, compiled=compiled), "weights"] == 4 * (192 * 512 + 512 * 512 + 512 * 10 + 1034)
+
+
+def test_a_prediction_of_a_compiled_model_tells_its_compilation_apart(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "compile", {"machine": {}, "software": {}, "options": {}})
+    with Interrupt() as interrupt:
+        infer_cases([small_case("infer", batch_size=100, compiled=True)], InferencePlan(num_warm_loads=1), writer,
+                    Notes(), interrupt)
+    (case,) = writer.manifest["cases"]
+    assert case["status"] == "ok", case["reason"]
+    writer.close("complete")
+    walls_s = load_run(writer.publish()).iterations.groupby("iteration")["host_s"].sum()
+    assert len(walls_s) == 3  # the last one of 56 samples, a shape of its own
+    assert case["passes"]["inference"]["compile_s"] > 5 * walls_s.max()
+
+
+def test_a_model_that_is_left_as_it_was_is_not_measured_as_compiled(tmp_path: Path) -> None:
+    cases = [small_case("infer", workload=Recurrent(), compiled=True), small_case("infer", batch_size=32)]
+    refused, ok = run(tmp_path, cases).manifest["cases"]
+    assert (refused["status"], ok["status"]) == ("error", "ok")
+    assert refused["reason"] == ("RuntimeError: torch.compile left all of this model as it was (it cannot compile "
+                                 "PyTorch's recurrent layers): leave --compile out")
+
+
+def test_a_compilation_that_fails_is_the_cases_error_in_one_line(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken-compiler"
+    broken.write_text("#!/bin/sh\necho out of ideas >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))  # nothing is compiled yet
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (str(broken),))
+    begun = time.perf_counter()
+    failed, ok = run(tmp_path / "runs", [small_case("infer", compiled=True),
+                                         small_case("infer", batch_size=32)]).manifest["cases"]
+    assert time.perf_counter() - begun < 60
+    assert (failed["status"], ok["status"]) == ("error", "ok")
+    assert "\n" not in failed["reason"]
+    assert "ompil" in failed["reason"]
