@@ -13,13 +13,29 @@ from charact.analysis.flop import flop_by_phase
 from charact.analysis.layers import top_layers
 from charact.analysis.memory import memory_by_phase, memory_by_size, memory_composition
 from charact.analysis.passes import missed_precision, pass_outcomes, pass_reason, stop_rules
+from charact.analysis.stages import (
+    INFERENCE_PARTS,
+    TRAINING_STAGES,
+    inference_breakdown,
+    inference_summary,
+    learning_curves,
+    prediction_metrics,
+    stage_breakdown,
+    stage_times,
+    training_summary,
+)
 
 __all__ = [
+    "INFERENCE_PARTS",
     "OUTSIDE_OPERATORS",
+    "TRAINING_STAGES",
     "case_summary",
     "counter_values",
     "flop_by_phase",
+    "inference_breakdown",
+    "inference_summary",
     "iteration_times",
+    "learning_curves",
     "memory_by_phase",
     "memory_by_size",
     "memory_composition",
@@ -29,8 +45,12 @@ __all__ = [
     "pass_outcomes",
     "pass_reason",
     "phase_breakdown",
+    "prediction_metrics",
+    "stage_breakdown",
+    "stage_times",
     "stop_rules",
     "top_kernels",
     "top_layers",
     "top_operators",
+    "training_summary",
 ]

@@ -1,10 +1,15 @@
 """The headline of each case: time per iteration with its interval, rates, FLOP and peak memory."""
 
+from typing import Any
+
 import pandas as pd
 
 from charact.analysis.memory import memory_composition
 from charact.stats import median_interval
 from charact.store import Run
+
+KINDS = ("training", "inference", "profile")
+"""What was done with a case: trained, loaded and predicted with, or measured pass by pass."""
 
 _COORDINATES = [
     "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
@@ -31,12 +36,14 @@ def iteration_times(run: Run) -> pd.DataFrame:
 def case_summary(run: Run) -> pd.DataFrame:
     """One row a case in the order they ran, failed ones included; what a case lacks is null.
 
-    Columns: the case's coordinates, status and reason; num_iterations; median_s with the 95 % interval of the median
-    low_s to high_s (null below 6 iterations), p5_s and p95_s of the iterations' wall times; samples_per_s (batch size
-    / median_s); flop (counted, per iteration; operators without a formula are left out); flop_per_s
-    (flop / median_s); peak_bytes (sum of the categories at the measured peak, held through PyTorch's allocator).
+    Columns: the case's coordinates, status and reason; kind, one of `KINDS`; num_iterations; median_s with the 95 %
+    interval of the median low_s to high_s (null below 6 iterations), p5_s and p95_s of the iterations' wall times;
+    samples_per_s (batch size / median_s); flop (counted, per iteration; operators without a formula are left out);
+    flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, held through PyTorch's
+    allocator); compile_s (what compiling the model took; null where it was not compiled).
     """
     summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
+    summary["kind"] = [_kind(entry) for entry in run.manifest["cases"]]
     summary = summary.merge(_time_statistics(run), on="case", how="left")
     summary["samples_per_s"] = summary["batch_size"].astype(float) / summary["median_s"]
     flop = run.flop.groupby("case")["flop"].sum(min_count=1)
@@ -44,7 +51,18 @@ def case_summary(run: Run) -> pd.DataFrame:
     summary["flop_per_s"] = summary["flop"] / summary["median_s"]
     peak = memory_composition(run).query("method == 'measured'").groupby("case")["bytes"].sum()
     summary["peak_bytes"] = summary["case"].map(peak).astype(float)
+    summary["compile_s"] = pd.Series([_compile_s(entry) for entry in run.manifest["cases"]], dtype="float64")
     return summary
+
+
+def _kind(entry: dict[str, Any]) -> str:
+    passes = entry.get("passes", {})
+    return next((kind for kind in KINDS if kind in passes), "profile")
+
+
+def _compile_s(entry: dict[str, Any]) -> float | None:
+    told = (facts.get("compile_s") for facts in entry.get("passes", {}).values())
+    return next((compile_s for compile_s in told if compile_s is not None), None)
 
 
 def _time_statistics(run: Run) -> pd.DataFrame:

@@ -7,14 +7,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from charact.analysis.cases import case_summary, iteration_times
+from charact.analysis.stages import inference_summary, training_summary
 from charact.store import Run
 
 _NUM_RESAMPLES = 1000
-_COLUMNS = ["case", "run", "median_s", "low_s", "high_s", "samples_per_s", "peak_bytes", "status", "reason"]
+_COLUMNS = ["case", "median_s", "low_s", "high_s", "samples_per_s", "peak_bytes", "status", "reason"]
 
 
 def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
     """Cases that at least two of the runs hold: a row a case and run, cases and runs in the order given.
+
+    Trainings have no iterations to compare: `training_comparison` is for them.
 
     Columns: case; run, the run's position in `runs`; median_s, low_s, high_s, samples_per_s, peak_bytes, status and
     reason as in `case_summary`; baseline, the position of the first run in which the case has times; ratio = median_s /
@@ -24,10 +27,7 @@ def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
     *Error*: the interval is a percentile bootstrap over the iterations of the two runs; it knows nothing of what
     differs between two runs of one program, such as clocks and other load.
     """
-    rows = pd.concat([case_summary(run).assign(run=number)[_COLUMNS] for number, run in enumerate(runs)])
-    rows = rows[rows.groupby("case")["run"].transform("count") > 1]
-    first_seen = {case: number for number, case in enumerate(rows["case"].unique())}
-    rows = rows.assign(order=rows["case"].map(first_seen)).sort_values(["order", "run"], ignore_index=True)
+    rows = _in_common([case_summary(run).query("kind != 'training'")[_COLUMNS] for run in runs])
     walls = {
         (number, str(case)): times.to_numpy()
         for number, run in enumerate(runs)
@@ -41,7 +41,42 @@ def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
         for row in rows.to_dict("records")
     ]  # fmt: skip
     rows[["ratio", "ratio_low", "ratio_high"]] = pd.DataFrame(ratios, columns=range(3), dtype="float64")
+    return rows
+
+
+def _in_common(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of the cases that several frames hold, equal cases together, with the frame's position as `run`."""
+    filled = [frame.assign(run=number) for number, frame in enumerate(frames) if len(frame)]
+    rows = pd.concat(filled) if filled else frames[0].assign(run=0)
+    rows = rows[rows.groupby("case")["run"].transform("count") > 1]
+    first_seen = {case: number for number, case in enumerate(rows["case"].unique())}
+    rows = rows.assign(order=rows["case"].map(first_seen)).sort_values(["order", "run"], ignore_index=True)
     return rows.drop(columns="order")
+
+
+def training_comparison(runs: Sequence[Run]) -> pd.DataFrame:
+    """Trainings that at least two of the runs hold: a row a case and run, cases and runs in the order given.
+
+    Columns: those of `training_summary`; run, the run's position in `runs`; epoch_s, the mean time of an epoch;
+    baseline as in `run_comparison`; ratio = epoch_s / the baseline's, null where no epoch was finished.
+    """
+    return _with_ratio(_in_common([training_summary(run).assign(
+        epoch_s=lambda rows: rows["total_s"] / rows["num_epochs"].astype("float64")) for run in runs]), "epoch_s")
+
+
+def inference_comparison(runs: Sequence[Run]) -> pd.DataFrame:
+    """Inferences that at least two of the runs hold, as `training_comparison`.
+
+    Columns: those of `inference_summary`; run; baseline; ratio = total_warm_s / the baseline's.
+    """
+    return _with_ratio(_in_common([inference_summary(run) for run in runs]), "total_warm_s")
+
+
+def _with_ratio(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    first = rows[rows[column].notna()].groupby("case")
+    rows["baseline"] = rows["case"].map(first["run"].first()).astype("float64")
+    rows["ratio"] = rows[column] / rows["case"].map(first[column].first()).astype("float64")
+    return rows
 
 
 def _ratio(

@@ -1,18 +1,19 @@
-"""One order of rows for all tables: cases as they ran, phases as in an iteration, categories as in the schema."""
+"""One order of rows for all tables: cases as they ran, stages, phases and categories as in the schema."""
 
 from collections.abc import Sequence
 
 import pandas as pd
 
-from charact.schema import MEMORY_CATEGORIES, PHASES
+from charact.schema import LOAD_PHASES, MEMORY_CATEGORIES, PHASES, STAGES
 from charact.store import Run
 
 
 def in_order(frame: pd.DataFrame, run: Run, *columns: str) -> pd.DataFrame:
-    """Rows ordered by the columns named, of case, phase and category; rows that tie stay as they were."""
+    """Rows ordered by the columns named, of case, stage, phase and category; rows that tie stay as they were."""
     orders: dict[str, Sequence[str]] = {
         "case": [entry["case"] for entry in run.manifest["cases"]],
-        "phase": PHASES,
+        "stage": STAGES,
+        "phase": (*LOAD_PHASES, *PHASES),
         "category": MEMORY_CATEGORIES,
     }
     ranks = {column: {value: rank for rank, value in enumerate(orders[column])} for column in columns}

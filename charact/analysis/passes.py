@@ -9,6 +9,7 @@ from charact.store import Run
 
 _STOP_RULE = [
     "num_warmup_iterations", "warmup_ended_by", "num_iterations", "ended_by", "precision_target_frac", "interval_frac",
+    "compile_s",
 ]  # fmt: skip
 
 
@@ -60,7 +61,8 @@ def stop_rules(run: Run) -> pd.DataFrame:
 
     Columns: case; num_warmup_iterations and warmup_ended_by; num_iterations, ended_by ('precision': the 95 % interval
     of the median was within precision_target_frac; else the limit that was hit) and interval_frac, the interval's
-    half-width over the median; overhead_ratio, iteration time under the profiler over that of the timing pass.
+    half-width over the median; compile_s, what compiling the model took (null where it was not compiled);
+    overhead_ratio, iteration time under the profiler over that of the timing pass.
     """
     rows: list[list[Any]] = []
     for entry in run.manifest["cases"]:

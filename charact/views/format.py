@@ -1,7 +1,10 @@
 """Base units to what a person reads: three significant digits and a prefix, "n/a (reason)" where there is no number."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
 
 from charact.analysis.passes import MissedPrecision
 
@@ -11,6 +14,11 @@ ENDED_BY = {
 """Words for what ended a warm-up or the timing."""
 
 _PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
+
+
+def rows(frame: pd.DataFrame) -> Iterator[Any]:
+    """Rows of a frame as named tuples, whose columns may hold anything."""
+    return iter(frame.itertuples(index=False))
 
 
 def missing(reason: str | None = None) -> str:
@@ -35,6 +43,20 @@ def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
 def seconds(value: float | None, reason: str | None = None) -> str:
     """A duration: 99.5 ms."""
     return _quantity(value, "s", reason)
+
+
+def duration(value: float | None, reason: str | None = None) -> str:
+    """A span that may be long: 99.5 s, 3 min 20 s, 5 h 12 min."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    if value < 120:
+        return seconds(value)
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(round(value / 60), 60)
+    return f"{hours:,} h {minutes} min"
 
 
 def num_bytes(value: float | None, reason: str | None = None) -> str:
@@ -68,6 +90,28 @@ def number(value: float | None, reason: str | None = None) -> str:
         return missing(reason)
     assert value is not None
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else _digits(value)
+
+
+def metric(name: str, value: float | None, reason: str | None = None) -> str:
+    """The value of a metric by its name: accuracies as percentages."""
+    return share(value, reason) if name.endswith("accuracy") else number(value, reason)
+
+
+def best(row: Any) -> str:
+    """The best value of a row of `training_summary` that has one: accuracy 97.5 % (epoch 4)."""
+    return f"{row.best_metric} {metric(row.best_metric, row.best_value)} (epoch {row.best_epoch:.0f})"
+
+
+def failure(status: str, reason: str | None) -> str:
+    """Why a case has not ended well."""
+    if status == "running":
+        return "not finished: it was killed, or is still going on"
+    return "no reason recorded" if not isinstance(reason, str) else str(reason)
+
+
+def target(row: Any) -> str:
+    """The target of a row of `training_summary` that has one: accuracy 95.0 %."""
+    return f"{row.target_metric} {metric(row.target_metric, row.target_value)}"
 
 
 def missed_precision(missed: MissedPrecision | None) -> str:

@@ -10,6 +10,15 @@ PHASES = {
     "communication": "#66CCEE", "other": "#BBBBBB",
 }  # fmt: skip
 
+STAGES = {"training": "#4477AA", "validation": "#66CCEE", "checkpointing": "#CCBB44"}
+
+INFERENCE_PARTS = {"build": "#CCBB44", "read": "#EE6677", "place": "#228833", "prediction": "#4477AA"}
+
+PERCENTILES = {"p50": "#4477AA", "p90": "#228833", "p95": "#CCBB44", "p99": "#EE6677"}
+
+CASES = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#332288", "#999933", "#882255", "#44AA99")
+"""Colours of the cases of a run, in order; they begin again after the last."""
+
 CATEGORIES = {
     "weights": "#4477AA", "gradients": "#EE6677", "optimizer_state": "#228833", "activations": "#66CCEE",
     "temporary": "#CCBB44", "input": "#AA3377", "unknown": "#BBBBBB",

@@ -1,54 +1,18 @@
 """A run's summary in the terminal: headline numbers, and bars that say where time and memory go."""
 
-from dataclasses import dataclass
-
 import pandas as pd
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
-from charact.views import palette
+from charact.views import palette, terminal_stages
+from charact.views.bars import Bar, Part
 
 _NUM_TYPES = 5
-_WIDEST_BAR = 100
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a stacked bar: what it is, its share of the whole, its amount in words, its colour."""
-
-    name: str
-    share_frac: float
-    amount: str
-    color: str
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A stacked bar over its legend; where there is no colour, letters that the legend explains take its place."""
-
-    label: str
-    parts: list[Part]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The bar as wide as the console allows, up to a limit, then the legend, wrapped between its entries."""
-        plain = console.no_color or console.color_system is None
-        letters = _letters([part.name for part in self.parts])
-        widths = _whole_cells([part.share_frac for part in self.parts], min(options.max_width, _WIDEST_BAR))
-        bar, entries = Text(no_wrap=True), []
-        for part, letter, width in zip(self.parts, letters, widths, strict=True):
-            bar.append((letter if plain else "█") * width, style=part.color)
-            mark = f"{letter} " if plain else "■ "
-            share = (fmt.share(part.share_frac), "dim")
-            entries.append(Text.assemble((mark, part.color), (part.name, "bold"), f" {part.amount} ", share))
-        yield Text(self.label)
-        yield bar
-        yield from _wrapped(entries, options.max_width)
 
 
 def summary(run: Run) -> RenderableType:
@@ -59,15 +23,15 @@ def summary(run: Run) -> RenderableType:
     cases = analysis.case_summary(run)
     if cases.empty:
         return Text(f"{run.run_id} holds no cases: the run ended before its first case did.")
-    done = cases["status"] == "ok"
-    blocks: list[RenderableType] = [_headlines(run, cases[done])] if done.any() else []
-    blocks += [_failure(case) for _, case in cases[~done].iterrows()]
-    for _, case in cases[done].iterrows():
-        title = Text(str(case["case"]), style="bold")
-        blocks += [Text(), Rule(title, align="left", style="dim"), _iteration_line(run, case)]
+    profiles = cases[cases["kind"] == "profile"]
+    done = profiles[profiles["status"] == "ok"]
+    blocks: list[RenderableType] = [_headlines(run, done)] if len(done) else []
+    blocks += terminal_stages.headlines(run)
+    blocks += [_failure(case) for _, case in cases[cases["status"] != "ok"].iterrows()]
+    for _, case in done.iterrows():
         bars: list[RenderableType] = [_phase_bar(run, case), _memory_bar(run, case), _type_bar(run, case)]
-        blocks += [Padding(bar, (1, 0, 0, 2)) for bar in bars]
-    return Group(*blocks)
+        blocks += terminal_stages.case_block(str(case["case"]), _iteration_line(run, case), bars)
+    return Group(*blocks, *terminal_stages.blocks(run))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> Table:
@@ -89,8 +53,9 @@ def _headlines(run: Run, cases: pd.DataFrame) -> Table:
 
 
 def _failure(case: pd.Series) -> Text:
-    reason = "no reason recorded" if pd.isna(case["reason"]) else str(case["reason"])
-    return Text.assemble((str(case["case"]), "bold"), "  ", (f"{case['status']}: ", "bold red"), reason)
+    status = str(case["status"])
+    return Text.assemble((str(case["case"]), "bold"), "  ", (f"{status}: ", "bold red"),
+                         fmt.failure(status, case["reason"]))  # fmt: skip
 
 
 def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
@@ -100,6 +65,8 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
         (fmt.seconds(case["median_s"], timing), "bold"), " per iteration, 95 % interval ",
         fmt.interval(case["low_s"], case["high_s"], few), f", {fmt.number(case['num_iterations'], timing)} iterations",
     )  # fmt: skip
+    if pd.notna(case["compile_s"]):
+        line.append(f", compiled in {fmt.duration(case['compile_s'])}")
     if missed := fmt.missed_precision(analysis.missed_precision(run, str(case["case"]))):
         line.append(f"\n{missed}", style="yellow")
     return Padding(line, (0, 0, 0, 2))
@@ -148,28 +115,3 @@ def _type_bar(run: Run, case: pd.Series) -> RenderableType:
 def _nothing(run: Run, case: pd.Series, label: str, name: str) -> Text:
     reason = analysis.pass_reason(run, str(case["case"]), name) or "the record holds no rows"
     return Text.assemble(f"{label}  ", (fmt.missing(reason), "dim"))
-
-
-def _letters(names: list[str]) -> list[str]:
-    """A letter for each name, of its own where one is left."""
-    letters: list[str] = []
-    for name in names:
-        candidates = [letter for letter in f"{name.upper()}ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.isalpha()]
-        letters.append(next((letter for letter in candidates if letter not in letters), "#"))
-    return letters
-
-
-def _whole_cells(shares: list[float], width: int) -> list[int]:
-    """Cells of each share of a bar: whole, summing to the width."""
-    ends = [round(width * sum(shares[: number + 1])) for number in range(len(shares))]
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _wrapped(entries: list[Text], width: int) -> list[Text]:
-    """Entries in lines, three spaces apart, broken between entries only."""
-    lines = [Text()]
-    for entry in entries:
-        if lines[-1] and len(lines[-1]) + 3 + len(entry) > width:
-            lines.append(Text())
-        lines[-1].append_text(Text("   " if lines[-1] else "")).append_text(entry)
-    return lines

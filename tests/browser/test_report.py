@@ -21,6 +21,15 @@ def address(tmp_path: Path) -> str:
     return path.as_uri()
 
 
+@pytest.fixture(params=[records.write_training, records.write_inference], ids=["training", "inference"])
+def staged(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Address of a report of two trainings or of two inferences."""
+    path = tmp_path / "stages.html"
+    runs = [load_run(request.param(tmp_path / "runs")) for _ in range(2)]
+    path.write_text(report(runs), encoding="utf-8")
+    return path.as_uri()
+
+
 def column(page: Page, table: str, number: int) -> list[str]:
     return page.locator(f"{table} tbody tr:visible td:nth-child({number})").all_inner_texts()
 
@@ -72,9 +81,18 @@ def test_nothing_is_wider_than_the_window(page: Page, address: str, width: int) 
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_texts_of_figures_lie_within_them(page: Page, address: str) -> None:
-    page.goto(address)
-    outside = page.evaluate("""() => [...document.querySelectorAll("figure svg")].flatMap((svg) => {
+@pytest.mark.parametrize("width", [390, 1280])
+def test_trainings_and_inferences_fit_the_window(page: Page, staged: str, traffic, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(staged)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert texts_outside(page) == []
+    assert traffic.errors == []
+
+
+def texts_outside(page: Page) -> list[str]:
+    """Texts of figures that are drawn past their edges."""
+    return page.evaluate("""() => [...document.querySelectorAll("figure svg")].flatMap((svg) => {
         const box = svg.getBoundingClientRect();
         return [...svg.querySelectorAll("text")]
             .filter((text) => {
@@ -82,7 +100,23 @@ def test_texts_of_figures_lie_within_them(page: Page, address: str) -> None:
                 return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
             }).map((text) => text.textContent);
     })""")
-    assert outside == []
+
+
+def test_texts_of_figures_lie_within_them(page: Page, address: str) -> None:
+    page.goto(address)
+    assert texts_outside(page) == []
+
+
+def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "training.html"
+    path.write_text(report([load_run(records.write_training(tmp_path / "runs"))]), encoding="utf-8")
+    page.goto(path.as_uri())
+    page.get_by_role("searchbox").fill("b20")
+    assert page.locator("#r1-training .ch-block:visible h3").all_inner_texts() == [
+        "Learning curves", "Time by stage and phase: resnet18-32-b20-train-fp32-cpu", "What was run",
+        "Protocol: northeastern",
+    ]  # fmt: skip
+    assert page.locator("#r1-glance .ch-card:visible").count() == 1
 
 
 def test_paper_shows_every_table(page: Page, address: str, tmp_path: Path) -> None:

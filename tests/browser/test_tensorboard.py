@@ -202,6 +202,51 @@ def test_tables_sort_and_cases_filter_in_every_run(runs: Path, serve: Serve, pag
     expect(tab.locator(".tb-compare tbody:visible")).to_have_count(1)
 
 
+def test_trainings_and_inferences_are_shown_and_compared(tmp_path: Path, serve: Serve, page: Page) -> None:
+    out = tmp_path / "runs"
+    for name, write in [("inferred", records.write_inference), ("trained", records.write_training)] * 2:
+        path = write(out, name=name)
+        write_scalars(load_run(path), path)
+    address = serve(out)
+    wrong = complaints(page)
+    tab = open_tab(page, address)
+
+    def choose(name: str) -> None:
+        entries = tab.locator(".tb-runs li", has_text=name).locator("input")
+        for i in range(2):
+            entries.nth(i).check()
+        others = tab.locator(".tb-runs li", has_not_text=name).locator("input:checked")
+        while others.count():
+            others.first.click()  # which takes it from those that are checked
+        done(tab)
+
+    choose("trained")
+    expect(tab.locator("main section > h2")).to_have_text(
+        ["Comparison", "At a glance", "Training", "Machine", "Method"])
+    expect(tab.locator(".tb-compare tbody")).to_have_count(3)
+    row = tab.locator(".tb-compare tbody", has_text="trained-32-b10-").locator("tr").nth(2)
+    for text in ("62.5 s", "1.000", "96.0 %", "49.5 s"):
+        expect(row).to_contain_text(text)
+    expect(tab.locator("#training figure svg")).to_have_count(2 * (2 + 3 * 2))
+    choose("inferred")
+    expect(tab.locator("main section > h2")).to_have_text(
+        ["Comparison", "At a glance", "Inference", "Time by phase", "Machine", "Method"])
+    expect(tab.locator(".tb-compare")).to_have_count(2)
+    expect(tab.locator(".tb-compare").nth(1)).to_contain_text("5.65 s")
+    assert wrong == []
+
+
+def test_curves_of_trainings_compare_in_time_series(tmp_path: Path, serve: Serve, page: Page) -> None:
+    out = tmp_path / "runs"
+    for _ in range(2):
+        path = records.write_training(out, diverged=False)
+        write_scalars(load_run(path), path)
+    page.goto(f"{serve(out)}?smoothing=0#timeseries")
+    groups = page.get_by_role("button", name="Expand group")
+    # Loss and accuracy in training and validation, and the time of three stages.
+    expect(groups.filter(has_text="resnet18-32-b10-train-fp32-cpu").first).to_contain_text("7 cards", timeout=60_000)
+
+
 def test_runs_that_cannot_be_read_say_why(tmp_path: Path, serve: Serve, page: Page) -> None:
     out = tmp_path / "runs"
     good, bad = records.write_record(out, name="good"), records.write_record(out, name="<b>bad</b>")

@@ -5,7 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from charact.store import RunWriter
+from charact.schema import TABLES
+from charact.store import Rows, RunWriter
+
+PROFILE_TABLES = sorted(set(TABLES) - {"kernels", "stages", "metrics"})
+"""Tables of a profile's record on a CPU."""
 
 MACHINE: dict[str, Any] = {
     "hostname": "bench-1", "os": "Debian GNU/Linux 12", "kernel": "6.1.0", "architecture": "x86_64",
@@ -103,15 +107,17 @@ def case_tables(mode: str, input_size: int, layer: str = "layer1.0.conv1") -> di
     }
 
 
+def _manifest(*command: str) -> dict[str, Any]:
+    return {
+        "command_line": ["charact", *command], "started": "2026-11-21T10:00:00+0000",
+        "machine": copy.deepcopy(MACHINE), "software": copy.deepcopy(SOFTWARE), "options": copy.deepcopy(OPTIONS),
+    }
+
+
 def write_record(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (32, 224),
                  modes: tuple[str, ...] = ("train", "infer"), layer: str = "layer1.0.conv1", oom: bool = False) -> Path:
     """A published run directory below `out`."""
-    manifest = {
-        "command_line": ["charact", "profile", name, "--input-sizes", ",".join(map(str, sizes))],
-        "started": "2026-11-21T10:00:00+0000", "machine": copy.deepcopy(MACHINE), "software": copy.deepcopy(SOFTWARE),
-        "options": copy.deepcopy(OPTIONS),
-    }
-    writer = RunWriter(out, name, manifest)
+    writer = RunWriter(out, name, _manifest("profile", name, "--input-sizes", ",".join(map(str, sizes))))
     for size in sizes:
         for mode in modes:
             writer.add_case(case_entry(name, size, mode), case_tables(mode, size, layer))
@@ -127,3 +133,108 @@ def drop_table(record: Path, table: str) -> None:
     manifest = json.loads((record / "run.json").read_text())
     manifest["tables"].remove(table)
     (record / "run.json").write_text(json.dumps(manifest))
+
+
+def _stage(stage: str, number: int, phases: dict[str, float], num_iterations: int, num_samples: int) -> Rows:
+    return [
+        {"stage": stage, "number": number, "phase": phase, "host_s": seconds, "device_s": None,
+         "num_iterations": num_iterations, "num_samples": num_samples} for phase, seconds in phases.items()
+    ]
+
+
+def _plain_entry(name: str, mode: str, batch_size: int, passes: dict[str, Any]) -> dict[str, Any]:
+    """A case of a training or an inference: as a profile's, with passes of its own."""
+    return case_entry(name, 32, mode, batch_size=batch_size) | {"passes": passes}
+
+
+# Seconds per phase of every epoch's training (10 s), validation (2 s) and checkpointing (0.5 s).
+EPOCH = {
+    "training": {"data": 1.0, "forward": 3.0, "loss": 0.5, "backward": 4.0, "update": 1.0, "other": 0.5},
+    "validation": {"data": 0.5, "forward": 1.0, "loss": 0.25, "other": 0.25},
+    "checkpointing": {"other": 0.5},
+}
+ACCURACIES = [0.6, 0.8, 0.9, 0.96, 0.95]
+
+
+def training_entry(name: str, batch_size: int, *, num_epochs: int = 5, until: float | None = 0.95) -> dict[str, Any]:
+    """An entry of the manifest as `charact train` writes it."""
+    reached = next((n for n in range(1, num_epochs + 1) if until is not None and ACCURACIES[n - 1] >= until), None)
+    best = max(range(num_epochs), key=ACCURACIES.__getitem__, default=None)
+    protocol = {"name": "northeastern", "source": "Doe et al. 2020, section 4", "unstated": "the seed",
+                "changed": {"epochs": [10, 5], "input_sizes": [224, 32]}}
+    return _plain_entry(name, "train", batch_size, {"training": {
+        "status": "ok", "reason": None, "num_epochs_asked": 5, "num_epochs": num_epochs, "setup_s": 1.5,
+        "until": None if until is None else {"metric": "accuracy", "value": until, "epoch": reached},
+        "best": None if best is None else {"metric": "accuracy", "value": ACCURACIES[best], "epoch": best + 1},
+        "num_train_samples": 8000, "num_valid_samples": 2000, "num_resumed": 0,
+        "weights": f"weights/{name}.pt", "protocol": protocol,
+    }})  # fmt: skip
+
+
+def training_tables(batch_size: int, *, num_epochs: int = 5, slowness: float = 1.0) -> dict[str, Rows]:
+    """Rows of `stages` and `metrics`; in epoch n the training's loss is 2 / n and the validation's 2.4 / n."""
+    stages: Rows = []
+    metrics: Rows = []
+    for epoch in range(1, num_epochs + 1):
+        for stage, phases in EPOCH.items():
+            num_samples = {"training": 8000, "validation": 2000, "checkpointing": 0}[stage]
+            scaled = {phase: slowness * seconds for phase, seconds in phases.items()}
+            stages += _stage(stage, epoch, scaled, num_samples // batch_size, num_samples)
+        for stage, loss, accuracy in [("training", 2.0, ACCURACIES[epoch - 1] - 0.02),
+                                      ("validation", 2.4, ACCURACIES[epoch - 1])]:  # fmt: skip
+            metrics += [
+                {"stage": stage, "number": epoch, "metric": metric, "value": value, "reason": None}
+                for metric, value in [("loss", loss / epoch), ("accuracy", accuracy)]
+            ]
+    return {"stages": stages, "metrics": metrics}
+
+
+def write_training(out: Path, *, name: str = "resnet18", diverged: bool = True, until: float | None = 0.95) -> Path:
+    """A run of `charact train`: batch sizes 10 and 20 over 5 epochs, the second twice as slow, and 40, lost in epoch 3.
+
+    Total execution time is 62.5 and 125 s; 95 % is reached in epoch 4, after 49.5 and 99 s.
+    """
+    writer = RunWriter(out, name, _manifest("train", name))
+    for batch_size, slowness in [(10, 1.0), (20, 2.0)]:
+        writer.add_case(training_entry(name, batch_size, until=until), training_tables(batch_size, slowness=slowness))
+    if diverged:
+        entry = training_entry(name, 40, num_epochs=2, until=until)
+        reason = "the loss was nan in iteration 17 of epoch 3"
+        entry["passes"]["training"] |= {"status": "failed", "reason": reason}
+        writer.add_case(entry | {"status": "diverged", "reason": reason}, training_tables(40, num_epochs=2))
+    writer.close("complete")
+    return writer.publish()
+
+
+def inference_entry(name: str, batch_size: int) -> dict[str, Any]:
+    """An entry of the manifest as `charact infer` writes it."""
+    return _plain_entry(name, "infer", batch_size, {"inference": {
+        "status": "ok", "reason": None, "weights": f"weights/{name}.pt", "weights_bytes": 45_000_000,
+        "cold_reason": None, "num_samples": 100 * batch_size, "num_batches": 100, "setup_s": 0.5,
+    }})  # fmt: skip
+
+
+def inference_tables(batch_size: int) -> dict[str, Rows]:
+    """Rows of an inference: a cold load of 0.6 s, warm ones of 0.2, 0.21 and 0.22 s, batches of 1, 2, ... 100 ms."""
+    walls = [0.001 * number for number in range(1, 101)]
+    shares = {"data": 0.1, "forward": 0.8, "other": 0.1}
+    stages = _stage("load_cold", 1, {"build": 0.1, "read": 0.4, "place": 0.1}, 0, 0)
+    for number in range(1, 4):
+        stages += _stage("load_warm", number, {"build": 0.1, "read": 0.04 + 0.01 * number, "place": 0.05}, 0, 0)
+    prediction = {phase: share * sum(walls) for phase, share in shares.items()}
+    return {
+        "stages": stages + _stage("prediction", 1, prediction, 100, 100 * batch_size),
+        "iterations": [{"iteration": number, "phase": phase, "host_s": share * wall_s, "device_s": None}
+                       for number, wall_s in enumerate(walls) for phase, share in shares.items()],
+        "metrics": [{"stage": "prediction", "number": 1, "metric": metric, "value": value, "reason": None}
+                    for metric, value in [("loss", 0.25), ("accuracy", 0.93)]],
+    }  # fmt: skip
+
+
+def write_inference(out: Path, *, name: str = "resnet18") -> Path:
+    """A run of `charact infer` with batch sizes 1 and 8, which take the same time a batch."""
+    writer = RunWriter(out, name, _manifest("infer", name))
+    for batch_size in (1, 8):
+        writer.add_case(inference_entry(name, batch_size), inference_tables(batch_size))
+    writer.close("complete")
+    return writer.publish()

@@ -1,6 +1,6 @@
 """The HTML view: the sections of a run, and one self-contained report of one or more runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,47 @@ from markupsafe import Markup
 
 from charact import analysis
 from charact.store import Run
-from charact.views.html import content, device, facts, glance
-from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS
-from charact.views.html.tables import Column, table
+from charact.views.html import content, device, facts, glance, inference, method, training
+from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Body
+from charact.views.html.tables import Column, Table, table
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
-_SECTIONS = {
-    "glance": ("At a glance", glance.glance),
-    "phases": ("Time by phase", content.phases),
-    "operator-types": ("Operator types", content.operator_types),
-    "operators": ("Operators", content.operators),
-    "layers": ("Layers", content.layers),
-    "kernels": ("Kernels", device.kernels),
-    "memory": ("Memory", content.memory),
-    "flop": ("FLOP", content.flop),
-    "counters": ("Counters", device.counters),
-    "machine": ("Machine", facts.machine),
-    "method": ("Method", facts.method),
+
+
+@dataclass(frozen=True)
+class _Part:
+    """How a section is made, and the passes and tables that it shows: without any of them it is left out."""
+
+    title: str
+    build: Callable[[Run], Body]
+    passes: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+
+    def belongs_to(self, run: Run) -> bool:
+        """Whether a case of the run has taken one of the passes, or a table has rows."""
+        taken = {name for entry in run.manifest["cases"] for name in entry.get("passes", {})}
+        always = not self.passes
+        return always or not taken.isdisjoint(self.passes) or any(len(run.table(name)) for name in self.tables)
+
+
+_PARTS = {
+    "glance": _Part("At a glance", glance.glance),
+    "training": _Part("Training", training.training, ("training",)),
+    "inference": _Part("Inference", inference.inference, ("inference",)),
+    "phases": _Part("Time by phase", content.phases, ("timing",), ("iterations",)),
+    "operator-types": _Part("Operator types", content.operator_types, ("operators",), ("operators",)),
+    "operators": _Part("Operators", content.operators, ("operators",), ("operators",)),
+    "layers": _Part("Layers", content.layers, ("operators", "flop"), ("operators", "flop")),
+    "kernels": _Part("Kernels", device.kernels, ("kernels",), ("kernels",)),
+    "memory": _Part("Memory", content.memory, ("memory",), ("memory",)),
+    "flop": _Part("FLOP", content.flop, ("flop",), ("flop",)),
+    "counters": _Part("Counters", device.counters, ("timing",), ("counters",)),
+    "machine": _Part("Machine", facts.machine),
+    "method": _Part("Method", method.method),
 }
 
 
@@ -45,10 +65,14 @@ class Section:
 
 
 def sections(run: Run) -> list[Section]:
-    """All sections of a run, in the order of the report; a section with nothing to show says why."""
+    """Sections of a run, in the order of the report.
+
+    A section of a pass that no case has taken is left out; one whose pass gave nothing says why.
+    """
     return [
-        Section(name, title, _ENVIRONMENT.get_template("section.html.j2").render(body=build(run)))
-        for name, (title, build) in _SECTIONS.items()
+        Section(name, part.title, render("section.html.j2", body=part.build(run)))
+        for name, part in _PARTS.items()
+        if part.belongs_to(run)
     ]
 
 
@@ -56,18 +80,35 @@ def report(runs: Sequence[Run]) -> str:
     """One self-contained page: each run's sections, after a table across them where there are several."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    return _ENVIRONMENT.get_template("report.html.j2").render(
+    return render(
+        "report.html.j2",
         runs=[{"manifest": run.manifest, "partial": run.partial, "sections": sections(run)} for run in runs],
-        overview=_overview(runs) if len(runs) > 1 else None,
+        overview=_overview(runs) if len(runs) > 1 else [],
         script=Markup(script), style=Markup(style),
     )  # fmt: skip
 
 
-def _overview(runs: Sequence[Run]) -> Any:
-    """Headline numbers of every case of every run, equal cases beside each other."""
-    frames = [analysis.case_summary(run).assign(run=run.run_id, position=n) for n, run in enumerate(runs)]
+def render(template: str, **content: Any) -> str:
+    """A template of this package, filled in; what is put in is escaped."""
+    return _ENVIRONMENT.get_template(template).render(content)
+
+
+def _overview(runs: Sequence[Run]) -> list[Table]:
+    """Headline numbers of every case of every run, equal cases beside each other; a table a kind of case."""
+    name = Column("run", "Run", unbroken=True)
+    tables = []
+    if len(cases := _together(runs, lambda run: analysis.case_summary(run).query("kind == 'profile'"))):
+        columns = [CASE, name, STATUS, ITERATION, SAMPLES, RATE, PEAK]
+        tables.append(table(cases, "Every profiled case of every run", columns))
+    if len(cases := _together(runs, analysis.training_summary)):
+        tables.append(training.headlines(cases, name))
+    if len(cases := _together(runs, analysis.inference_summary)):
+        tables.append(inference.headlines(cases, name))
+    return tables
+
+
+def _together(runs: Sequence[Run], summary: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+    frames = [summary(run).assign(run=run.run_id, position=number) for number, run in enumerate(runs)]
     filled = [frame.dropna(axis="columns", how="all") for frame in frames if len(frame)]
     cases = pd.concat(filled) if filled else frames[0]
-    rows = cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)
-    columns = [CASE, Column("run", "Run"), STATUS, ITERATION, SAMPLES, RATE, PEAK]
-    return table(rows, "Every case of every run", columns)
+    return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)

@@ -33,14 +33,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Card:
-    """A case's headline numbers: `bar` are its phases as (name, share, colour), `failure` its status and reason.
+    """A case's headline number and what it is of, details, more numbers, and a bar of parts (name, share, colour).
 
-    `warning` says that the precision asked for was not reached.
+    `failure` is the status and reason of a case that failed; it may have numbers none the less. `warning` says what
+    the numbers fall short of.
     """
 
     case: str
-    iteration: str = ""
-    interval: str = ""
+    headline: tuple[str, str] | None = None
+    details: list[str] = field(default_factory=list)
     warning: str = ""
     numbers: list[tuple[str, str]] = field(default_factory=list)
     bar: list[tuple[str, float, str]] = field(default_factory=list)
@@ -67,9 +68,9 @@ class Body:
     blocks: list[Block] = field(default_factory=list)
 
 
-CASE = Column("case", "Case")
+CASE = Column("case", "Case", unbroken=True)
 PHASE = Column("phase", "Phase")
-STATUS = Column("status", "Status", meaning="ok, oom (out of memory), error or interrupted")
+STATUS = Column("status", "Status", meaning="ok, oom (out of memory), diverged, error or interrupted")
 ITERATION = Column("median_s", "Iteration", fmt.seconds, "median wall time of an iteration",
                    reason=lambda row: status_reason(row))  # fmt: skip
 SAMPLES = Column("samples_per_s", "Samples/s", fmt.number, "batch size / median iteration time",
@@ -78,6 +79,17 @@ RATE = Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iter
               reason=lambda row: status_reason(row))  # fmt: skip
 PEAK = Column("peak_bytes", "Peak memory", fmt.num_bytes, "bytes held through PyTorch's allocator at the peak",
               reason=lambda row: status_reason(row))  # fmt: skip
+
+
+def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:
+    """The colours of those names that are there, in the order of the colours."""
+    present = set(names)
+    return [(name.replace("_", " "), color) for name, color in colors.items() if name in present]
+
+
+def failure_of(status: str, reason: str | None) -> tuple[str, str] | None:
+    """Status and reason of a case that failed; None where it did not."""
+    return None if status == "ok" else (status, fmt.failure(status, reason))
 
 
 def status_reason(row: object) -> str | None:

@@ -9,16 +9,11 @@ from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html import figures
-from charact.views.html.blocks import CASE, PHASE, Block, Body, Legend, missing_cases, why_nothing
+from charact.views.html.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
 from charact.views.html.tables import Column, share_column, table, top
 
 _NUM_TOP = 25
 _UNCOUNTED = "no formula"
-
-
-def _legend(names: pd.Series, colors: dict[str, str]) -> Legend:
-    present = set(names)
-    return [(name.replace("_", " "), color) for name, color in colors.items() if name in present]
 
 
 def phases(run: Run) -> Body:
@@ -37,12 +32,12 @@ def phases(run: Run) -> Body:
                lambda row: "timed on the host"),
     ]  # fmt: skip
     block = Block(
-        figures=figures.phases(breakdown), legend=_legend(breakdown["phase"], palette.PHASES),
+        figures=figures.phases(breakdown), legend=legend_of(breakdown["phase"], palette.PHASES),
         table=table(breakdown, "Time of an iteration by phase", columns),
     )  # fmt: skip
     lead = (
-        "Phases never overlap, and with “other” they sum to the iteration’s wall time. Taken in the timing pass, "
-        "while nothing else is measured."
+        "Phases never overlap, and with “other” they sum to the iteration’s wall time. Taken while nothing else is "
+        "measured."
     )
     return Body(lead=lead, blocks=[block, *missing_cases(run, "timing", breakdown["case"])])
 
@@ -134,7 +129,7 @@ def memory(run: Run) -> Body:
     ]  # fmt: skip
     peak = Block(
         title="At the peak of an iteration", figures=[figures.memory(peaks)],
-        legend=_legend(peaks.loc[peaks["bytes"] > 0, "category"], palette.CATEGORIES),
+        legend=legend_of(peaks.loc[peaks["bytes"] > 0, "category"], palette.CATEGORIES),
         table=table(peaks, "Memory by category at the peak", columns),
     )  # fmt: skip
     by_phase = analysis.memory_by_phase(run)
@@ -168,7 +163,7 @@ def _memory_by_size(run: Run) -> list[Block]:
         # The rows are of several cases: the filter by case must leave the curve whole.
         blocks.append(Block(
             title=f"Against input size: {title}", figures=[figure],
-            legend=_legend(group.loc[group["bytes"] > 0, "category"], palette.CATEGORIES),
+            legend=legend_of(group.loc[group["bytes"] > 0, "category"], palette.CATEGORIES),
             table=table(group.drop(columns="case"), f"Peak memory against input size: {title}", columns),
         ))  # fmt: skip
     one_size = Block(title="Against input size", note=fmt.missing("one input size only: give --input-sizes two"))
@@ -177,7 +172,7 @@ def _memory_by_size(run: Run) -> list[Block]:
 
 def _size_unit(run: Run, group: pd.DataFrame) -> str:
     kinds = {entry["case"]: entry.get("input_kind") for entry in run.manifest["cases"]}
-    return "tokens" if kinds[group["case"].iloc[0]] == "sequence" else "pixels a side"
+    return {"sequence": "tokens", "other": "S of --input-spec"}.get(kinds[group["case"].iloc[0]], "pixels a side")
 
 
 def flop(run: Run) -> Body:
@@ -199,7 +194,7 @@ def flop(run: Run) -> Body:
     has_rates = bool(work["flop_per_s"].notna().any())
     block = Block(
         figures=[figures.rates(work)] if has_rates else [],
-        legend=_legend(work["phase"], palette.PHASES) if has_rates else [],
+        legend=legend_of(work["phase"], palette.PHASES) if has_rates else [],
         table=table(work, "Work and rate of each phase", columns),
     )  # fmt: skip
     lead = (

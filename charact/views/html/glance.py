@@ -1,47 +1,89 @@
 """The first section: every case's headline numbers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pandas as pd
 
 from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
-from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Block, Body, Card, status_reason
+from charact.views.html import inference, training
+from charact.views.html.blocks import (
+    CASE,
+    ITERATION,
+    PEAK,
+    RATE,
+    SAMPLES,
+    STATUS,
+    Block,
+    Body,
+    Card,
+    Legend,
+    failure_of,
+    legend_of,
+    status_reason,
+)
 from charact.views.html.tables import Column, Table, table
 
 
 def glance(run: Run) -> Body:
-    """A card a case, then the same numbers as a table."""
+    """A card a case, then the same numbers as tables."""
     cases = analysis.case_summary(run)
     if cases.empty:
         return Body(lead="This run holds no cases: it ended before its first case did.")
-    phases = analysis.phase_breakdown(run)
-    cards = [_card(run, case, phases[phases["case"] == case["case"]]) for _, case in cases.iterrows()]
+    cards: list[Card] = []
+    legend: Legend = []
+    blocks: list[Block] = []
+    for kind in ("profile", "training", "inference"):
+        if kind in set(cases["kind"]):
+            more, colors, shown = _KINDS[kind](run, cases[cases["kind"] == kind])
+            cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=shown)]
     failed = int((cases["status"] != "ok").sum())
-    present = [phase for phase in palette.PHASES if phase in set(phases["phase"])]
-    return Body(
-        lead=f"{_counted(len(cases), 'case')}, {failed} of them failed." if failed else "",
-        cards=cards,
-        legend=[(phase, palette.PHASES[phase]) for phase in present],
-        blocks=[Block(table=_table(cases))],
-    )
+    lead = f"{_counted(len(cases), 'case')}, {failed} of them failed." if failed else ""
+    return Body(lead=lead, cards=cards, legend=list(dict.fromkeys(legend)), blocks=blocks)
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _card(run: Run, case: pd.Series, phases: pd.DataFrame) -> Card:
+def _profiles(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
+    phases = analysis.phase_breakdown(run)
+    cards = [_card(run, case, phases[phases["case"] == case["case"]]) for _, case in cases.iterrows()]
+    return cards, legend_of(phases["phase"], palette.PHASES), _table(cases)
+
+
+def _trainings(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
+    parts = analysis.stage_breakdown(run)
+    summary = analysis.training_summary(run)
+    return training.cards(summary, parts), legend_of(parts["stage"], palette.STAGES), training.headlines(summary)
+
+
+def _inferences(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
+    parts = analysis.inference_breakdown(run)
+    summary = analysis.inference_summary(run)
+    legend = legend_of(parts["part"], palette.INFERENCE_PARTS)
+    return inference.cards(summary, parts), legend, inference.headlines(summary)
+
+
+_KINDS: dict[str, Callable[[Run, pd.DataFrame], tuple[list[Card], Legend, Table]]] = {
+    "profile": _profiles, "training": _trainings, "inference": _inferences,
+}  # fmt: skip
+
+
+def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame) -> Card:
     name = str(case["case"])
-    if case["status"] != "ok":
-        reason = "no reason recorded" if pd.isna(case["reason"]) else str(case["reason"])
-        return Card(name, failure=(str(case["status"]), reason))
+    if failure := failure_of(case["status"], case["reason"]):
+        return Card(name, failure=failure)
     timing, flop, memory = (analysis.pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
     few = timing or "fewer than 6 iterations"
+    compiled = [] if pd.isna(case["compile_s"]) else [f"compiled in {fmt.duration(case['compile_s'])}"]
     return Card(
         name,
-        iteration=fmt.seconds(case["median_s"], timing),
-        interval=fmt.interval(case["low_s"], case["high_s"], few),
+        headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
+        details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
         warning=fmt.missed_precision(analysis.missed_precision(run, name)),
         numbers=[
             ("samples/s", fmt.number(case["samples_per_s"], timing)),

@@ -19,6 +19,7 @@ class Cell:
     sort: float | str | None = None
     share_frac: float | None = None
     numeric: bool = False
+    unbroken: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Row:
 class Column:
     """A column of a frame and how it is shown: its title, what it means (a tooltip), and the words for a value.
 
-    `words` is None for text; `is_share` draws a bar; `reason` tells, from the row, why a value is missing.
+    `words` is None for text; `is_share` draws a bar; `reason` tells, from the row, why a value is missing;
+    `unbroken` keeps a text in one line.
     """
 
     name: str
@@ -42,13 +44,15 @@ class Column:
     meaning: str = ""
     reason: Callable[[Any], str | None] = lambda row: None
     is_share: bool = False
+    unbroken: bool = False
 
     def cell(self, row: Any) -> Cell:
         """The column's cell of a row, a named tuple of the frame."""
         value = getattr(row, self.name)
         null = bool(pd.isna(value))
         if self.words is None:
-            return Cell(fmt.missing(self.reason(row)) if null else str(value), None if null else str(value))
+            shown = fmt.missing(self.reason(row)) if null else str(value)
+            return Cell(shown, None if null else str(value), unbroken=self.unbroken)
         text = self.words(None if null else float(value), self.reason(row))
         share_frac = float(value) if self.is_share and not null else None
         return Cell(text, None if null else float(value), share_frac, numeric=True)

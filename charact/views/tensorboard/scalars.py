@@ -13,7 +13,7 @@ from tensorboard.summary import Output, Writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
-from charact.analysis import case_summary, iteration_times
+from charact.analysis import TRAINING_STAGES, case_summary, iteration_times, learning_curves, stage_times
 from charact.analysis.cases import phase_times
 from charact.files import writing
 from charact.store import Run
@@ -25,7 +25,7 @@ _SERIES = ["workload", "variant", "batch_size", "mode", "precision", "device"]
 
 
 class Scalar(NamedTuple):
-    """A point of a series: `step` is an iteration's number, or an input size where the tag names no case."""
+    """A point of a series: `step` is an iteration's or an epoch's number, or an input size where no case is named."""
 
     tag: str
     step: int
@@ -65,7 +65,8 @@ class _EventsFile(Output):  # type: ignore[misc]  # TensorBoard has no types
 def scalars(run: Run) -> Iterator[Scalar]:
     """Points of a run, in the order of its cases; the same case has the same tags in every run.
 
-    `<case>/iteration_s` and `<case>/phase/<phase>_s` by iteration; `samples_per_s/<series>` and
+    `<case>/iteration_s` and `<case>/phase/<phase>_s` by iteration; `<case>/<metric>/<stage>` (training or validation)
+    and `<case>/epoch_s/<stage>`, the stage's wall time, by epoch; `samples_per_s/<series>` and
     `peak_memory_bytes/<series>` by input size (pixels or tokens), a series being cases that differ in input size only.
     TensorBoard keeps values as 32-bit floats (7 digits); what a case lacks has no point.
     """
@@ -73,12 +74,21 @@ def scalars(run: Run) -> Iterator[Scalar]:
         yield Scalar(f"{row['case']}/iteration_s", row["iteration"], row["wall_s"])
     for row in phase_times(run).to_dict("records"):
         yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
+    yield from _epochs(run)
     for case in case_summary(run).sort_values("input_size", kind="stable").to_dict("records"):
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
         series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))
         for name, column in (("samples_per_s", "samples_per_s"), ("peak_memory_bytes", "peak_bytes")):
-            if pd.notna(case[column]):
+            if pd.notna(case[column]) and pd.notna(case["input_size"]):
                 yield Scalar(f"{name}/{series}", case["input_size"], case[column])
+
+
+def _epochs(run: Run) -> Iterator[Scalar]:
+    for row in learning_curves(run).dropna(subset=["value"]).to_dict("records"):
+        yield Scalar(f"{row['case']}/{row['metric']}/{row['stage']}", row["epoch"], row["value"])
+    for row in stage_times(run).to_dict("records"):
+        if row["stage"] in TRAINING_STAGES:
+            yield Scalar(f"{row['case']}/epoch_s/{row['stage']}", row["number"], row["wall_s"])
 
 
 def write_scalars(run: Run, directory: Path) -> Path:

@@ -9,12 +9,11 @@ from support import records
 
 from charact import analysis
 from charact.analysis.passes import MissedPrecision
-from charact.schema import MEMORY_CATEGORIES, TABLES
+from charact.schema import MEMORY_CATEGORIES
 from charact.store import Run, RunWriter, load_run
 from charact.views import format as fmt
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
-WRITTEN = set(TABLES) - {"kernels"}  # on a CPU
 ANALYSES: list[Callable[[Run], pd.DataFrame]] = [
     analysis.case_summary, analysis.iteration_times, analysis.phase_breakdown, analysis.operator_types,
     analysis.top_operators, analysis.operator_coverage, analysis.top_layers, analysis.memory_composition,
@@ -84,7 +83,7 @@ def test_an_empty_run_gives_all_columns_and_no_rows(
 
 
 @pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
-@pytest.mark.parametrize("table", sorted(WRITTEN))
+@pytest.mark.parametrize("table", records.PROFILE_TABLES)
 def test_a_missing_table_changes_no_columns(
     noun: Callable[[Run], pd.DataFrame], table: str, tmp_path: Path, record: Path
 ) -> None:
@@ -94,7 +93,7 @@ def test_a_missing_table_changes_no_columns(
 
 
 def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:
-    for table in WRITTEN:
+    for table in records.PROFILE_TABLES:
         records.drop_table(record, table)
     summary = analysis.case_summary(load_run(record))
     assert len(summary) == 4

@@ -41,12 +41,28 @@ def test_an_intervals_ends_share_a_unit_and_can_be_told_apart() -> None:
     assert fmt.interval(0.9995, 1.001) == "0.9995–1.001 s"
 
 
-@pytest.mark.parametrize("function", [fmt.seconds, fmt.num_bytes, fmt.num_flop, fmt.flop_rate, fmt.share, fmt.number])
+@pytest.mark.parametrize(
+    "function", [fmt.seconds, fmt.duration, fmt.num_bytes, fmt.num_flop, fmt.flop_rate, fmt.share, fmt.number]
+)
 @pytest.mark.parametrize("value", [None, float("nan")])
 def test_what_is_missing_says_why(function: object, value: float | None) -> None:
     assert callable(function)
     assert function(value, "no CUDA device") == "n/a (no CUDA device)"
     assert function(value) == "n/a"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.25, "250 ms"), (119.4, "119 s"), (125.0, "2 min 5 s"), (3599.7, "1 h 0 min"), (18_720.0, "5 h 12 min")],
+)
+def test_long_spans_are_in_minutes_and_hours(value: float, text: str) -> None:
+    assert fmt.duration(value) == text
+
+
+def test_accuracies_are_percentages() -> None:
+    assert fmt.metric("token_accuracy", 0.9512) == "95.1 %"
+    assert fmt.metric("perplexity", 985.2) == "985"
+    assert fmt.metric("loss", None, "not a number") == "n/a (not a number)"
 
 
 def test_a_scale_fits_the_largest_value() -> None:

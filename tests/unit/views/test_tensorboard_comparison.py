@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from support import records
 
-from charact.analysis.compare import run_comparison
+from charact.analysis.compare import inference_comparison, run_comparison, training_comparison
 from charact.store import Run, load_run
 from charact.views.tensorboard.comparison import comparison
 
@@ -126,3 +126,52 @@ def test_options_that_differ_are_told(tmp_path: Path) -> None:
     (paths[1] / "run.json").write_text(json.dumps(manifest))
     words = " ".join(comparison([load_run(path) for path in paths]).split())
     assert "Options differ: threads 2 / 1; channels last False / True." in words
+
+
+def test_trainings_are_compared_by_the_time_of_an_epoch(tmp_path: Path) -> None:
+    paths = [records.write_training(tmp_path), records.write_training(tmp_path, until=None)]
+    runs = [load_run(path) for path in paths]
+    rows = runs[1].table("stages")
+    runs[1]._tables["stages"] = rows[rows["number"] < 5].assign(host_s=rows["host_s"] * 2)
+    for entry in runs[1].manifest["cases"][:2]:
+        entry["passes"]["training"]["num_epochs"] = 4
+    assert run_comparison(runs).empty
+    table = training_comparison(runs)
+    assert table["run"].tolist() == [0, 1] * 3
+    assert table["epoch_s"].tolist()[:2] == [12.5, 25.0]
+    assert table["ratio"].tolist()[:2] == [1, 2]
+    html = comparison(runs).replace("\N{NO-BREAK SPACE}", " ")
+    assert html.count("<tbody ") == 3
+    of_case = html.split("resnet18-32-b10-train-fp32-cpu")[2].split("</tbody>")[0]
+    for text in ("62.5 s", "100 s", "2.000", "baseline", "49.5 s", "n/a (no target was given)", "training 80.0 %"):
+        assert text in of_case
+    assert "2 epochs, diverged" in html
+    assert "Ratios are of median iteration times" not in html
+
+
+def test_a_training_without_an_epoch_says_why(tmp_path: Path) -> None:
+    paths = [records.write_training(tmp_path, diverged=False) for _ in range(2)]
+    manifest = json.loads((paths[1] / "run.json").read_text())
+    manifest["cases"][0] |= {"status": "oom", "reason": "out of memory"}
+    (paths[1] / "run.json").write_text(json.dumps(manifest))
+    records.drop_table(paths[1], "stages")
+    html = comparison([load_run(path) for path in paths])
+    assert "n/a (oom: out of memory)" in html
+    assert "62.5 s" in html
+
+
+def test_inferences_are_compared_by_their_batches_and_by_their_totals(tmp_path: Path) -> None:
+    runs = [load_run(records.write_inference(tmp_path)) for _ in range(2)]
+    rows = runs[1].table("stages")
+    runs[1]._tables["stages"] = rows.assign(host_s=rows["host_s"] * 3)
+    assert inference_comparison(runs)["ratio"].tolist() == pytest.approx([1, 3] * 2)
+    assert run_comparison(runs)["ratio"].tolist() == [1] * 4
+    html = comparison(runs)
+    assert html.count("<tbody ") == 4
+    for text in ("5.65 s", "5.26 s", "3.000", "p50 50.5 ms", "load 600 ms"):
+        assert text in html
+
+
+def test_a_training_and_a_profile_have_no_case_in_common(record: Path, tmp_path: Path) -> None:
+    runs = [load_run(record), load_run(records.write_training(tmp_path))]
+    assert "no case in common" in comparison(runs)

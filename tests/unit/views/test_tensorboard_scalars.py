@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 from charact.errors import UserError
-from charact.store import load_run
+from charact.store import RunWriter, load_run
 from charact.views.tensorboard.scalars import EVENTS_FILE, write_scalars
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
@@ -51,6 +51,30 @@ def test_peak_memory_and_throughput_by_input_size(record: Path) -> None:
     assert rates == [(32, pytest.approx(8 / median_s)), (224, pytest.approx(8 / median_s))]
 
 
+def test_epochs_of_a_training(tmp_path: Path) -> None:
+    path = records.write_training(tmp_path, diverged=False)
+    write_scalars(load_run(path), path)
+    found = read(path)
+    case = "resnet18-32-b20-train-fp32-cpu"
+    assert found[f"{case}/accuracy/validation"] == [
+        (epoch, pytest.approx(value)) for epoch, value in enumerate(records.ACCURACIES, start=1)
+    ]
+    assert found[f"{case}/loss/training"][4] == (5, pytest.approx(0.4))
+    assert found[f"{case}/epoch_s/training"] == [(epoch, 20.0) for epoch in range(1, 6)]
+    assert found[f"{case}/epoch_s/checkpointing"][0] == (1, 1.0)
+    assert len(found) == 2 * (4 + 3)
+
+
+def test_a_metric_without_a_value_has_no_point(tmp_path: Path) -> None:
+    tables = records.training_tables(10, num_epochs=2)
+    tables["metrics"].append({"stage": "validation", "number": 1, "metric": "bleu", "reason": "no sacrebleu here"})
+    writer = RunWriter(tmp_path, "r", {"started": "2026-11-21T10:00:00+0000"})
+    writer.add_case(records.training_entry("r", 10, num_epochs=2), tables)
+    run = load_run(writer.close("complete"))
+    write_scalars(run, run.path)
+    assert not [tag for tag in read(run.path) if "bleu" in tag]
+
+
 def test_runs_of_the_same_cases_share_their_tags(tmp_path: Path) -> None:
     found = []
     for _ in range(2):
@@ -79,7 +103,7 @@ def test_a_disk_that_fills_is_one_line_and_leaves_nothing(record: Path) -> None:
     code = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from charact.store import load_run\n"
+        "from charact.store import RunWriter, load_run\n"
         "from charact.views.tensorboard.scalars import write_scalars\n"
         "from charact.errors import UserError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 from support import records
 
-from charact.schema import TABLES
 from charact.store import RunWriter, load_run
 from charact.views.terminal import summary
 
@@ -64,7 +63,7 @@ def test_all_cases_failed(tmp_path: Path) -> None:
     assert shown(writer.close("complete")).strip() == "r-32-b8-train-fp32-cpu  error: model [broke]"
 
 
-@pytest.mark.parametrize("table", sorted(set(TABLES) - {"kernels"}))
+@pytest.mark.parametrize("table", records.PROFILE_TABLES)
 def test_a_missing_table(record: Path, table: str) -> None:
     records.drop_table(record, table)
     text = shown(record)

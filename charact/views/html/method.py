@@ -1,0 +1,120 @@
+"""The last section: how numbers were taken, what ended each case, and what is not there and why."""
+
+from typing import Any
+
+from charact import analysis
+from charact.store import Run
+from charact.views import format as fmt
+from charact.views.html.blocks import CASE, Block, Body
+from charact.views.html.tables import Column, table
+
+_PROFILE_POINTS = [
+    ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. The iteration time is the "
+     "median, with its 95 % interval from order statistics; a phase's time is its share of all iterations' time, times "
+     "that median. It takes iterations for independent: slow drift makes it too narrow."),
+    ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few iterations of their own. It "
+     "lengthens short operators; its overhead ratio stands below."),
+    ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
+    ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. Counted are "
+     "convolutions, matrix products and attention, as in published counts. Bytes are modelled: caches and fused "
+     "operators move fewer, bad locality moves more."),
+    ("Rates", "counted FLOP over time of the timing pass: a lower bound, since pointwise work is not counted."),
+]  # fmt: skip
+
+
+_TRAINING_POINTS = [
+    ("Total execution time", "what the epochs took on the host’s clock: training, validation and checkpointing, each "
+     "until the device had ended. Reading the data set and making the model come before it and are told apart."),
+    ("Phases of a stage", "marked as in a profile, with no profiler. Where a device has clocked them, its times share "
+     "out the stage’s wall time."),
+    ("Loss and metrics", "means over the samples of a stage. Those of training are taken while the weights change, so "
+     "that they trail those of the validation that follows."),
+    ("Time to target", "total execution time at the end of the validation that first reached the target; it knows no "
+     "finer step than an epoch."),
+]  # fmt: skip
+_INFERENCE_POINTS = [
+    ("Total inference time", "load + prediction. A load makes the model, reads the file, and puts the weights onto the "
+     "device, first touch included."),
+    ("Cold and warm load", "cold: after the file was dropped from the system’s memory; warm: again at once, the median "
+     "of several. The parts of a warm load are shares of all of them."),
+    ("Time of a batch", "from fetching a batch to the end of its prediction; percentiles are over the batches of the "
+     "prediction, the first ones included."),
+]  # fmt: skip
+_POINTS = {"profile": _PROFILE_POINTS, "training": _TRAINING_POINTS, "inference": _INFERENCE_POINTS}
+
+
+def method(run: Run) -> Body:
+    """Where each number comes from, what ended each case, what it missed, and what is not there."""
+    kinds = set(analysis.case_summary(run)["kind"])
+    points = [point for kind, of_kind in _POINTS.items() if kind in kinds for point in of_kind]
+    profiled = [_stops(run), _coverage(run), _uncounted(run)] if "profile" in kinds else []
+    return Body(points=points, blocks=[*profiled, *([_missing(run)] if kinds else [])])
+
+
+def _stops(run: Run) -> Block:
+    rules = analysis.stop_rules(run).dropna(subset=["num_iterations"])
+    title = "What ended each case"
+    if rules.empty:
+        return Block(title=title, note=fmt.missing("no case was timed"))
+    for column in ("warmup_ended_by", "ended_by"):
+        rules[column] = rules[column].map(lambda value: fmt.ENDED_BY.get(value, value))
+
+    def untimed(row: Any) -> str | None:
+        return analysis.pass_reason(run, row.case, "timing") or "fewer than 6 iterations"
+
+    def unprofiled(row: Any) -> str | None:
+        return analysis.pass_reason(run, row.case, "operators")
+
+    columns = [
+        CASE,
+        Column("num_warmup_iterations", "Warm-up", fmt.number, "iterations before timing, not recorded", untimed),
+        Column("warmup_ended_by", "Warm-up ended", meaning="what ended the warm-up", reason=untimed),
+        Column("num_iterations", "Iterations", fmt.number, "timed", untimed),
+        Column("ended_by", "Ended by", meaning="'target met': the interval is narrow enough", reason=untimed),
+        Column("interval_frac", "± interval", fmt.share, "half of the 95 % interval over the median", untimed),
+        Column("precision_target_frac", "Target", fmt.share, "the half interval asked for", untimed),
+        Column("compile_s", "Compiling", fmt.seconds, "how much longer the first iteration took than the median one",
+               lambda row: untimed(row) if analysis.pass_reason(run, row.case, "timing") else "not compiled"),
+        Column("overhead_ratio", "Profiler overhead", _ratio, "iteration under the profiler / iteration "
+               "without; below 1 the machine got faster between the passes", unprofiled),
+    ]  # fmt: skip
+    return Block(title=title, table=table(rules, "Stop rule of each case", columns))
+
+
+def _ratio(value: float | None, reason: str | None) -> str:
+    return fmt.missing(reason) if value is None or fmt.absent(value) else f"× {value:.2f}"
+
+
+def _coverage(run: Run) -> Block:
+    coverage = analysis.operator_coverage(run)
+    title = "How much operator time has a known type"
+    if coverage.empty:
+        return Block(title=title, note=fmt.missing("no case has operators"))
+    columns = [
+        CASE, Column("time_s", "Operator time", fmt.seconds, "per iteration, under the profiler"),
+        Column("other_s", "Of type ‘other’", fmt.seconds, "no rule knows these operators"),
+        Column("coverage_frac", "Known", fmt.share, "share of the operator time"),
+    ]  # fmt: skip
+    return Block(title=title, table=table(coverage, "Coverage of operator types", columns))
+
+
+def _uncounted(run: Run) -> Block:
+    names = {
+        name for entry in run.manifest["cases"] for name in entry.get("passes", {}).get("flop", {}).get("uncounted", [])
+    }
+    note = ", ".join(sorted(names)) or "None: each that was counted has a formula."
+    return Block(title="Heavy operators whose FLOP have no formula", note=note)
+
+
+def _missing(run: Run) -> Block:
+    outcomes = analysis.pass_outcomes(run).query("status != 'ok'")
+    title = "What is not here, and why"
+    if outcomes.empty:
+        return Block(title=title, note="Every pass over every case ended well.")
+    groups = outcomes.groupby(["case", "status", "reason"], sort=False, dropna=False, as_index=False)
+    outcomes = groups.agg(passes=("pass", ", ".join))
+    columns = [
+        CASE, Column("passes", "Passes"), Column("status", "Status"),
+        Column("reason", "Reason", reason=lambda row: "no reason recorded"),
+    ]  # fmt: skip
+    return Block(title=title, table=table(outcomes, "Passes that gave nothing", columns))
