@@ -18,6 +18,7 @@ from charact import cli, load_run
 from charact.store import Run
 
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+WIKITEXT = MNIST.parent / "wikitext-2"
 # Epochs of about a second, with dropout, which must be drawn alike again.
 MADE_UP = ["--synthetic", "vocabulary=30", "--batch-sizes", "256", "--threads", "1"]
 SMALL = ["seq2seq", "--input-sizes", "3", "--epochs", "3", *MADE_UP]
@@ -330,3 +331,16 @@ def test_it_learns_real_digits(tmp_path: Path) -> None:
     assert (facts["num_train_samples"], facts["num_valid_samples"]) == (8_000, 2_000)
     assert facts["best"]["value"] >= 0.97, done.stdout
     assert facts["until"]["epoch"] == facts["num_epochs"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not WIKITEXT.is_dir(), reason="the real WikiText-2 valid split is not here")
+def test_a_language_model_learns_real_text(tmp_path: Path) -> None:
+    """From the perplexity of its vocabulary's size, which random words have, to below 1,000 in one epoch."""
+    done = charact("train", "rnn_lm", "--variant", "lstm-tied", "--data", "wikitext2", "--data-dir", str(WIKITEXT),
+                   "--split", "valid", "--holdout", "0.1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path)
+    facts = run.manifest["cases"][0]["passes"]["training"]
+    assert (facts["best"]["metric"], facts["best"]["epoch"]) == ("perplexity", 1)
+    assert facts["best"]["value"] < 1_000, done.stdout
