@@ -1,14 +1,35 @@
-"""Reading lists and ranges from options."""
+"""Options that commands share, and reading lists and ranges from them."""
 
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from charact.errors import UserError
 
 if TYPE_CHECKING:
     from charact.workload import Synthetic
 
+InputSizes = Annotated[str | None, typer.Option(
+    help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
+BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")]
+Variant = Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")]
+MadeUp = Annotated[str | None, typer.Option(
+    help="Made-up data otherwise than the default: classes=100, or vocabulary=5000,zipf=1.2.")]
+Workers = Annotated[int, typer.Option(min=0, max=1024, help="Processes that load data; 0 loads in the main one.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Threads = Annotated[int | None, typer.Option(min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")]
+Compiled = Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all that is random.")]
+Out = Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")]
+Name = Annotated[str | None, typer.Option(help="Name of the run. Default: the workload's.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")]
+
+SPLITS = ("train", "valid", "test")
 _MAX_SIZES = 10_000
 _LARGEST = 10**9
 _SYNTHETIC_RANGES: dict[str, tuple[int, int] | tuple[float, float]] = {
@@ -127,3 +148,25 @@ def _range(text: str, option: str) -> list[int]:
     if (end - start) // step >= _MAX_SIZES:
         raise UserError(f"{option}: range {text} has over {_MAX_SIZES} values: choose a larger step")
     return list(range(start, end + 1, step))
+
+
+def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) -> None:
+    """Refuse what is said of real data beside made-up ones, and the other way round.
+
+    Raises:
+        UserError: one of them is.
+    """
+    if data == "synthetic" and data_dir is not None:
+        raise UserError("--data-dir is for real data: name them with --data, or leave it out")
+    if data != "synthetic" and synthetic is not None:
+        raise UserError(f"--synthetic is for made-up data, not for {data}: leave one of them out")
+
+
+def check_name(name: str | None) -> None:
+    """Refuse an empty name of a run.
+
+    Raises:
+        UserError: it is.
+    """
+    if name is not None and not name.strip():
+        raise UserError("--name is empty: give the run a name, or leave it out")

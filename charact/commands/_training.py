@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from charact.commands._options import check_data, parse_synthetic
 from charact.errors import UserError
 from charact.protocols import Protocol, find_protocol
 
@@ -29,6 +30,8 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
 
     trainings = make_trainings(options)
     label = name or "+".join(list(dict.fromkeys(training.case.workload.name for training in trainings))[:3])
+    # What "auto" was: elsewhere it may be another device, and the case another one.
+    options = options | {"device": str(trainings[0].case.device)}
     writer = open_record(out, label, options, options.get("threads"))
     return _train(writer, trainings, quiet, interrupt)
 
@@ -83,6 +86,7 @@ def _chosen(options: Options, workload: "Workload") -> tuple[Options, Protocol |
         "precisions": ["fp32"], "num_epochs": 1, "data": "synthetic", "split": "train",
         **({} if protocol is None else protocol.options()), **options,
     }
+    check_data(chosen["data"], chosen.get("data_dir"), chosen.get("synthetic"))
     if "holdout_frac" in options:
         chosen.pop("validation", None)
     elif "validation" not in chosen:
@@ -103,7 +107,6 @@ def _other_split(data: str, split: str) -> str:
 
 def _training(workload: "Workload", size: int, batch: int, precision: str, chosen: Options, protocol: Protocol | None
               ) -> "Training":
-    from charact.commands._options import parse_synthetic
     from charact.hardware import resolve_device
     from charact.measure.case import Case
     from charact.measure.training_plan import Target, Training

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charact.commands._options import parse_choice, parse_choices, parse_sizes, parse_synthetic
-from charact.errors import UserError
+from charact.commands import _options as opt
 from charact.schema import PRECISIONS
 
 if TYPE_CHECKING:
@@ -19,32 +18,28 @@ def command(
     workload: Annotated[str, typer.Argument(help="Workload to run, e.g. resnet18; see `charact list`.")],
     weights: Annotated[Path | None, typer.Option(
         help="File of its weights, by torch.save or safetensors. Default: random ones, saved first.")] = None,
-    input_sizes: Annotated[str | None, typer.Option(
-        help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")] = None,
-    batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")] = None,
+    input_sizes: opt.InputSizes = None,
+    batch_sizes: opt.BatchSizes = None,
     precision: Annotated[str, typer.Option(
         help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")] = "fp32",
-    variant: Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")] = None,
+    variant: opt.Variant = None,
     data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
     = "synthetic",
-    data_dir: Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")] = None,
-    synthetic: Annotated[str | None, typer.Option(
-        help="Made-up data otherwise than the default: classes=100, or vocabulary=5000,zipf=1.2.")] = None,
+    data_dir: opt.DataDir = None,
+    synthetic: opt.MadeUp = None,
     split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "test",
     max_batches: Annotated[int | None, typer.Option(
         min=1, help="Predict so many batches of it at most. Default: all.")] = None,
     repeats: Annotated[int, typer.Option(min=1, max=10_000, help="Loads with the file in memory.")] = 5,
-    workers: Annotated[int, typer.Option(
-        min=0, max=1024, help="Processes that load data; 0 loads in the main one.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(
-        min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")] = None,
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of random weights and made-up data.")] = 0,
-    out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workload's.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
+    workers: opt.Workers = 0,
+    device: opt.Device = "auto",
+    threads: opt.Threads = None,
+    channels_last: opt.ChannelsLast = False,
+    compiled: opt.Compiled = False,
+    seed: opt.Seed = 0,
+    out: opt.Out = Path("runs"),
+    name: opt.Name = None,
+    quiet: opt.Quiet = False,
 ) -> int:
     """Measure total inference time: load the weights, then predict a data set.
 
@@ -57,17 +52,13 @@ def command(
       charact infer resnet18 --variant cifar --weights resnet18.pt --data cifar10 --data-dir ~/data
       charact infer vgg16 --batch-sizes 1,8,64 --max-batches 50
     """  # noqa: D301  (click wants the character itself)
-    sizes = None if input_sizes is None else parse_sizes(input_sizes, "--input-sizes")
-    batches = None if batch_sizes is None else parse_sizes(batch_sizes, "--batch-sizes")
-    precisions = parse_choices(precision, "--precision", PRECISIONS)
-    chosen_split = parse_choice(split, "--split", ("train", "valid", "test"))
-    if data != "synthetic" and synthetic is not None:
-        raise UserError(f"--synthetic is for made-up data, not for {data}: leave one of them out")
-    made_up = None if synthetic is None else parse_synthetic(synthetic)
-    if data == "synthetic" and data_dir is not None:
-        raise UserError("--data-dir is for real data: name them with --data, or leave it out")
-    if name is not None and not name.strip():
-        raise UserError("--name is empty: give the run a name, or leave it out")
+    sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
+    batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
+    precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
+    chosen_split = opt.parse_choice(split, "--split", opt.SPLITS)
+    opt.check_data(data, data_dir, synthetic)
+    made_up = None if synthetic is None else opt.parse_synthetic(synthetic)
+    opt.check_name(name)
     options = {
         "data": data, "synthetic": synthetic or "", "split": split, "max_batches": max_batches, "repeats": repeats,
         "workers": workers, "seed": seed, "channels_last": channels_last, "compiled": compiled,
@@ -78,7 +69,8 @@ def command(
     # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
     with Interrupt() as interrupt:
         from charact.commands._running import run_and_publish
-        from charact.measure.inference import InferencePlan, check_weights, infer_cases
+        from charact.measure.inference import InferencePlan, infer_cases
+        from charact.measure.weights import check_weights
         from charact.workload import DataRequest, Synthetic, find_workload
 
         request = DataRequest(name=data, directory=data_dir, split=chosen_split,  # type: ignore[arg-type]

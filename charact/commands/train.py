@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
+from charact.commands import _options as opt
 from charact.commands._training import Options, go_on, parse_target, start
 from charact.errors import UserError
 from charact.schema import PRECISIONS
 
 _NAMES = {"workloads": "WORKLOADS", "compiled": "--compile"}
 """What options are called where not as their parameters are."""
-_SPLITS = ("train", "valid", "test")
 
 
 def command(
@@ -21,17 +20,15 @@ def command(
     workloads: Annotated[list[str] | None, typer.Argument(
         help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Epochs.  [default: 1]")] = None,
-    input_sizes: Annotated[str | None, typer.Option(
-        help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")] = None,
-    batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")] = None,
+    input_sizes: opt.InputSizes = None,
+    batch_sizes: opt.BatchSizes = None,
     precision: Annotated[str | None, typer.Option(
         help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).  [default: fp32]")] = None,
-    variant: Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")] = None,
+    variant: opt.Variant = None,
     data: Annotated[str | None, typer.Option(
         help="Data set, e.g. cifar10, mnist; see `charact list`.  [default: synthetic]")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")] = None,
-    synthetic: Annotated[str | None, typer.Option(
-        help="Made-up data otherwise than the default: classes=100,vocabulary=5000,zipf=1.2.")] = None,
+    data_dir: opt.DataDir = None,
+    synthetic: opt.MadeUp = None,
     split: Annotated[str | None, typer.Option(
         help="Split to train on: train, valid or test.  [default: train]")] = None,
     validation: Annotated[str | None, typer.Option(
@@ -46,17 +43,15 @@ def command(
         help="Train as a study did: northeastern or vo; the record tells what is changed.")] = None,
     resume: Annotated[Path | None, typer.Option(
         help="Go on with a training that was killed or interrupted: its directory, runs/.partial-...")] = None,
-    workers: Annotated[int, typer.Option(
-        min=0, max=1024, help="Processes that load data; 0 loads in the main one.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(
-        min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")] = None,
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all that is random.")] = 0,
-    out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workloads'.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
+    workers: opt.Workers = 0,
+    device: opt.Device = "auto",
+    threads: opt.Threads = None,
+    channels_last: opt.ChannelsLast = False,
+    compiled: opt.Compiled = False,
+    seed: opt.Seed = 0,
+    out: opt.Out = Path("runs"),
+    name: opt.Name = None,
+    quiet: opt.Quiet = False,
 ) -> int:
     """Train workloads: total execution time, and how well they learn.
 
@@ -71,15 +66,15 @@ def command(
       charact train --resume runs/.partial-20261121-100000-mlp-0a1b2c
     """  # noqa: D301  (click wants the character itself)
     said: Options = {
-        "workloads": [part for workload in workloads or [] for part in parse_list(workload, "WORKLOADS")],
+        "workloads": [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")],
         "num_epochs": epochs, "variant": variant, "data": data, "synthetic": synthetic, "holdout_frac": holdout,
         "learning_rate": learning_rate, "protocol": protocol, "workers": workers, "device": device,
         "threads": threads, "channels_last": channels_last, "compiled": compiled, "seed": seed,
-        "input_sizes": _parsed(parse_sizes, input_sizes, "--input-sizes"),
-        "batch_sizes": _parsed(parse_sizes, batch_sizes, "--batch-sizes"),
-        "precisions": _parsed(parse_choices, precision, "--precision", PRECISIONS),
-        "split": _parsed(parse_choice, split, "--split", _SPLITS),
-        "validation": _parsed(parse_choice, validation, "--validation", _SPLITS),
+        "input_sizes": _parsed(opt.parse_sizes, input_sizes, "--input-sizes"),
+        "batch_sizes": _parsed(opt.parse_sizes, batch_sizes, "--batch-sizes"),
+        "precisions": _parsed(opt.parse_choices, precision, "--precision", PRECISIONS),
+        "split": _parsed(opt.parse_choice, split, "--split", opt.SPLITS),
+        "validation": _parsed(opt.parse_choice, validation, "--validation", opt.SPLITS),
         "until": _parsed(parse_target, until),
         # A training may be gone on with from another place.
         "data_dir": _parsed(_absolute, data_dir), "weights": _parsed(_absolute, weights),
@@ -115,20 +110,13 @@ def _check(options: Options, name: str | None) -> None:
     """
     if not options["workloads"]:
         raise UserError("name what to train, as in `charact train mlp`, or go on with a training by --resume")
-    if "data_dir" in options and options.get("data", "synthetic") == "synthetic" and "protocol" not in options:
-        raise UserError("--data-dir is for real data: name them with --data, or leave it out")
-    if "synthetic" in options:
-        if options.get("data", "synthetic") != "synthetic":
-            raise UserError(f"--synthetic is for made-up data, not for {options['data']}: leave one of them out")
-        parse_synthetic(options["synthetic"])
     if "holdout_frac" in options and "validation" in options:
         raise UserError("--holdout and --validation both say what to validate on: leave one out")
     if not 0 < options.get("holdout_frac", 0.5) < 1:
         raise UserError(f"--holdout: {options['holdout_frac']} is no share between 0 and 1")
     if not 0 < options.get("learning_rate", 1.0) < math.inf:
         raise UserError(f"--learning-rate: {options['learning_rate']} is not positive")
-    if name is not None and not name.strip():
-        raise UserError("--name is empty: give the run a name, or leave it out")
+    opt.check_name(name)
 
 
 def _check_alone(context: typer.Context) -> None:

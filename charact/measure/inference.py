@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import Dataset
 
 from charact.measure.batches import Batches
@@ -25,7 +24,7 @@ from charact.measure.precision import float32_products
 from charact.measure.prediction import predict, wait_for
 from charact.measure.runner import Observer
 from charact.measure.stage import value_of
-from charact.measure.weights import check_fit, place_weights, read_weights, save_weights
+from charact.measure.weights import place_weights, read_weights, save_weights
 from charact.schema import LOAD_PHASES
 from charact.store import Rows, RunWriter
 
@@ -54,19 +53,6 @@ def infer_cases(cases: Sequence[Case], plan: InferencePlan, writer: RunWriter, o
         observer.case_ended(entry["status"], entry["reason"])
         if interrupt.signal is not None:
             return
-
-
-def check_weights(cases: Sequence[Case], weights: Path) -> None:
-    """Refuse weights that do not fit a case's model, before anything is written; the models are made of fake tensors.
-
-    Raises:
-        UserError: the file cannot be read, or is of another model.
-    """
-    state = read_weights(weights)
-    for case in {case.input_size: case for case in cases}.values():
-        with FakeTensorMode():
-            model = case.workload.model(case.dataset())
-        check_fit(model, state, weights)
 
 
 class _InferenceRun:

@@ -5,6 +5,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,8 @@ class Stage(NamedTuple):
     stage_rows: Rows
     metric_rows: Rows
     values: dict[str, float | None]
+    compile_s: float | None
+    """What compiling the model took of it; None where it is not compiled."""
 
 
 def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, metrics: Sequence[Metric],
@@ -49,11 +52,11 @@ def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, me
     """
     loop.model.train(name == "training")
     iterate = loop.iteration if name == "training" else loop.validate
-    clock, tally = _Clock(loop.case.device), _Tally(loop.case.device, metrics)
+    clock, tally, compiling = _Clock(loop.case.device), _Tally(loop.case.device, metrics), _Compiling(loop)
     with clock.loading():
         loop.feed(batches.epoch(seed))
     for number in range(len(batches)):
-        with clock.phases:
+        with clock.phases, compiling.iteration():
             step = iterate(clock.phases)
             tally.add(step, batches.size(number), f"in iteration {number + 1} of the {name} of epoch {epoch}")
         clock.read()
@@ -68,7 +71,7 @@ def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, me
         [where | {"phase": phase, "host_s": host_s, "device_s": device_s} | counts
          for phase, (host_s, device_s) in clock.stop().items()],
         [where | {"metric": metric, "value": value, "reason": reason} for metric, (value, reason) in values.items()],
-        {metric: value for metric, (value, _) in values.items()},
+        {metric: value for metric, (value, _) in values.items()}, compiling.seconds(),
     )
 
 
@@ -106,6 +109,28 @@ class _Clock:
         self._host_s.pop("other")
         self._host_s["other"] = wall_s - sum(self._host_s.values())
         return {phase: (host_s, self._device_s.get(phase)) for phase, host_s in self._host_s.items()}
+
+
+class _Compiling:
+    """Tells by how much the iterations in which something was compiled took longer than the median other one."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._compiling_s: list[float] = []
+        self._usual_s: list[float] = []
+
+    @contextlib.contextmanager
+    def iteration(self) -> Iterator[None]:
+        """Time an iteration, on the host's clock."""
+        num_before, begun = self._loop.num_compiled, time.perf_counter()
+        yield
+        compiled = self._loop.num_compiled > num_before
+        (self._compiling_s if compiled else self._usual_s).append(time.perf_counter() - begun)
+
+    def seconds(self) -> float | None:
+        """Their sum; None where the model is not compiled."""
+        usual_s = median(self._usual_s) if self._usual_s else 0.0
+        return sum(max(0.0, wall_s - usual_s) for wall_s in self._compiling_s) if self._loop.case.compiled else None
 
 
 class _Tally:

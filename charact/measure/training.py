@@ -1,6 +1,7 @@
 """Training cases from first epoch to last, and going on with them: what is whole is in the record and a checkpoint."""
 
 import contextlib
+import copy
 import gc
 import time
 from collections.abc import Sequence
@@ -57,8 +58,7 @@ def train_cases(trainings: Sequence[Training], writer: RunWriter, observer: Obse
         if before is not None and before["status"] not in UNFINISHED:
             continue
         observer.case_started(training.case.id, number, len(trainings))
-        num_resumed = 0 if before is None else before["passes"]["training"]["num_resumed"] + 1
-        entry = _CaseTraining(training, writer, observer, interrupt, num_resumed).run()
+        entry = _CaseTraining(training, writer, observer, interrupt, before).run()
         observer.case_ended(entry["status"], entry["reason"])
         if interrupt.signal is not None:
             return
@@ -68,16 +68,20 @@ class _CaseTraining:
     """One case from the beginning, or from its checkpoint, to its end."""
 
     def __init__(self, training: Training, writer: RunWriter, observer: Observer, interrupt: Interrupt,
-                 num_resumed: int) -> None:
+                 before: dict[str, Any] | None) -> None:
         self._training, self._case = training, training.case
         self._writer, self._observer, self._interrupt = writer, observer, interrupt
         self._progress = Progress(0, [], [], None)
         self._facts: dict[str, Any] = {
             "status": "ok", "reason": None, "num_epochs_asked": training.num_epochs, "num_epochs": 0, "setup_s": None,
             "until": None if training.until is None else training.until._asdict() | {"epoch": None}, "best": None,
-            "num_train_samples": None, "num_valid_samples": None, "num_resumed": num_resumed, "weights": None,
-            "protocol": training.protocol,
+            "num_train_samples": None, "num_valid_samples": None, "num_resumed": 0, "weights": None,
+            "protocol": training.protocol, "compile_s": None,
         }
+        if before is not None:
+            # Until its checkpoint is read, the record keeps what it tells of the whole epochs.
+            self._facts |= before["passes"]["training"] | {"status": "ok", "reason": None}
+            self._facts["num_resumed"] += 1
         self._entry = case_entry(self._case) | {"status": "running", "passes": {"training": self._facts}}
 
     def run(self) -> dict[str, Any]:
@@ -116,8 +120,11 @@ class _CaseTraining:
         self._entry["num_parameters"] = sum(parameter.numel() for parameter in trainer.loop.model.parameters())
         num_samples = trainer.num_samples
         self._facts |= {"num_train_samples": num_samples["training"], "num_valid_samples": num_samples["validation"]}
-        if self._checkpoint_path.exists():
-            self._progress = read_checkpoint(self._checkpoint_path, trainer.loop, trainer.schedulers)
+        if not self._checkpoint_path.exists():
+            self._advance(Progress(0, [], [], None))
+            self._facts["compile_s"] = None
+        else:
+            self._advance(read_checkpoint(self._checkpoint_path, trainer.loop, trainer.schedulers))
             # It cannot hold how long it took to write, and what comes after it may be missing: once more.
             self._checkpoint(trainer)
         self._flush()
@@ -140,9 +147,17 @@ class _CaseTraining:
         if value is not None and (best is None or (value > best["value"] if larger_is_better
                                                    else value < best["value"])):
             best = {"metric": metric, "value": value, "epoch": number}
-        self._progress = Progress(
+        for compile_s in (training.compile_s, validation.compile_s):
+            if compile_s is not None:
+                self._facts["compile_s"] = (self._facts["compile_s"] or 0.0) + compile_s
+        self._advance(Progress(
             number, [*self._progress.stages, *training.stage_rows, *validation.stage_rows],
-            [*self._progress.metrics, *training.metric_rows, *validation.metric_rows], best)
+            [*self._progress.metrics, *training.metric_rows, *validation.metric_rows], best))
+
+    def _advance(self, progress: Progress) -> None:
+        self._progress = progress
+        self._facts |= {"num_epochs": progress.epoch, "best": progress.best,
+                        "weights": None if progress.best is None else f"weights/{self._case.id}.pt"}
 
     def _target_is_reached(self, trainer: Trainer) -> bool:
         target = self._training.until
@@ -169,10 +184,9 @@ class _CaseTraining:
             "host_s": time.perf_counter() - begun, "device_s": None, "num_iterations": 0, "num_samples": 0})
 
     def _flush(self) -> None:
-        best = self._progress.best
-        self._facts |= {"num_epochs": self._progress.epoch, "best": best,
-                        "weights": None if best is None else f"weights/{self._case.id}.pt"}
-        self._writer.add_case(self._entry, {"stages": self._progress.stages, "metrics": self._progress.metrics})
+        # A copy: what is flushed must not change with the epoch that is going on.
+        entry = copy.deepcopy(self._entry)
+        self._writer.add_case(entry, {"stages": self._progress.stages, "metrics": self._progress.metrics})
 
     @property
     def _checkpoint_path(self) -> Path:

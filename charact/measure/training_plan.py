@@ -62,11 +62,16 @@ class Training:
         """Refuse what cannot run, before anything is written.
 
         Raises:
-            UserError: as `Case.check` and `parts`, or the target's metric is none of the workload's or not to be had.
+            UserError: as `Case.check`, `parts` and `check_weights`, or the target's metric is none of the workload's
+                or not to be had.
         """
         self.case.check()
         dataset = self.case.dataset()
         self.parts(dataset)
+        if self.weights is not None:
+            from charact.measure.weights import check_weights
+
+            check_weights([self.case], self.weights)
         if self.until is None:
             return
         metrics = {metric.name: metric for metric in self.case.workload.metrics(dataset)}

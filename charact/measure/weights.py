@@ -2,13 +2,16 @@
 
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charact.errors import UserError
+from charact.measure.case import Case
 from charact.measure.checkpoint import write_tensors
 from charact.measure.out_of_memory import is_out_of_memory
 
@@ -75,6 +78,19 @@ def read_weights(path: Path) -> State:
             return dict(candidate)
     raise UserError(f"{path} holds no state dict, neither by itself nor as {', '.join(_PLACES)}: "
                     "save model.state_dict()")
+
+
+def check_weights(cases: Sequence[Case], weights: Path) -> None:
+    """Refuse weights that do not fit a case's model, before anything is written; the models are made of fake tensors.
+
+    Raises:
+        UserError: the file cannot be read, or is of another model.
+    """
+    state = read_weights(weights)
+    for case in {case.input_size: case for case in cases}.values():
+        with FakeTensorMode():
+            model = case.workload.model(case.dataset())
+        check_fit(model, state, weights)
 
 
 def check_fit(model: nn.Module, state: State, path: Path) -> None:

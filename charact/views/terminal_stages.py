@@ -85,6 +85,8 @@ def _training_line(row: Any) -> Text:
         line.append(f" of {fmt.number(row.num_epochs_asked)}")
     if pd.notna(row.best_value):
         line.append(f"; best {fmt.best(row)}")
+    if pd.notna(row.compile_s):
+        line.append(f"; compiling took {fmt.duration(row.compile_s)} of it")
     if pd.notna(row.target_metric):
         reached = pd.notna(row.time_to_target_s)
         words = f"after {fmt.duration(row.time_to_target_s)}, in epoch {row.reached_epoch:.0f}" if reached else \
@@ -133,7 +135,11 @@ def _curve(metric: str, rows: pd.DataFrame) -> str:
         reason = rows["reason"].iloc[-1]
         return fmt.missing(None if pd.isna(reason) else str(reason))
     last = fmt.metric(metric, known.iloc[-1])
-    return last if len(known) == 1 else f"{fmt.metric(metric, known.iloc[0])} {sparkline(known.tolist())} {last}"
+    if len(known) == 1:
+        return last
+    # Folding would tear a number from its unit.
+    first, end = (value.replace(" ", "\N{NO-BREAK SPACE}") for value in (fmt.metric(metric, known.iloc[0]), last))
+    return f"{first} {sparkline(known.tolist())} {end}"
 
 
 def _inference_line(run: Run, row: Any) -> Text:

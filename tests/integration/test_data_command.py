@@ -1,4 +1,4 @@
-"""`charact data` as a user runs it: in a process of its own, against a server on loopback."""
+"""`charact data` as a user runs it, against a server on loopback; and made-up data by option."""
 
 import hashlib
 import io
@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.file_server import FileServer, serving
 
+Here = Callable[..., Any]
 LINES = "".join(f"I am {'x' * number}.\tJe suis {'y' * number}.\n" for number in range(1, 61))
 
 
@@ -39,13 +41,15 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "charact", *arguments]
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.lower() not in ("http_proxy", "all_proxy")}
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.lower() in ("http_proxy", "all_proxy")]:
+        monkeypatch.delenv(name)
 
 
 def charact(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120,
-                          check=False, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+                          **options)  # type: ignore[call-overload,no-any-return]
 
 
 def files(directory: Path) -> list[str]:
@@ -73,17 +77,17 @@ def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -
     assert server.paths == ["/files/data.zip"]
 
 
-def test_check_of_what_is_not_there_fails(tmp_path: Path) -> None:
-    done = charact("data", "check", "mnist", "--data-dir", str(tmp_path), cwd=tmp_path)
+def test_check_of_what_is_not_there_fails(tmp_path: Path, here: Here) -> None:
+    done = here("data", "check", "mnist", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert "train-images-idx3-ubyte.gz  absent" in done.stdout
     assert f"which {tmp_path} and its folders mnist, raw," in done.stdout
     assert files(tmp_path) == []
 
 
-def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path: Path, server: FileServer) -> None:
+def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path: Path, server: FileServer, here: Here) -> None:
     wrong = server.files["train-images-idx3-ubyte.gz"] = bytes(9_912_422)
-    done = charact("data", "fetch", "mnist", "--to", "elsewhere", "--source", server.address, cwd=tmp_path)
+    done = here("data", "fetch", "mnist", "--to", "elsewhere", "--source", server.address, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (f"error: {server.address}train-images-idx3-ubyte.gz is not the published file, what it sent "
                            "is deleted: train-images-idx3-ubyte.gz is truncated or foreign (md5 "
@@ -91,11 +95,11 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path: Path, server:
     assert files(tmp_path) == []
 
 
-def test_a_killed_fetch_is_resumed(tmp_path: Path, server: FileServer) -> None:
+def test_a_killed_fetch_is_resumed(tmp_path: Path, server: FileServer, here: Here) -> None:
     arguments = ("data", "fetch", "tatoeba", "--source", server.address)
     part = tmp_path / "data" / "tatoeba" / "data.zip.part"
     server.hold = threading.Event()
-    with subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment()) as killed:
+    with subprocess.Popen(command(*arguments), cwd=tmp_path) as killed:
         begun = time.monotonic()
         while not (part.exists() and part.stat().st_size > 100_000) and time.monotonic() - begun < 60:
             time.sleep(0.01)
@@ -103,7 +107,7 @@ def test_a_killed_fetch_is_resumed(tmp_path: Path, server: FileServer) -> None:
     kept = part.stat().st_size
     assert 100_000 < kept < len(archive())
     server.hold.set()
-    assert charact(*arguments, cwd=tmp_path).returncode == 0
+    assert here(*arguments, cwd=tmp_path).returncode == 0
     assert server.ranges == [None, f"bytes={kept}-"]
     assert files(tmp_path) == ["data/tatoeba/data.zip"]
 
@@ -123,7 +127,7 @@ def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> 
     outer, inner = pty.openpty()
     try:
         done = subprocess.run(command("data", "fetch", "tatoeba", "--source", server.address), cwd=tmp_path,
-                              env={**environment(), "TERM": "xterm", "COLUMNS": "120"}, stdout=subprocess.PIPE,
+                              env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}, stdout=subprocess.PIPE,
                               stderr=inner, timeout=120, check=False)
         drawn = os.read(outer, 100_000).decode()
     finally:
@@ -141,8 +145,8 @@ def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> 
     (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is no address of a web server"),
     (["fetch", "mnist", "--source", "http://127.0.0.1:1/"], "cannot be reached (connection refused)"),
 ])
-def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
-    done = charact("data", *arguments, cwd=tmp_path)
+def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str, here: Here) -> None:
+    done = here("data", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
@@ -153,8 +157,8 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str) 
 QUICK = ["--mode", "infer", "--max-iterations", "6", "--max-seconds", "1", "--quiet"]
 
 
-def test_a_profile_is_of_the_made_up_data_asked_for(tmp_path: Path) -> None:
-    done = charact("profile", "mlp", "--batch-sizes", "2", "--synthetic", "classes=77", *QUICK, cwd=tmp_path)
+def test_a_profile_is_of_the_made_up_data_asked_for(tmp_path: Path, here: Here) -> None:
+    done = here("profile", "mlp", "--batch-sizes", "2", "--synthetic", "classes=77", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     manifest = json.loads((run / "run.json").read_text())
@@ -170,7 +174,7 @@ def test_a_profile_is_of_the_made_up_data_asked_for(tmp_path: Path) -> None:
     (["--synthetic", "classes=3", "--data", "mnist"],
      "error: --synthetic is for made-up data, not for mnist: leave one of them out\n"),
 ])
-def test_made_up_data_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
-    done = charact("profile", "mlp", *arguments, *QUICK, cwd=tmp_path)
+def test_made_up_data_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str], said: str, here: Here) -> None:
+    done = here("profile", "mlp", *arguments, *QUICK, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     assert files(tmp_path) == []

@@ -1,11 +1,13 @@
-"""`charact infer` as a user runs it: in a process of its own, on seconds-long cases."""
+"""`charact infer` as a user runs it, on seconds-long cases."""
 
 import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,30 +116,31 @@ class TestBadInput:
         (["--name", " "], "error: --name is empty"),
         (["--out", "w.pt"], "error: w.pt is a file"),
     ])
-    def test_it_gets_one_line_and_nothing_is_written(self, tmp_path: Path, arguments: list[str], message: str) -> None:
+    def test_it_gets_one_line_and_nothing_is_written(
+        self, tmp_path: Path, arguments: list[str], message: str, here: Callable[..., Any],
+    ) -> None:
         save_weights(small_model(), tmp_path / "w.pt")
         (tmp_path / "cut.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:5000])
         (tmp_path / "text.pt").write_text("weights, they say\n")
         (tmp_path / "code.pt").write_bytes(pickle.dumps({"model": PretendsToBeWeights()}, protocol=2))
         before = sorted(tmp_path.iterdir())
-        done = charact("infer", *SMALL, "--device", "cpu", *arguments, "--quiet", cwd=tmp_path)
+        done = here("infer", *SMALL, "--device", "cpu", *arguments, "--quiet", cwd=tmp_path)
         assert done.returncode == 2
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
         assert done.stdout == ""
         assert sorted(tmp_path.iterdir()) == before
 
-    def test_weights_of_another_workload(self, tmp_path: Path) -> None:
+    def test_weights_of_another_workload(self, tmp_path: Path, here: Callable[..., Any]) -> None:
         save_weights(small_model(), tmp_path / "w.pt")
-        done = charact("infer", "resnet18", "--variant", "cifar", "--input-sizes", "8", "--weights", "w.pt",
-                       cwd=tmp_path)
+        done = here("infer", "resnet18", "--variant", "cifar", "--input-sizes", "8", "--weights", "w.pt", cwd=tmp_path)
         assert done.returncode == 2
         assert "error: w.pt is of another model: it lacks " in done.stderr
         assert "name the workload and --variant that it was saved from" in done.stderr
 
 
-def test_without_weights_random_ones_are_loaded_and_that_is_said(tmp_path: Path) -> None:
-    done = charact("infer", *SMALL, "--max-batches", "2", cwd=tmp_path)
+def test_without_weights_random_ones_are_loaded_and_that_is_said(tmp_path: Path, here: Callable[..., Any]) -> None:
+    done = here("infer", *SMALL, "--max-batches", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "No --weights: random ones are saved first" in done.stdout
     run = load_run(only_run(tmp_path))

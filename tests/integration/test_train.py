@@ -1,5 +1,7 @@
-"""`charact train` as a user runs it: in a process of its own, killed and gone on with."""
+"""`charact train` as a user runs it: killed and gone on with, on a disk that fills, with options that do not fit."""
 
+import contextlib
+import fcntl
 import json
 import re
 import resource
@@ -8,26 +10,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from charact import cli, load_run
+from charact import load_run
+from charact.measure.weights import save_weights
+from charact.partial import LOCK
 from charact.store import Run
+from charact.workload import DataRequest, find_workload
 
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 WIKITEXT = MNIST.parent / "wikitext-2"
 # Epochs of about a second, with dropout, which must be drawn alike again.
-MADE_UP = ["--synthetic", "vocabulary=30", "--batch-sizes", "256", "--threads", "1"]
-SMALL = ["seq2seq", "--input-sizes", "3", "--epochs", "3", *MADE_UP]
+SMALL = ["seq2seq", "--input-sizes", "3", "--epochs", "3", "--synthetic", "vocabulary=30", "--batch-sizes", "256",
+         "--threads", "1"]
 CASE = "seq2seq-3-b256-train-fp32-cpu"
 
 
-def charact(*arguments: str, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+Here = Callable[..., Any]
+
+
+def charact(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
-                          timeout=900, check=False, **options)  # type: ignore[call-overload,no-any-return]
+                          timeout=900, check=False)
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
@@ -71,10 +80,16 @@ def only_run(directory: Path) -> Run:
     return load_run(path)
 
 
-def no_file_above_500_kb() -> None:
+@contextlib.contextmanager
+def no_file_above_500_kb() -> Iterator[None]:
     """What a full disk is like."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +167,10 @@ class TestAFinishedRun:
 
 class TestGoingOn:
     def test_after_kill_9_in_the_second_epoch_the_end_is_that_of_an_unbroken_run(
-        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
         directory = copy_of(killed, tmp_path)
-        shown = charact("report", "--partial", "--to", "early.html", str(partial(directory)), cwd=directory)
+        shown = here("report", "--partial", "--to", "early.html", str(partial(directory)), cwd=directory)
         assert shown.returncode == 0, shown.stderr
         assert CASE in (directory / "early.html").read_text()
         (case,) = load_run(partial(directory), partial=True).manifest["cases"]
@@ -168,7 +183,7 @@ class TestGoingOn:
         assert only_run(directory).manifest["cases"][0]["passes"]["training"]["num_resumed"] == 1
 
     def test_ctrl_c_keeps_whole_epochs_and_says_how_to_go_on(
-        self, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+        self, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
         process, stderr = interrupted(tmp_path, signal.SIGINT, epochs=2)
         assert process.returncode == 130, stderr
@@ -177,7 +192,7 @@ class TestGoingOn:
         assert stderr.endswith(f"train --resume runs/{directory.name}\n")
         (case,) = load_run(directory, partial=True).manifest["cases"]
         assert (case["status"], case["reason"]) == ("interrupted", "by SIGINT")
-        assert charact("train", "--resume", f"runs/{directory.name}", "-q", cwd=tmp_path).returncode == 0
+        assert here("train", "--resume", f"runs/{directory.name}", "-q", cwd=tmp_path).returncode == 0
         assert_same(only_run(tmp_path), unbroken[1])
 
     def test_ctrl_c_before_an_epoch_is_whole_writes_nothing(self, tmp_path: Path) -> None:
@@ -190,96 +205,85 @@ class TestGoingOn:
         assert list((tmp_path / "runs").iterdir()) == []
 
     def test_a_run_that_was_killed_before_its_first_epoch_begins_anew(
-        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
         directory = copy_of(killed, tmp_path)
         shutil.rmtree(partial(directory) / "checkpoints")
-        assert charact("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
+        assert here("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
         assert_same(only_run(directory), unbroken[1])
 
-    def test_a_run_that_was_killed_while_it_was_published(self, killed: Path, tmp_path: Path) -> None:
-        directory = copy_of(killed, tmp_path)
-        assert charact("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
-        run = only_run(directory).path
+    def test_a_run_that_was_killed_while_it_was_published(
+        self, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
+    ) -> None:
+        run = tmp_path / "runs" / unbroken[1].path.name
         hidden = run.with_name(f".partial-{run.name}")
-        run.rename(hidden)
+        shutil.copytree(unbroken[1].path, hidden)
         (hidden / "report.html").unlink()
-        done = charact("train", "--resume", str(hidden), "-q", cwd=directory)
+        done = here("train", "--resume", str(hidden), "-q", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert (run / "report.html").is_file()
-        assert len(only_run(directory).metrics) == 15
+        assert len(only_run(tmp_path).metrics) == 15
 
-    def test_another_process_that_writes_it_is_not_disturbed(self, tmp_path: Path) -> None:
-        process = started("train", *SMALL, cwd=tmp_path)
-        until(lambda: flushed_epochs(tmp_path) >= 1, process)
-        done = charact("train", "--resume", str(partial(tmp_path)), cwd=tmp_path)
+    def test_another_process_that_writes_it_is_not_disturbed(self, killed: Path, tmp_path: Path, here: Here) -> None:
+        directory = partial(copy_of(killed, tmp_path))
+        before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+        with (directory / LOCK).open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # as the other one does
+            done = here("train", "--resume", str(directory), cwd=tmp_path)
         assert done.returncode == 2
         assert re.fullmatch(r"error: .*/\.partial-\S+ is being written by another process: wait for it, or end it\n",
                             done.stderr)
-        _, stderr = process.communicate(timeout=120)
-        assert (process.returncode, stderr) == (0, "")
+        assert {path: path.stat().st_mtime_ns for path in directory.rglob("*")} == before
 
-    def test_several_cases_go_on_where_they_were(self, tmp_path: Path) -> None:
-        process = started("train", "seq2seq", "--input-sizes", "2,3", "--epochs", "2", *MADE_UP, cwd=tmp_path)
-        until(lambda: flushed_epochs(tmp_path) >= 3, process)
-        process.kill()
-        process.communicate(timeout=120)
-        done = charact("train", "--resume", str(partial(tmp_path)), cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["2/2"]
-        run = only_run(tmp_path)
-        assert list(run.cases["status"]) == ["ok", "ok"]
-        assert list(run.stages.groupby("case")["number"].nunique()) == [2, 2]
-
-    def test_a_damaged_checkpoint_is_one_line_and_is_kept(self, killed: Path, tmp_path: Path) -> None:
+    def test_a_damaged_checkpoint_is_one_line_and_is_kept(self, killed: Path, tmp_path: Path, here: Here) -> None:
         directory = copy_of(killed, tmp_path)
         (checkpoint,) = (partial(directory) / "checkpoints").iterdir()
         checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-        done = charact("train", "--resume", str(partial(directory)), cwd=directory)
+        done = here("train", "--resume", str(partial(directory)), cwd=directory)
         assert done.returncode == 2
         assert re.fullmatch(rf"error: .*{CASE}\.pt is damaged \(\w+\): remove it, and its case begins anew.*\n",
                             done.stderr)
         assert checkpoint.stat().st_size == 1000
 
     def test_what_is_no_unfinished_training_is_refused(
-        self, record: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
-        capsys: pytest.CaptureFixture[str],
+        self, record: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
         for path, message in ((unbroken[1].path, "is finished: there is nothing to go on with"),
                               (record, "is no training: --resume takes what `charact train` left unfinished"),
                               (tmp_path, "holds no run.json"), (tmp_path / "absent", "holds no run.json")):
-            assert cli.run(["train", "--resume", str(path)]) == 2
-            stderr = capsys.readouterr().err
-            assert message in stderr
-            assert stderr.count("\n") == 1
+            done = here("train", "--resume", str(path), cwd=tmp_path)
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert message in done.stderr
 
-    def test_options_beside_it_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.run(["train", "--resume", "runs/.partial-x", "--batch-sizes", "9"]) == 2
-        assert capsys.readouterr().err == ("error: --resume takes everything from the training that it goes on with: "
-                                           "leave --batch-sizes out\n")
+    def test_options_beside_it_are_refused(self, tmp_path: Path, here: Here) -> None:
+        done = here("train", "--resume", "runs/.partial-x", "--batch-sizes", "9", cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (2, "error: --resume takes everything from the training that it goes "
+                                                     "on with: leave --batch-sizes out\n")
 
 
 class TestFailures:
     def test_a_disk_that_fills_at_the_checkpoint_keeps_what_was_there(
-        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
         directory = copy_of(killed, tmp_path)
-
-        done = charact("train", "--resume", str(partial(directory)), cwd=directory, preexec_fn=no_file_above_500_kb)
+        with no_file_above_500_kb():
+            done = here("train", "--resume", str(partial(directory)), cwd=directory)
         assert done.returncode == 2
         assert re.fullmatch(r"error: no space left while writing \S+\.pt: .*; whole epochs are kept, then go on with "
                             r".*train --resume \S+\n", done.stderr)
-        assert charact("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
-        assert_same(only_run(directory), unbroken[1])
+        later = copy_of(directory, tmp_path / "later")  # this process holds the first one's lock
+        assert here("train", "--resume", str(partial(later)), "-q", cwd=later).returncode == 0
+        assert_same(only_run(later), unbroken[1])
 
-    def test_a_disk_that_fills_at_the_first_checkpoint_leaves_nothing(self, tmp_path: Path) -> None:
-        done = charact("train", *SMALL, cwd=tmp_path, preexec_fn=no_file_above_500_kb)
+    def test_a_disk_that_fills_at_the_first_checkpoint_leaves_nothing(self, tmp_path: Path, here: Here) -> None:
+        with no_file_above_500_kb():
+            done = here("train", *SMALL, cwd=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "no space left while writing" in done.stderr
         assert list((tmp_path / "runs").iterdir()) == []
 
-    def test_a_training_that_diverges_is_recorded(self, tmp_path: Path) -> None:
-        done = charact("train", "mlp", "--input-sizes", "2", "--learning-rate", "1e30", cwd=tmp_path)
+    def test_a_training_that_diverges_is_recorded(self, tmp_path: Path, here: Here) -> None:
+        done = here("train", "mlp", "--input-sizes", "2", "--learning-rate", "1e30", cwd=tmp_path)
         assert done.returncode == 1
         assert re.search(r"mlp-2-b128-train-fp32-cpu: diverged \(the loss is (nan|inf) in iteration \d+ of the "
                          r"training of epoch 1\)", done.stderr)
@@ -299,23 +303,26 @@ class TestFailures:
         (["mlp", "--learning-rate", "inf"], "error: --learning-rate: inf is not positive"),
         (["mlp", "--protocol", "voo"], "error: --protocol: 'voo' is not one of northeastern, vo"),
         (["mlp", "--weights", "absent.pt"], "absent.pt"),
+        (["mlp", "--input-sizes", "2,3", "--weights", "of_size_2.pt"],
+         "of_size_2.pt does not fit: its 1.weight is 512×12, the model's 512×27"),
         (["mlp", "--split", "valid"], "error: --split valid is also what synthetic is validated on"),
         (["mlp", "--synthetic", "classes=0"], "error: --synthetic classes: 0 is not from 1"),
         (["mlp", "--synthetic", "classes=5", "--data", "mnist"], "error: --synthetic is for made-up data, not for"),
         (["mlp", "--data-dir", "."], "error: --data-dir is for real data"),
+        (["model_a", "--protocol", "vo", "--synthetic", "classes=5"], "error: --synthetic is for made-up data, not for "
+                                                                      "mnist: leave one of them out"),
         (["model_a", "--protocol", "vo"], "error: mnist is read from files: name their directory with --data-dir"),
         (["mlp", "--precision", "fp16", "--device", "cpu"], "error: fp16 is not measured on a CPU"),
         (["resnet18", "--batch-sizes", "60000"], "error: batch size 60000 is larger than the 50000 samples"),
     ])
     def test_bad_input_gets_one_line_and_nothing_is_written(
-        self, tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, tmp_path: Path, arguments: list[str], message: str, here: Here,
     ) -> None:
-        monkeypatch.chdir(tmp_path)
-        assert cli.run(["train", *arguments]) == 2
-        stdout, stderr = capsys.readouterr()
-        assert message in stderr
-        assert (stderr.count("\n"), stdout) == (1, "")
+        workload = find_workload("mlp").prepare()
+        save_weights(workload.model(workload.dataset(2, DataRequest())), tmp_path / "of_size_2.pt")
+        done = here("train", *arguments, cwd=tmp_path)
+        assert message in done.stderr
+        assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
         assert not list(tmp_path.glob("runs/*"))
 
 

@@ -146,7 +146,7 @@ def _loads(run: Run, summary: pd.DataFrame) -> Block:
         facts.reindex(columns=["case", "weights", "weights_reason", "weights_bytes", "cold_reason", "num_samples",
                                "setup_s"]), on="case")
     columns = [
-        CASE, Column("weights", "Weights", reason=lambda row: row.weights_reason, unbroken=True),
+        CASE, Column("weights", "Weights", reason=lambda row: row.weights_reason),
         Column("weights_bytes", "File", fmt.num_bytes),
         Column("load_cold_s", "Cold load", fmt.duration, "", _not_cold),
         Column("num_warm_loads", "Warm loads", fmt.number, "repetitions", _none),

@@ -46,11 +46,12 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
         f"{stage} {fmt.duration(getattr(row, f'{stage}_s'))}"
         for stage in analysis.TRAINING_STAGES if pd.notna(getattr(row, f"{stage}_s"))
     ]  # fmt: skip
+    compiled = [] if pd.isna(row.compile_s) else [f"compiling took {fmt.duration(row.compile_s)} of it"]
     return Card(
         row.case,
         failure=failure,
         headline=(fmt.duration(row.total_s), f"for {epochs}"),
-        details=[", ".join(stages)],
+        details=[", ".join(stages), *compiled],
         numbers=[
             ("samples/s", fmt.number(row.samples_per_s, _no_epoch(row))),
             _best(row),

@@ -106,12 +106,11 @@ def test_a_part_can_be_pickled_for_workers() -> None:
 
 # Python 3.12 warns of every fork beside torch's threads, torch of more workers than cores.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:This DataLoader will create:UserWarning")
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_loaders_fetch_the_parts_own_samples(num_workers: int, start: str) -> None:
+@pytest.mark.parametrize(("num_workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
+def test_loaders_fetch_the_parts_own_samples(num_workers: int, start: str | None) -> None:
     _, held = hold_out(Numbers(40), 0.25, 0, 4)
     loader: DataLoader[Any] = DataLoader(held, batch_size=4, num_workers=num_workers, collate_fn=held.collate,
-                                         multiprocessing_context=start if num_workers else None)
+                                         multiprocessing_context=start)
     assert [-sample for batch in loader for sample in batch] == samples(held)
 
 

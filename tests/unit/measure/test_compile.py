@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,11 +17,14 @@ from support.small import TwoLayers, small_case
 from torch import nn
 
 from charact import load_run
+from charact.analysis import training_summary
 from charact.measure.case import Case
 from charact.measure.inference import InferencePlan, infer_cases
 from charact.measure.interrupt import Interrupt
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
+from charact.measure.training import train_cases
+from charact.measure.training_plan import Training
 from charact.store import Run, RunWriter
 from charact.workload import DataRequest, find_workload
 
@@ -115,6 +119,21 @@ def test_a_prediction_of_a_compiled_model_tells_its_compilation_apart(tmp_path: 
     walls_s = load_run(writer.publish()).iterations.groupby("iteration")["host_s"].sum()
     assert len(walls_s) == 3  # the last one of 56 samples, a shape of its own
     assert case["passes"]["inference"]["compile_s"] > 5 * walls_s.max()
+
+
+def test_a_training_of_a_compiled_model_tells_what_part_of_it_was_compilation(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "compile", {"machine": {}, "software": {}, "options": {}})
+    training = Training(small_case("train", batch_size=100, compiled=True), 2, validation="valid")
+    with Interrupt() as interrupt:
+        train_cases([training], writer, Mock(), interrupt)
+    (case,) = writer.manifest["cases"]
+    assert case["status"] == "ok", case["reason"]
+    writer.close("complete")
+    run = load_run(writer.publish())
+    walls_s = run.stages.groupby(["number", "stage"])["host_s"].sum()
+    # Training and validation compile for themselves, and again for the last batch, which is smaller; epoch 2 does not.
+    compiling = walls_s[1, "training"] + walls_s[1, "validation"] - walls_s[2, "training"] - walls_s[2, "validation"]
+    assert training_summary(run)["compile_s"][0] == pytest.approx(compiling, rel=0.2)
 
 
 def test_a_model_that_is_left_as_it_was_is_not_measured_as_compiled(tmp_path: Path) -> None:

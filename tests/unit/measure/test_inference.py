@@ -20,12 +20,12 @@ from charact.errors import UserError
 from charact.measure import inference
 from charact.measure.batches import Batches
 from charact.measure.case import Case
-from charact.measure.inference import InferencePlan, check_weights, infer_cases, load
+from charact.measure.inference import InferencePlan, infer_cases, load
 from charact.measure.interrupt import Interrupt
 from charact.measure.loop import Loop
 from charact.measure.page_cache import cached_frac, drop_cached
 from charact.measure.prediction import Prediction, predict
-from charact.measure.weights import save_weights
+from charact.measure.weights import check_weights, save_weights
 from charact.metrics import Accuracy, Metric
 from charact.schema import LOAD_PHASES
 from charact.store import Run, RunWriter

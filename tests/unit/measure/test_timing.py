@@ -77,17 +77,17 @@ class TestStopRule:
     RULE = StopRule(precision_target_frac=0.02, max_iterations=10, max_seconds=5.0)
 
     def test_six_alike_iterations_meet_the_precision(self) -> None:
-        assert timing._ended_by([1.0, 1.0, 1.01, 1.0, 0.99], 5, self.RULE, 0.0) is None
-        assert timing._ended_by([1.0, 1.0, 1.01, 1.0, 0.99, 1.0], 6, self.RULE, 0.0) == "precision"
+        assert timing.ended_by([1.0, 1.0, 1.01, 1.0, 0.99], 5, self.RULE, 0.0) is None
+        assert timing.ended_by([1.0, 1.0, 1.01, 1.0, 0.99, 1.0], 6, self.RULE, 0.0) == "precision"
 
     def test_a_wide_interval_goes_on_to_a_limit(self) -> None:
         scattered = [1.0, 1.5] * 4
-        assert timing._ended_by(scattered, 8, self.RULE, 1.0) is None
-        assert timing._ended_by(scattered, 8, self.RULE, 6.0) == "max_seconds"
-        assert timing._ended_by(scattered, 10, self.RULE, 1.0) == "max_iterations"
+        assert timing.ended_by(scattered, 8, self.RULE, 1.0) is None
+        assert timing.ended_by(scattered, 8, self.RULE, 6.0) == "max_seconds"
+        assert timing.ended_by(scattered, 10, self.RULE, 1.0) == "max_iterations"
 
     def test_time_never_ends_it_before_an_interval_is_there(self) -> None:
-        assert timing._ended_by([1.0] * 5, 5, self.RULE, 1e9) is None
+        assert timing.ended_by([1.0] * 5, 5, self.RULE, 1e9) is None
 
 
 @pytest.mark.parametrize(("limit", "ended_by"), [(3, "max_iterations"), (40, None)])

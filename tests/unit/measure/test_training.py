@@ -316,6 +316,40 @@ class TestGoingOn:
         keys = ["stage", "number", "phase", "num_iterations", "num_samples"]
         assert resumed.stages[keys].equals(whole.stages[keys])
 
+    def test_a_signal_while_it_is_taken_up_again_loses_nothing(self, tmp_path: Path) -> None:
+        training = a_training(num_epochs=4)
+        _, whole = trained(tmp_path, training)
+        writer = new_writer(tmp_path)
+        before = train(writer, training, Silent((3, "training", 1)))
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGINT)
+            train_cases([training], writer, Silent(), interrupt)
+        after = writer.entry(training.case.id)
+        assert after is not None
+        assert after["status"] == "interrupted"
+        assert after["passes"]["training"] == before["passes"]["training"] | {"num_resumed": 1}
+        assert set(load_run(writer.directory, partial=True).stages["number"]) == {1, 2}
+        train(writer, training)
+        writer.close("complete")
+        assert same(weights_of(load_run(writer.publish())), weights_of(whole))
+
+    def test_several_cases_go_on_where_they_were(self, tmp_path: Path) -> None:
+        trainings = [a_training(batch_size=size, num_epochs=2) for size in (50, 100)]
+        writer = new_writer(tmp_path)
+        train(writer, trainings[0])
+        train(writer, trainings[1], Silent((2, "training", 1)))
+        assert list(writer.manifest["cases"][number]["status"] for number in (0, 1)) == ["ok", "interrupted"]
+
+        os.close(writer._lock)  # as the end of its process does
+        again, observer = RunWriter.reopen(writer.directory), Silent()
+        with Interrupt() as interrupt:
+            train_cases(trainings, again, observer, interrupt)
+        assert len(observer.epochs) == 1
+        again.close("complete")
+        run = load_run(again.publish())
+        assert list(run.cases["status"]) == ["ok", "ok"]
+        assert list(run.stages.groupby("case")["number"].nunique()) == [2, 2]
+
     def test_finished_cases_are_not_run_again(self, tmp_path: Path) -> None:
         writer = new_writer(tmp_path)
         training = a_training(num_epochs=1)

@@ -1,0 +1,33 @@
+"""Commands in the test's own process, where starting one of its own is not the point: that takes seconds each."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from charact import cli
+
+
+class Done(NamedTuple):
+    """What a command left: its exit status and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
+    """Run `charact` with arguments in a directory, `cwd`."""
+    num_threads = torch.get_num_threads()
+
+    def run(*arguments: str, cwd: Path) -> Done:
+        monkeypatch.chdir(cwd)
+        capsys.readouterr()
+        returncode = cli.run(list(arguments))
+        return Done(returncode, *capsys.readouterr())
+
+    yield run
+    torch.set_num_threads(num_threads)
