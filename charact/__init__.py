@@ -4,12 +4,16 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from charact.profiler import Profiler, profile
     from charact.store import Run, load_run
     from charact.workload import Workload
 
-__all__ = ["Run", "Workload", "__version__", "load_run"]
+__all__ = ["Profiler", "Run", "Workload", "__version__", "load_run", "profile"]
 
-_HOMES = {"Run": "charact.store", "load_run": "charact.store", "Workload": "charact.workload"}
+_HOMES = {
+    "Profiler": "charact.profiler", "profile": "charact.profiler", "Run": "charact.store", "load_run": "charact.store",
+    "Workload": "charact.workload",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

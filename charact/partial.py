@@ -4,6 +4,7 @@ Who writes it holds its lock, so that nobody else takes it for the run of a kill
 """
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -17,6 +18,9 @@ from charact.schema import SCHEMA_VERSION
 
 PARTIAL_PREFIX = ".partial-"
 LOCK = "lock"
+"""File that whoever writes the run has locked; in it stands the number of that process."""
+PANEL = "panel"
+"""File that a live view of the run has locked; in it stands what gives the terminal back."""
 
 
 class BegunRun(NamedTuple):
@@ -63,7 +67,18 @@ def take_lock(directory: Path) -> int:
     held = lock(directory / LOCK)
     if held is None:
         raise UserError(f"{directory} is being written by another process: wait for it, or end it")
+    with writing(directory):
+        os.ftruncate(held, 0)
+        os.pwrite(held, str(os.getpid()).encode(), 0)
     return held
+
+
+def writer_of(directory: Path) -> int | None:
+    """Number of the process that writes a run, or wrote it last; None where that is not known."""
+    try:
+        return int((directory / LOCK).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:

@@ -19,10 +19,10 @@ def command(
 
     The manifest and a description of every column go with them.
     """
-    from charact.store import load_run
+    from charact.commands._partial import read_run
     from charact.views.export import export
 
-    loaded = load_run(run, partial=partial)
+    loaded = read_run(run, partial=partial)
     target = to or Path(f"{loaded.run_id}-{form}")
     names = export(loaded, form, target, force=force)
     print(f"Wrote {target}: {', '.join(names)}")

@@ -1,0 +1,79 @@
+"""`charact recover`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from charact.errors import UserError
+
+if TYPE_CHECKING:
+    from charact.store import RunWriter
+
+
+def command(
+    partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-…")],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
+) -> int:
+    """Make whole runs of what killed ones had written: their tables, reports and TensorBoard files.
+
+    \b
+      charact recover runs/.partial-*
+    """  # noqa: D301  (click wants the character itself)
+    any_ok, refused = False, []
+    for directory in partial:
+        try:
+            any_ok |= _recover(directory, quiet)
+        except UserError as error:  # one that is still going on is no reason to leave the others
+            refused.append(str(error))
+    if refused:
+        raise UserError("; ".join(refused))
+    return 0 if any_ok else 1
+
+
+def _recover(directory: Path, quiet: bool) -> bool:
+    """Make a whole run of a partial one; returns whether any of its cases succeeded."""
+    from charact.measure.autophase.spool import remove_spool
+    from charact.store import RunWriter
+
+    writer = RunWriter.reopen(directory)
+    if writer.manifest["status"] == "running":
+        status, nothing = "interrupted", f"{directory} held nothing that had been measured, and is removed"
+        if "script" in writer.manifest["options"]:
+            status, nothing = _add_cases_of_program(writer, nothing)
+        if not writer.manifest["cases"]:
+            writer.discard()
+            raise UserError(nothing)
+        writer.close(status)
+        remove_spool(directory)
+    from charact.commands._running import publish_and_tell
+
+    return publish_and_tell(writer, quiet)
+
+
+def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
+    """Add what a watched program left to its record; returns the run's status, and what to say if that was nothing."""
+    from charact.measure.autophase.record import read_spool, script_cases
+    from charact.measure.autophase.stretches import TRACE
+
+    options = writer.manifest["options"]
+    watched = read_spool(writer.directory)
+    cases = script_cases(watched, writer.manifest["name"], str(options["script"]), options["skip"],
+                         options["iterations"], options["passes"])
+    if cases:
+        from charact.hardware import machine_facts, software_facts
+
+        writer.manifest |= {
+            "machine": machine_facts(), "software": software_facts(), "ending": watched.ending or "killed"}
+        for entry, tables in cases:
+            writer.add_case(entry, tables)
+        if (trace := writer.directory / TRACE).exists():
+            trace.rename(writer.trace_path(cases[0][0]["case"]))
+    if watched.ending is None:
+        return "interrupted", nothing
+    if watched.iterations:
+        nothing = (f"{options['script']} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
+                   "give a smaller number")
+    else:
+        nothing = f"{options['script']} called no model of PyTorch: there is nothing to tell"
+    return "complete", nothing

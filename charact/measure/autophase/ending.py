@@ -1,0 +1,175 @@
+"""The end of a watched program, whatever way it comes: what was measured becomes a record, and nothing else changes."""
+
+import atexit
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from charact.files import release
+from charact.measure.autophase.panel import end_panel
+from charact.measure.autophase.session import Session
+from charact.partial import LOCK, BegunRun
+
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
+           resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_STACK)
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class StandardError:
+    """The standard error as it was at first: a program may close it, and have a file of its own in its place."""
+
+    def __init__(self) -> None:
+        self._first = self._status()
+
+    @property
+    def descriptor(self) -> int:
+        """Where charact's own words go: standard error, or nowhere if it is another one by now."""
+        return 2 if self._first is not None and self._status() == self._first else subprocess.DEVNULL
+
+    def say(self, line: str) -> None:
+        """Print a line of charact's own."""
+        self.write(f"charact: {line}\n".encode())
+
+    def write(self, text: bytes) -> None:
+        """Write as it is."""
+        if text and self.descriptor == 2:
+            with contextlib.suppress(OSError):  # nobody reads any more: nobody is to be told
+                os.write(2, text)
+
+    @staticmethod
+    def _status() -> tuple[int, int] | None:
+        try:
+            status = os.fstat(2)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+class Ending:
+    """Finishes the record when the program ends: after its own handlers at exit, or before what runs no handlers.
+
+    Args:
+        session: watches the program.
+        run: where the record lies.
+        error: takes charact's own words.
+        environment: variables of the process that finishes the record, which the program's changes do not touch.
+        quiet: whether that process says only where the record is.
+    """
+
+    def __init__(self, session: Session, run: BegunRun, error: StandardError, environment: Mapping[str, str], *,
+                 quiet: bool) -> None:
+        self.words = "to its end"
+        """How the program ended."""
+        self._session, self._run, self._error = session, run, error
+        self._environment, self._quiet = environment, quiet
+        self._started_in = Path.cwd()
+        self._limits = {limit: resource.getrlimit(limit) for limit in _LIMITS}
+        self._exit_at_once = os._exit
+        self._mask = threading.local()
+
+    def await_it(self) -> None:
+        """Be told of every end but a kill or a crash."""
+        atexit.register(self._at_exit)  # the first that is registered is the last that is called
+        os._exit = self._before_exit_at_once
+        for number in _SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._on_signal)
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
+
+    def _at_exit(self) -> None:
+        if not self._session.mine:
+            return
+        _flush()
+        self._finish(self.words)
+
+    def _before_exit_at_once(self, status: int) -> NoReturn:
+        if self._session.mine:
+            self._finish(f"os._exit({status})")
+        self._exit_at_once(status)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._session.mine:
+            self._finish(f"ended by {signal.Signals(number).name}")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _before_fork(self) -> None:
+        """Python forgets a signal with a handler that comes while it forks; these have none if not for us."""
+        self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def _after_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask.before)
+
+    def _in_child(self) -> None:
+        """A child ends as if it were not watched, and does not hold the lock if it lives longer."""
+        os._exit = self._exit_at_once
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, signal.SIG_DFL)
+        self._after_fork()
+        release(self._run.lock, self._run.directory / LOCK)
+
+    def _finish(self, words: str) -> None:
+        """Make the record, in a process of its own: the program may have changed anything in this one."""
+        self._session.close(words)
+        directory = self._run.directory
+        self._error.write(end_panel(directory))
+        if not self._session.started:
+            shutil.rmtree(directory, ignore_errors=True)
+            self._error.say(f"{self._run.manifest['name']} did not import PyTorch: there is nothing to tell")
+            return
+        release(self._run.lock, directory / LOCK)
+        try:
+            reason = self._recover(directory)
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if reason is not None:
+            self._error.say(f"the record is not finished ({reason.lower()}): charact recover {directory} does it")
+
+    def _recover(self, directory: Path) -> str | None:
+        """Run `charact recover`; returns what killed it, if anything did. What it has to say it says itself."""
+        command = [sys.executable, "-P", "-m", "charact", "recover", *(["--quiet"] if self._quiet else []),
+                   str(directory)]
+        place = self._started_in if self._started_in.is_dir() else directory.parent
+        output = self._error.descriptor
+        with self._first_limits():
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=place,
+                                     env=self._environment)
+        try:
+            status = child.wait()
+        except KeyboardInterrupt:
+            child.terminate()
+            child.wait()
+            raise
+        return signal.Signals(-status).name if status < 0 else None
+
+    @contextlib.contextmanager
+    def _first_limits(self) -> Iterator[None]:
+        """What is begun inside has the limits that there were at first, where the program has not forbidden that."""
+        present = {limit: resource.getrlimit(limit) for limit in _LIMITS}
+        for limit, (_, hard) in present.items():
+            bounds = [one for one in (self._limits[limit][0], hard) if one != resource.RLIM_INFINITY]
+            resource.setrlimit(limit, (min(bounds, default=resource.RLIM_INFINITY), hard))
+        try:
+            yield
+        finally:
+            for limit, both in present.items():
+                resource.setrlimit(limit, both)
+
+
+def _flush() -> None:
+    """Have the program's output stand before ours; what cannot be flushed Python tells when it tries again."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()

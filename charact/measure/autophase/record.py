@@ -1,0 +1,188 @@
+"""From a spool to the cases and tables of a record. No torch in here."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from charact.measure.autophase.frames import Samples
+from charact.measure.autophase.iterations import Iteration, Stretch
+from charact.measure.autophase.passes import Passes
+from charact.measure.autophase.segments import Segmenter
+from charact.measure.autophase.spans import Kind, Slice
+from charact.measure.autophase.spool import SpoolReader
+
+MOST_WARMUP = 3
+"""Iterations that are left out as warm-up where the user named no number: at most so many, and a quarter of all."""
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Watched:
+    """What a spool holds: the program's iterations, and what was noted beside them."""
+
+    iterations: list[Iteration]
+    owners: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Facts about models, optimizers and loaders, by identity."""
+    names: dict[int, str] = field(default_factory=dict)
+    """What the program calls them."""
+    ending: str | None = None
+    """How the program ended; None where it was killed."""
+    rule: dict[str, Any] = field(default_factory=dict)
+    """How warm-up and measurement ended, where something else than the program did that."""
+    passes: Passes = field(default_factory=Passes)
+    """What followed the timing."""
+    samples: Samples = field(default_factory=Samples)
+    """Where the program was while no phase ran."""
+
+
+def read_spool(directory: Path) -> Watched:
+    """All of a spool."""
+    reader = SpoolReader(directory)
+    slices: list[Slice] = list(reader.slices())
+    segmenter = Segmenter(told=any(one.kind is Kind.END for one in slices))
+    watched = Watched([*segmenter.feed(slices), *segmenter.finish()])
+    for note in reader.notes():
+        if note["note"] == "owner":
+            watched.owners[note["owner"]] = note
+        elif note["note"] == "names":
+            watched.names |= {int(owner): name for owner, name in note["names"].items()}
+        elif note["note"] == "end":
+            watched.ending = note["ending"]
+        elif note["note"] == "rule":
+            watched.rule = note["facts"]
+        elif note["note"] == "frames":
+            watched.samples.add(note)
+        watched.passes.add(note)
+    return watched
+
+
+def script_cases(watched: Watched, name: str, source: str, skip: int | None, limit: int | None,
+                 passes: Sequence[str] = ()) -> list[tuple[dict[str, Any], dict[str, Rows]]]:
+    """Cases of a watched program, each with its tables: its training, and its inference.
+
+    Args:
+        watched: what the spool holds.
+        name: of the program.
+        source: where the program is.
+        skip: iterations to leave out before the first that counts; None for a warm-up.
+        limit: iterations that count at most; None for all.
+        passes: those that were asked for besides the timing; they are the first case's.
+    """
+    cases: list[tuple[dict[str, Any], dict[str, Rows]]] = []
+    for training in (True, False):
+        of_mode = [one for one in watched.iterations if one.training == training]
+        iterations = watched.passes.timed(of_mode)
+        if training or not cases:
+            num_skipped = _num_warmup(len(iterations), limit) if skip is None else skip
+            iterations = iterations[num_skipped:][:limit]
+        else:
+            num_skipped = 0
+        if iterations:
+            case = _case(watched, name, source, training, iterations, num_skipped)
+            if not cases:
+                watched.passes.put_into(*case, passes, of_mode)
+            cases.append(case)
+    return cases
+
+
+def _num_warmup(num_iterations: int, limit: int | None) -> int:
+    """Number of iterations to leave out; what was run beyond the limit was run for them."""
+    beyond = 0 if limit is None else num_iterations - limit
+    return min(MOST_WARMUP, max(num_iterations // 4, beyond))
+
+
+def _case(watched: Watched, name: str, source: str, training: bool, iterations: list[Iteration], num_skipped: int
+          ) -> tuple[dict[str, Any], dict[str, Rows]]:
+    parts = _parts(watched, iterations)
+    rows = [row for number, iteration in enumerate(iterations) for row in iteration_rows(number, iteration, parts)]
+    on_device = any(row["device_s"] is not None for row in rows)
+    mode = "train" if training else "infer"
+    models = {stretch.owner for one in iterations for stretch in one.stretches if stretch.phase == "forward"} - {0}
+    walls_s = [(one.end_ns - one.start_ns) / 1e9 for one in iterations]
+    inferred = sum(stretch.end_ns - stretch.start_ns for one in iterations for stretch in one.stretches
+                   if stretch.inferred)
+    compiling = sum(stretch.end_ns - stretch.start_ns for one in watched.iterations if one.training == training
+                    for stretch in one.stretches if stretch.compiling)
+    other_s = sum(row["host_s"] for row in rows if row["phase"] == "other")
+    entry: dict[str, Any] = {
+        "case": f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None, "input_size": None,
+        "batch_size": loaders_batch_size(watched.owners, iterations), "mode": mode, "precision": "as written",
+        "device": "cuda" if on_device else "cpu", "device_name": None, "data": "as written",
+        "num_parameters": sum(watched.owners.get(model, {}).get("num_parameters", 0) for model in models) or None,
+        "source": source, "status": "ok", "reason": None, "requested_bytes": None,
+        "passes": {"timing": {
+            "status": "ok", "reason": None, "num_warmup_iterations": num_skipped, "warmup_ended_by": "number",
+            "num_iterations": len(iterations), "ended_by": "program", "precision_target_frac": None,
+            "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / sum(walls_s),
+            "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
+            **watched.rule,
+        }},
+    }
+    if watched.samples.any:
+        entry["passes"]["frames"] = watched.samples.in_other(iterations)
+    return entry, {"iterations": rows}
+
+
+def iteration_rows(number: int, iteration: Iteration, parts: dict[int, str]) -> Rows:
+    """Rows of the table `iterations`: phases and parts, and `other` for what is left."""
+    host_ns: dict[tuple[str, str | None], int] = defaultdict(int)
+    device_ns: dict[tuple[str, str | None], int] = defaultdict(int)
+    on_device = _has_device(iteration) and all(map(_has_device, iteration.stretches))
+    for one in iteration.stretches:
+        key = one.phase, parts.get(one.owner)
+        host_ns[key] += one.end_ns - one.start_ns
+        device_ns[key] += _device_ns(one) if on_device else 0
+    host_ns["other", None] += iteration.end_ns - iteration.start_ns - sum(host_ns.values())
+    device_ns["other", None] += _device_ns(iteration) - sum(device_ns.values()) if on_device else 0
+    return [
+        {"iteration": number, "phase": phase, "part": part, "host_s": ns / 1e9,
+         "device_s": device_ns[phase, part] / 1e9 if on_device else None}
+        for (phase, part), ns in host_ns.items()
+    ]
+
+
+def _has_device(one: Iteration | Stretch) -> bool:
+    return one.start_event is not None and one.end_event is not None
+
+
+def _device_ns(one: Iteration | Stretch) -> int:
+    assert isinstance(one.start_event, int)
+    assert isinstance(one.end_event, int)
+    return one.end_event - one.start_event
+
+
+def _parts(watched: Watched, iterations: Sequence[Iteration]) -> dict[int, str]:
+    """Names of the models and optimizers, where there are several names; modules without weights have none."""
+    owners = {stretch.owner for one in iterations for stretch in one.stretches} - {0}
+    facts = [watched.owners[owner] for owner in sorted(owners) if owner in watched.owners]
+    models = [one for one in facts if one["kind"] == "model" and one["num_parameters"]]
+    optimizers = [one for one in facts if one["kind"] == "optimizer"]
+    counts: Counter[str] = Counter()
+    names: dict[int, str] = {}
+    for one in models:
+        name = _name(watched, one)
+        counts[name] += 1
+        names[one["owner"]] = name if counts[name] == 1 else f"{name} #{counts[name]}"
+    for one in optimizers:
+        served = [names[model] for model in one["models"] if model in names]
+        names[one["owner"]] = " + ".join(served) or _name(watched, one)
+    return names if len(set(names.values())) > 1 else {}
+
+
+def _name(watched: Watched, facts: dict[str, Any]) -> str:
+    """Name of a global variable at the end, else of any variable when it was first used, else of its class."""
+    return str(watched.names.get(facts["owner"]) or facts.get("variable") or facts["class"])
+
+
+def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
+    """Batch size of the loader that gave most batches; None where no loader tells."""
+    fetches = Counter(stretch.owner for one in iterations for stretch in one.stretches if stretch.phase == "data")
+    for loader, _ in fetches.most_common():
+        size = owners.get(loader, {}).get("batch_size")
+        if size is not None:
+            return int(size)
+    return None

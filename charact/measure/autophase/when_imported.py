@@ -1,0 +1,59 @@
+"""Calling something as soon as a module has been imported, whoever imports it: PyTorch is not imported before its time.
+
+A program may set variables that PyTorch's libraries read when they are loaded (OMP_NUM_THREADS), or never import it.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def when_imported(name: str, then: Callable[[], None]) -> None:
+    """Call `then` when a top-level module has been imported, at once where it already is."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(MetaPathFinder):
+    """Finds the one module as the others do, and has a call follow its execution.
+
+    To find it is not yet to import it: a program may only ask whether it is there.
+    """
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+        self._asking_others = False
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+                  ) -> ModuleSpec | None:
+        """Spec of the module that is waited for; None for all others."""
+        if fullname != self._name or self._asking_others:
+            return None
+        self._asking_others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking_others = False
+        if spec is not None and spec.loader is not None:
+            self._follow(spec)
+        return spec
+
+    def _follow(self, spec: ModuleSpec) -> None:
+        """Only this loader's own execution changes: whoever looks at it finds it as it was, and so after the import."""
+        loader = spec.loader
+        assert loader is not None
+        execute = loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._then()
+
+        loader.exec_module = execute_and_call  # type: ignore[method-assign]

@@ -1,0 +1,104 @@
+"""`charact recover`: what a program left that was killed becomes a run, and one that is going on is left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.programs import num_iterations, only_record
+
+from charact import load_run
+
+ENDLESS = """
+import time
+import torch
+from torch.nn import functional
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+number = 0
+while True:
+    loss = functional.mse_loss(model(torch.ones(4, 4)), torch.ones(4, 4))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(.02)
+    number += 1
+    if number == 50:
+        print("50", flush=True)
+"""
+
+
+def charact(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
+                          timeout=100, check=False)
+
+
+@pytest.fixture
+def going_on(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A program's hidden directory, and the program, which has gone through 50 iterations and goes on."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    child = subprocess.Popen([sys.executable, "-m", "charact", "run", "endless.py"], cwd=tmp_path, text=True,
+                             stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "50\n"
+        (partial,) = (tmp_path / "runs").iterdir()
+        yield partial, child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_run_that_goes_on_is_shown_and_one_that_was_killed_becomes_whole(
+        tmp_path: Path, going_on: tuple[Path, subprocess.Popen[str]]) -> None:
+    partial, child = going_on
+    name = f"runs/{partial.name}"
+    refused = charact("recover", name, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == f"error: {partial} is being written by another process: wait for it, or end it\n"
+    shown = charact("report", "--partial", name, "--to", "so_far.html", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "Wrote so_far.html\n", "")
+    page = (tmp_path / "so_far.html").read_text()
+    assert "unfinished" in page
+    assert "endless-train" in page
+
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    done = charact("recover", "--quiet", name, cwd=tmp_path)
+    run = only_record(tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"Wrote {run.path}\n", "")
+    assert run.path.name == partial.name.removeprefix(".partial-")
+    assert (run.manifest["status"], run.manifest["ending"]) == ("interrupted", "killed")
+    assert num_iterations(run) > 30  # what was flushed: all but the last quarter of a second
+    again = charact("recover", f"runs/{run.path.name}", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (2, f"error: {run.path} is finished: there is nothing to go on with\n")
+
+
+def test_one_that_cannot_be_recovered_leaves_the_others(tmp_path: Path) -> None:
+    (tmp_path / "quick.py").write_text(ENDLESS.replace("while True", "for _ in range(8)") +
+                                       "time.sleep(.3); model(torch.ones(1, 4)); __import__('os').abort()\n")
+    killed = charact("run", "quick.py", cwd=tmp_path)
+    assert killed.returncode == -signal.SIGABRT
+    (partial,) = (tmp_path / "runs").iterdir()
+    (tmp_path / "none").mkdir()
+    done = charact("recover", "-q", "none", f"runs/{partial.name}", "nowhere", cwd=tmp_path)
+    assert done.returncode == 2
+    refused = [f"{tmp_path / name} holds no run.json: name a run directory, such as one below runs/"
+               for name in ("none", "nowhere")]
+    assert done.stderr == f"error: {'; '.join(refused)}\n"
+    assert num_iterations(only_record(tmp_path)) == 6
+
+
+def test_one_that_holds_nothing_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "early.py").write_text("import os, torch; os.abort()\n")
+    assert charact("run", "early.py", cwd=tmp_path).returncode == -signal.SIGABRT
+    (partial,) = (tmp_path / "runs").iterdir()
+    assert load_run(partial, partial=True).cases.empty
+    done = charact("recover", str(partial), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2, f"error: {partial} held nothing that had been measured, and is removed\n")
+    assert list((tmp_path / "runs").iterdir()) == []

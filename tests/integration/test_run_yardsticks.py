@@ -1,0 +1,55 @@
+"""Scripts in the shape of PyTorch's public examples run as they are, and what is told of them is right."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.programs import num_iterations, only_record, run_bare, run_watched
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+TOLERANCE_S, TOLERANCE_FRAC = 0.002, 0.03
+"""Of an iteration's mean."""
+
+YARDSTICKS = {
+    "mnist": ["--epochs", "2"],
+    "word_language_model": [],
+    "dcgan": [],
+    "vae": [],
+    "imagenet": ["--dummy", "-j", "0"],
+    "mingpt": [],
+}
+
+
+def truth(directory: Path) -> Any:
+    return json.loads((directory / "truth.json").read_text())
+
+
+@pytest.mark.parametrize("name", YARDSTICKS)
+def test_a_public_example_runs_as_it_is_and_its_iterations_are_right(tmp_path: Path, name: str) -> None:
+    command = [str(SCRIPTS / f"yardstick_{name}.py"), *YARDSTICKS[name]]
+    environment = os.environ | {"TRUTH": "truth.json", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    bare = run_bare(command, tmp_path, env=environment)
+    watched = run_watched(["--skip", "0", *command], tmp_path, env=environment)
+    assert bare.status == 0
+    assert watched[:3] == bare[:3]
+    run, true = only_record(tmp_path), truth(tmp_path)
+    assert {entry["mode"]: num_iterations(run, entry["mode"]) for entry in run.manifest["cases"]} == (
+        true["num_iterations"])
+
+    (case,) = (entry["case"] for entry in run.manifest["cases"] if entry["mode"] == "train")
+    rows = run.iterations[run.iterations["case"] == case]
+    phases_s = rows.pivot_table(values="host_s", index="iteration", columns="phase", aggfunc="sum")
+    other_frac = phases_s["other"] / phases_s.sum(axis=1)
+    # Of the typical iteration: in the others much else may happen between two phases on a machine that is busy.
+    assert other_frac.median() <= 0.03
+    recorded = rows.groupby("phase")["host_s"].sum() / true["num_iterations"]["train"]
+    seconds = {phase: total / true["num_iterations"]["train"] for phase, total in true["seconds"].items()}
+    if name == "mingpt":  # its loss is inside the model
+        seconds["forward"] -= seconds["loss"]
+    for phase, expected in seconds.items():
+        assert recorded[phase] == pytest.approx(expected, rel=TOLERANCE_FRAC, abs=TOLERANCE_S), phase
+    assert (recorded >= 0).all()
+    parts = {part for part in rows["part"] if isinstance(part, str)}
+    assert parts == ({"netG", "netD"} if name == "dcgan" else set())

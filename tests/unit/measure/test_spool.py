@@ -1,0 +1,149 @@
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from charact.errors import UserError
+from charact.measure.autophase.session import Plan, Session
+from charact.measure.autophase.spans import Kind, Slice
+from charact.measure.autophase.spool import NOTES, SLICES, SpoolReader, SpoolWriter, remove_spool
+
+MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+TIMES = st.integers(0, 2**62)
+SLICE_LISTS = st.lists(st.builds(
+    Slice, st.sampled_from(Kind), TIMES, TIMES, st.integers(0, 2**62), st.booleans(), st.booleans(), st.booleans(),
+    st.none() | TIMES, st.none() | TIMES))
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4)
+NOTE_LISTS = st.lists(st.dictionaries(st.text(), JSON, max_size=3))
+
+
+def event_ns(event: Any) -> int:
+    """The device's time of an event: here the events are times already."""
+    assert isinstance(event, int)
+    return event
+
+
+def written(directory: Path, slices: list[Slice], notes: list[dict[str, Any]]) -> None:
+    remove_spool(directory)
+    writer = SpoolWriter(directory)
+    writer.slices(slices, event_ns)
+    writer.notes(notes)
+
+
+@MANY
+@given(slices=SLICE_LISTS, notes=NOTE_LISTS)
+def test_what_is_written_is_read(tmp_path: Path, slices: list[Slice], notes: list[dict[str, Any]]) -> None:
+    written(tmp_path, slices, notes)
+    reader = SpoolReader(tmp_path)
+    assert list(reader.slices()) == slices
+    assert reader.notes() == notes
+
+
+@MANY
+@given(slices=SLICE_LISTS, notes=NOTE_LISTS, data=st.data())
+def test_a_spool_that_is_cut_off_anywhere_gives_what_is_whole_and_goes_on(
+        tmp_path: Path, slices: list[Slice], notes: list[dict[str, Any]], data: st.DataObject) -> None:
+    written(tmp_path, slices, notes)
+    whole = {name: (tmp_path / name).read_bytes() for name in (SLICES, NOTES)}
+    for name, content in whole.items():
+        cut = data.draw(st.integers(0, len(content)), label=name)
+        (tmp_path / name).write_bytes(content[:cut])
+    reader = SpoolReader(tmp_path)
+    first, first_notes = list(reader.slices()), reader.notes()
+    assert first == slices[:len(first)]
+    assert first_notes == notes[:len(first_notes)]
+    assert len(slices) - len(first) <= 1 + len(whole[SLICES]) - (tmp_path / SLICES).stat().st_size
+    for name, content in whole.items():
+        (tmp_path / name).write_bytes(content)
+    assert first + list(reader.slices()) == slices
+    assert first_notes + reader.notes() == notes
+
+
+def test_nothing_yet_is_nothing(tmp_path: Path) -> None:
+    reader = SpoolReader(tmp_path)
+    assert list(reader.slices()) == []
+    assert reader.notes() == []
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    written(tmp_path, [Slice(Kind.STEP, 0, 1, 2)], [{}])
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_place_that_is_gone_is_told(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path)
+    remove_spool(tmp_path)
+    with pytest.raises(UserError, match=r"cannot write .* \(no such file or directory\): choose another place"):
+        writer.notes([{}])
+
+
+def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:3]))
+    slices = [Slice(Kind.FORWARD, number, number + 1, 7) for number in range(5)]
+    written(tmp_path, slices, [{"note": "end"}])
+    assert list(SpoolReader(tmp_path).slices()) == slices
+    assert SpoolReader(tmp_path).notes() == [{"note": "end"}]
+
+
+def test_a_disk_that_is_full_ends_the_watching_and_nothing_else(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    said: list[str] = []
+    call = torch.nn.Module.__call__
+    session = Session(tmp_path, Plan(), said.append)
+    session.start()
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def full(file: int, content: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("charact.measure.autophase.session.FLUSH_S", 0)
+    monkeypatch.setattr(os, "write", full)
+    before = model.weight.detach().clone()
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    session.close("to its end")
+    assert not torch.equal(before, model.weight)
+    assert said == [session.problem] == [f"no space left while writing {tmp_path}: free some, or choose another place"]
+    assert torch.nn.Module.__call__ is call
+
+
+def test_a_fault_of_ours_ends_the_watching_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    said: list[str] = []
+    session = Session(tmp_path, Plan(), said.append)
+    monkeypatch.setattr(session, "_facts", broken)
+    session.start()
+    assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape == (1, 2)
+    assert said == ["ZeroDivisionError: ours"]
+    session.close("to its end")
+    assert not session.mine
+    assert (tmp_path / SLICES).read_bytes() == b""
+
+
+def test_notes_stand_before_the_slices_that_need_them(tmp_path: Path) -> None:
+    import torch
+
+    session = Session(tmp_path, Plan())
+    session.start()
+    model = torch.nn.Sequential(torch.nn.LazyLinear(3))
+    model(torch.ones(1, 2))
+    session.close("to its end")
+    owners = [note for note in map(json.loads, (tmp_path / NOTES).read_text().splitlines()) if note["note"] == "owner"]
+    (forward,) = SpoolReader(tmp_path).slices()
+    assert {note["owner"] for note in owners} == {forward.owner}
+    assert [note["num_parameters"] for note in owners] == [0, 9]  # a lazy module's weights are made by its forward
