@@ -1,0 +1,255 @@
+"""The Python API: a program's own code, watched block by block or call by call."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from charact.errors import UserError
+from charact.files import release
+from charact.measure.autophase.session import Plan, Session, is_watched
+from charact.measure.autophase.told import Told
+from charact.partial import LOCK, BegunRun, begin_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from charact.store import Run
+
+Item = TypeVar("Item")
+
+_ENTERING = threading.Lock()
+
+
+class Profiler:
+    """Watches the code of a `with` block, and writes its run when the block is left, in whatever way.
+
+        with charact.Profiler("my model") as p:
+            for batch in p.iterate(loader):
+                ...
+        p.phases
+
+    Iterations and their phases are found by watching what the thread that entered the block calls of PyTorch: loaders,
+    modules, losses, backward, optimizers. What cannot be found can be said with `iterate`, `phase` and `step`. What
+    charact itself says goes to standard error. When the process is killed, `charact recover` makes the run.
+
+    *Error*: the marks around phases take some 20 to 40 µs an iteration on the host.
+
+    Args:
+        name: name of the run.
+        out: directory that the run's directory is made in.
+        skip: iterations to leave out first; by default a quarter of all, at most 3, as warm-up.
+        enabled: false for a block that runs as if it were not watched, such as on all ranks but one.
+    """
+
+    def __init__(self, name: str, out: str | Path = "runs", *, skip: int | None = None, enabled: bool = True) -> None:
+        if skip is not None and skip < 0:
+            raise UserError(f"skip is {skip}: give the number of iterations to leave out first, 0 or more")
+        self.name = name
+        self._out, self._skip, self._enabled = Path(out), skip, enabled
+        self._begun: BegunRun | None = None
+        self._session: Session | None = None
+        self._told: Told | None = None
+        self._left = False
+        self._problem: str | None = None
+        self._run: Run | None = None
+
+    def __enter__(self) -> Self:
+        if self._begun is not None:
+            raise UserError("this Profiler has been used: make a new one for each block")
+        if self._enabled:
+            with _ENTERING:
+                self._start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close("to its end" if error is None else f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+    def close(self, ending: str = "to its end") -> None:
+        """Leave the block, for callers that have none; a second time does nothing.
+
+        Args:
+            ending: how the block ended, in a few words.
+        """
+        if self._session is None or not self._session.mine:  # in a forked child the block is not this process's
+            return
+        assert self._begun is not None
+        self._session.close(ending)
+        release(self._begun.lock, self._begun.directory / LOCK)
+        self._left = True
+        self._problem = _recover(self._begun)
+        _say(f"wrote {self._final}" if self._problem is None else self._problem)
+
+    def iterate(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """The items of a loader, a generator or any other iterable, each fetched in the phase `data`.
+
+        Each item is an iteration where nothing else tells: no optimizer steps, no backward, no forward, no `step`.
+
+        Raises:
+            UserError: the block is not entered, or this is another thread than the one that entered it.
+        """
+        return self._tell().batches(batches) if self._enabled else iter(batches)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """A block whose time is that phase's: one of data, forward, loss, backward, update, communication, other.
+
+        What is said wins over what is found: inside, only optimizers' steps are looked for, which tell iterations
+        apart, and their time is the named phase's, too. Named phases may nest, in each other and in what is found (a
+        loss inside a model's forward): the time of an inner one is not the outer one's.
+
+        Raises:
+            UserError: there is no such phase, the block is not entered, or this is another thread than its own.
+        """
+        return self._tell().phase(name) if self._enabled else nullcontext()
+
+    def step(self) -> None:
+        """End an iteration here. Where this is called at all, nothing else ends one.
+
+        Raises:
+            UserError: the block is not entered, or this is another thread than the one that entered it.
+        """
+        if self._enabled:
+            self._tell().end_iteration()
+
+    @property
+    def run(self) -> "Run":
+        """The run that was written.
+
+        Raises:
+            UserError: the block has not been left, or there was nothing to write.
+        """
+        if not self._enabled:
+            raise UserError("this Profiler was not enabled: there is no run")
+        if not self._left:
+            raise UserError("the run is there when the block has been left: ask for it after the `with` block")
+        if self._problem is not None:
+            raise UserError(self._problem)
+        if self._run is None:
+            from charact.store import load_run
+
+            self._run = load_run(self._final)
+        return self._run
+
+    @property
+    def iterations(self) -> "pd.DataFrame":
+        """Table `iterations` of the run: case, iteration, phase, part, host_s, device_s."""
+        return self.run.iterations
+
+    @property
+    def phases(self) -> "pd.DataFrame":
+        """Time of each phase of the run, as `charact.analysis.phase_breakdown` has it: time_s, share_frac and more."""
+        from charact.analysis import phase_breakdown
+
+        return phase_breakdown(self.run)
+
+    def _repr_html_(self) -> str:
+        """Headline numbers and the share of each phase, for notebooks; a line in their place where there is no run."""
+        try:
+            run = self.run
+        except UserError as reason:
+            return f"<p>{escape(f'{self.name}: {reason}')}</p>"
+        from charact.views.html.fragment import fragment
+
+        return fragment(run)
+
+    @property
+    def _final(self) -> Path:
+        assert self._begun is not None
+        return self._begun.directory.parent / str(self._begun.manifest["run_id"])
+
+    def _tell(self) -> Told:
+        if self._told is None:
+            raise UserError("this Profiler has not been entered: write `with charact.Profiler(...) as p:` around it")
+        return self._told
+
+    def _start(self) -> None:
+        if is_watched():
+            raise UserError("this process is being watched already, by another Profiler or by charact run: use one")
+        import torch  # noqa: F401  (what is watched)
+
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        self._begun = begin_run(self._out.absolute(), self.name, {
+            "command_line": [os.path.basename(sys.executable), *sys.argv],
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "machine": {}, "software": {},
+            "options": {"script": main or "interactive", "arguments": sys.argv[1:], "skip": self._skip,
+                        "iterations": None, "passes": []},
+        })  # fmt: skip
+        self._session = Session(self._begun.directory, Plan(), lambda why: _say(f"stopped measuring: {why}"))
+        self._told = Told(self._session)
+        self._session.start()
+
+
+def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = None, name: str | None = None,
+            out: str | Path = "runs", **kwargs: Any) -> "Run":
+    """Call `fn(*args, **kwargs)` again and again, each call an iteration, and return the run.
+
+        charact.profile(train_step, model, batch).iterations
+
+    It is called until calls are alike, which is not recorded, and then until the median's 95 % interval is within 2 %
+    of it, or for 100 calls or 15 seconds. An exception of its own propagates; what was measured is written.
+
+    Args:
+        fn: what to call.
+        args: its arguments.
+        num_iterations: so many calls are recorded, whatever their spread.
+        name: name of the run; by default the function's.
+        out: directory that the run's directory is made in.
+        kwargs: its other arguments; where it has one by a name above, hand over a `functools.partial`.
+
+    Raises:
+        UserError: `num_iterations` is less than 1, this process is being watched already, or the disk is full.
+    """
+    if num_iterations is not None and num_iterations < 1:
+        raise UserError(f"num_iterations is {num_iterations}: give 1 or more")
+    from charact.measure.timing import StopRule, ended_by, spread_frac, warm_up
+
+    def call() -> list[float]:
+        begun = time.perf_counter()
+        fn(*args, **kwargs)
+        return [time.perf_counter() - begun]
+
+    rule = StopRule() if num_iterations is None else StopRule(0.0, num_iterations, float("inf"))
+    warmup_ended_by, warmup_s = warm_up(call, StopRule())
+    wall_s: list[float] = []
+    reason: str | None = None
+    begun = time.perf_counter()
+
+    def decide() -> None:
+        nonlocal reason
+        reason = ended_by(wall_s, len(wall_s), rule, time.perf_counter() - begun)
+
+    label = name or str(getattr(fn, "__name__", type(fn).__name__))
+    with Profiler(label, out, skip=0) as profiler:
+        told = profiler._tell()
+        told.end_iteration()
+        while reason is None:
+            wall_s += call()
+            told.end_iteration(decide)
+        told.note_rule({
+            "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "ended_by": reason,
+            "precision_target_frac": rule.precision_target_frac or None, "interval_frac": spread_frac(wall_s)})
+    return profiler.run
+
+
+def _recover(begun: BegunRun) -> str | None:
+    """Make the run of what was written; returns why there is none.
+
+    In a process of its own: the program may have changed anything in this one.
+    """
+    command = [sys.executable, "-P", "-m", "charact", "recover", "--quiet", str(begun.directory)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          cwd=begun.directory.parent)
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or [f"charact recover ended with {done.returncode}"])[-1]
+
+
+def _say(line: str) -> None:
+    print(f"charact: {line}", file=sys.stderr)
