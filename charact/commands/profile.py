@@ -1,12 +1,14 @@
 """`charact profile`."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes
+from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
+from charact.commands._own_model import check_own_options, load_own_model
 from charact.errors import UserError
 from charact.schema import PRECISIONS
 
@@ -18,7 +20,17 @@ MODES = ("train", "infer")
 
 
 def command(
-    workloads: Annotated[list[str], typer.Argument(help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")],
+    workloads: Annotated[list[str] | None, typer.Argument(
+        metavar="[WORKLOADS]...", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
+    model: Annotated[str | None, typer.Option(
+        metavar="MODULE:NAME", help="Your own model instead: an nn.Module class or a function that makes one.")] = None,
+    model_args: Annotated[str | None, typer.Option(help="What it is called with: depth=50,width=0.5")] = None,
+    input_spec: Annotated[str | None, typer.Option(help="What your model is fed; see above.")] = None,
+    loss: Annotated[str | None, typer.Option(
+        help="A loss of torch.nn.functional, or MODULE:NAME of a function of outputs and target. Default: the model's "
+             "own (outputs.loss), else what fits the target, else a mean.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim, for your model. Default: SGD.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(min=0, help="Of that optimizer. Default: 0.01.")] = None,
     input_sizes: Annotated[str | None, typer.Option(
         help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")] = None,
     batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")] = None,
@@ -29,6 +41,9 @@ def command(
     data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
     = "synthetic",
     data_dir: Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")] = None,
+    synthetic: Annotated[str | None, typer.Option(
+        help="Made-up data: classes=100, or vocabulary=5000,zipf=1.2,length-mean=0.5,length-spread=0.1, the lengths of "
+             "sentences as shares of the input size. Default: the workload's.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "train",
     workers: Annotated[int, typer.Option(
         min=0, max=1024, help="Processes that load data; 0 loads in the main one.")] = 0,
@@ -57,6 +72,18 @@ def command(
       charact profile resnet --input-sizes 32,224
       charact profile vgg16 resnet50 --batch-sizes 1,8 --mode infer --precision fp32,bf16
       charact profile resnet18 --variant cifar --data cifar10 --data-dir ~/data --workers 2
+
+    Your own model is any nn.Module that can be imported from here. --input-spec tells its inputs, separated by
+    commas: [name=][type[range]] shape. The shape joins numbers and S, the input size, by x; the batch comes first, or
+    where B stands. Types are float32 (the default), int64, int32, uint8 and bool; a range is as Python's. After ->
+    stands what the outputs are compared with.
+
+    \b
+      charact profile --model torchvision.models:resnet18 --input-spec "3xSxS -> int64[1000]" --input-sizes 64,224
+      charact profile --model nets:Tagger --model-args words=5000 --input-spec "int64[5000] S -> int64[9] S"
+                      --input-sizes 32
+      charact profile --model nets:tiny_bert --input-spec "input_ids=int64[500] S, attention_mask=int64[1:2] S,
+                      labels=int64[2]" --input-sizes 16:64:16 --optimizer AdamW --learning-rate 1e-4
     """  # noqa: D301  (click wants the character itself)
     sizes = None if input_sizes is None else parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else parse_sizes(batch_sizes, "--batch-sizes")
@@ -64,35 +91,45 @@ def command(
     precisions = parse_choices(precision, "--precision", PRECISIONS)
     chosen_split = parse_choice(split, "--split", ("train", "valid", "test"))
 
-    names = [part for workload in workloads for part in parse_list(workload, "WORKLOADS")]
+    if data != "synthetic" and synthetic is not None:
+        raise UserError(f"--synthetic is for made-up data, not for {data}: leave one of them out")
+    made_up = None if synthetic is None else parse_synthetic(synthetic)
+    names = [part for workload in workloads or [] for part in parse_list(workload, "WORKLOADS")]
     if data == "synthetic" and data_dir is not None:
         raise UserError("--data-dir is for real data: name them with --data, or leave it out")
+    own = {"--model": model, "--model-args": model_args, "--input-spec": input_spec, "--loss": loss,
+           "--optimizer": optimizer, "--learning-rate": learning_rate}
+    check_own_options(own, {"WORKLOADS": workloads, "--variant": variant, "--data": data != "synthetic",
+                            "--synthetic": synthetic, "--split": split != "train"})
     if name is not None and not name.strip():
         raise UserError("--name is empty: give the run a name, or leave it out")
-    options = {
-        "data": data, "split": split, "workers": workers, "seed": seed, "channels_last": channels_last,
-        "compiled": compiled,
+    options: dict[str, Any] = {
+        "data": data, "synthetic": synthetic or "", "split": split, "workers": workers, "seed": seed,
+        "channels_last": channels_last, "compiled": compiled,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
-    }
+    } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
     from charact.measure.interrupt import Interrupt
 
     # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
     with Interrupt() as interrupt:
         from charact.commands._running import run_and_publish
+        from charact.measure.runner import run_cases
         from charact.measure.timing import StopRule
-        from charact.workload import DataRequest, find_workload
+        from charact.workload import DataRequest, Synthetic, find_workload
 
-        request = DataRequest(name=data, directory=data_dir, split=chosen_split, seed=seed)  # type: ignore[arg-type]
-        prepared = [find_workload(workload).prepare(variant) for workload in names]
+        request = DataRequest(name=data, directory=data_dir, split=chosen_split,  # type: ignore[arg-type]
+                              seed=seed, synthetic=made_up or Synthetic())
+        prepared = [find_workload(workload).prepare(variant) for workload in names] or [load_own_model(own).prepare()]
         cases = _cases(prepared, sizes, batches, modes, precisions, request, device, workers, channels_last,
                        compiled)
         rule = StopRule(precision_target, max_iterations, max_seconds)
         label = name or "+".join(workload.name for workload in prepared[:3])
-        return run_and_publish(cases, rule, out, label, options, threads, quiet, interrupt)
+        return run_and_publish(lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt), out, label,
+                               options, threads, quiet, interrupt)
 
 
-def _cases(prepared: "list[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
+def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
            precisions: list[str], request: "DataRequest", device: str, workers: int, channels_last: bool,
            compiled: bool
            ) -> "list[Case]":

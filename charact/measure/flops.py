@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
@@ -46,13 +46,39 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
     fake_case = replace(case, device=torch.device("cpu"), channels_last=False, compiled=False, precision=precision)
     with FakeTensorMode() as fake, _default_dtype(PRECISIONS[precision].weights):
         fake_batch = tree_map_only(torch.Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), batch)
-        loop = Loop(fake_case, batches=itertools.repeat(fake_batch))
+        loop = _loop(fake_case, fake_batch, fake)
         if case.device.type == "cuda":
             _choose_foreach(loop.optimizers)
         counter = _Counter(loop.model)
         with counter:
             loop.iteration(counter.mark)
     return counter.rows(), {"uncounted": sorted(counter.uncounted)}
+
+
+def _loop(case: Case, batch: Any, fake: FakeTensorMode) -> Loop:
+    """Loop on fake tensors; a model that reads numbers as it is made is made in earnest, and its tensors then faked."""
+    try:
+        return Loop(case, itertools.repeat(batch))
+    except DataDependentOutputException:
+        with unset_fake_temporarily():
+            dataset = case.dataset()
+            model = case.workload.prepare(case.workload.variant).model(dataset)
+            _fake_tensors(model, fake)
+        return Loop(case, itertools.repeat(batch), dataset=dataset, model=model)
+
+
+def _fake_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
+    """Put fake tensors in the place of parameters and buffers; one that is shared stays so."""
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and id(tensor) not in made:
+                    faked: torch.Tensor = fake.from_tensor(tensor.detach())
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(faked, tensor.requires_grad) if is_parameter else faked
+                if tensor is not None:
+                    tensors[name] = made[id(tensor)]  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

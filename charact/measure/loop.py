@@ -66,7 +66,7 @@ class Loop:
         step = self._train(mark) if self.case.training else self._predict(mark)
         self.batch = None
         if self._compiling:
-            _check_compiled()
+            self._check_compiled()
             self._compiling = False
         return step
 
@@ -94,6 +94,11 @@ class Loop:
             StopIteration: the batches are at their end.
         """
         return next(self._batches)
+
+    @property
+    def num_compiled(self) -> int:
+        """Graphs that were compiled so far: one for each shape that comes up, and mode of the model."""
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"] if self.case.compiled else 0
 
     def close(self) -> None:
         """Let go of the loader, which stops its workers."""
@@ -131,6 +136,12 @@ class Loop:
             outputs = self.workload.forward(self._called, self.batch)
         return Step(self.batch, outputs, None)
 
+    def _check_compiled(self) -> None:
+        """Refuse to measure as compiled what PyTorch left as it was, which it does without a word."""
+        if not self.num_compiled:
+            raise RuntimeError("torch.compile left all of this model as it was (it cannot compile PyTorch's recurrent "
+                               "layers): leave --compile out")
+
     def _endless_batches(self) -> Iterator[Any]:
         batches = Batches(self.case, self.dataset, shuffle=self.case.training, whole=True)
         seed: int | None = self.case.data.seed
@@ -138,13 +149,6 @@ class Loop:
             self.workload.start_epoch()
             yield from batches.epoch(seed)
             seed = None
-
-
-def _check_compiled() -> None:
-    """Refuse to measure as compiled what PyTorch left as it was, which it does without a word."""
-    if not torch._dynamo.utils.counters["stats"]["unique_graphs"]:
-        raise RuntimeError("torch.compile left all of this model as it was (it cannot compile PyTorch's recurrent "
-                           "layers): leave --compile out")
 
 
 def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:

@@ -14,6 +14,7 @@ from charact.measure.counters import all_sources
 from charact.measure.flops import flop_pass
 from charact.measure.interrupt import Interrupt
 from charact.measure.loop import Loop
+from charact.measure.marks import layer_rows
 from charact.measure.memory import memory_pass
 from charact.measure.operators import operator_pass, place_flop
 from charact.measure.out_of_memory import host_memory_guard
@@ -99,11 +100,7 @@ class _CaseRun:
 
     def _describe(self, loop: Loop) -> None:
         self._entry["num_parameters"] = sum(parameter.numel() for parameter in loop.model.parameters())
-        self._tables["layers"] = [
-            {"layer": name, "layer_type": type(module).__name__,
-             "num_parameters": sum(parameter.numel() for parameter in module.parameters(recurse=False))}
-            for name, module in loop.model.named_modules() if name
-        ]
+        self._tables["layers"] = layer_rows(loop.model)
 
     def _timing(self, loop: Loop) -> None:
         self._observer.pass_started("timing")
