@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.profiler import profile
 
-from charact.measure.marks import LAYER_PREFIX, PHASE_PREFIX, phase_at
+from charact.measure.marks import LAYER_PREFIX, PHASE_PREFIX, phase_at, with_gaps
 from charact.measure.operator_types import operator_type, own_operator_type
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
@@ -26,6 +26,7 @@ class Operator:
     input_shapes: str
     self_ns: int
     correlation_id: int
+    start_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -44,8 +45,10 @@ class Allocation:
 class EventTree:
     """What a profiled stretch holds."""
 
+    marks: list[tuple[int, int, str]] = field(default_factory=list)
+    """Start, end, name of each mark around a phase, by time."""
     phases: list[tuple[int, int, str]] = field(default_factory=list)
-    """Start, end, name of each phase, by time."""
+    """The same with the gaps that have a phase, too."""
     operators: list[Operator] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
 
@@ -66,9 +69,13 @@ def read_event_tree(profiler: profile) -> EventTree:
         walk.visit(root, _Context())
     for root in roots:
         if root not in marked:
-            walk.visit(root, _Context(phase=walk.tree.phase_at(root.start_time_ns)))
-    walk.tree.allocations.sort(key=lambda allocation: allocation.time_ns)
-    return walk.tree
+            walk.visit(root, _Context(phase=phase_at(walk.tree.marks, root.start_time_ns)))
+    tree = walk.tree
+    tree.phases = with_gaps(tree.marks)
+    for operator in tree.operators:
+        operator.phase = operator.phase or tree.phase_at(operator.start_ns)
+    tree.allocations.sort(key=lambda allocation: allocation.time_ns)
+    return tree
 
 
 @dataclass(slots=True)
@@ -97,7 +104,7 @@ class _Walk:
         if hasattr(extra, "sequence_number"):
             if name.startswith(PHASE_PREFIX):
                 phase = name.removeprefix(PHASE_PREFIX)
-                self.tree.phases.append((event.start_time_ns, event.end_time_ns, phase))
+                self.tree.marks.append((event.start_time_ns, event.end_time_ns, phase))
                 context = _Context(phase=phase)
             elif name.startswith(LAYER_PREFIX):
                 context = _Context(context.phase, name.removeprefix(LAYER_PREFIX), None, context.operator_end_ns)
@@ -117,7 +124,7 @@ class _Walk:
         kind = operator_type(name, context.operator_type)
         duration: int = event.duration_time_ns
         operator = Operator(context.phase, name, kind, layer, _shapes(extra.inputs), duration,
-                            event.correlation_id)
+                            event.correlation_id, event.start_time_ns)
         self.tree.operators.append(operator)
         if children := event.children:
             inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns)

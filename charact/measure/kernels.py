@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from charact.measure.marks import PHASE_PREFIX, phase_at
+from charact.measure.marks import PHASE_PREFIX, phase_at, with_gaps
 
 _DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
 
@@ -62,12 +62,12 @@ def _kernels(trace: dict[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[Any,
 
 
 def _phases(trace: dict[str, Any]) -> list[tuple[float, float, str]]:
-    """Start, end and name of charact's phase marks in the trace, by time."""
-    return sorted(
+    """Start, end and name of the phases in the trace, by charact's marks, by time."""
+    return with_gaps([
         (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(PHASE_PREFIX))
         for event in trace["traceEvents"]
         if event.get("cat") == "user_annotation" and event["name"].startswith(PHASE_PREFIX)
-    )
+    ])
 
 
 def _device_events(trace: dict[str, Any]) -> list[dict[str, Any]]:

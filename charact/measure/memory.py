@@ -8,18 +8,20 @@ import contextlib
 import resource
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves
 
 from charact.measure.event_tree import Allocation, EventTree, read_event_tree
-from charact.measure.loop import Loop
 from charact.measure.marks import phase_mark
 from charact.schema import MEMORY_CATEGORIES
+
+if TYPE_CHECKING:
+    from charact.measure.loop import Loop
 
 MAX_TIMELINE_MOMENTS = 200
 
@@ -27,40 +29,89 @@ Blocks = dict[int, int]
 """Address -> bytes."""
 
 
-def memory_pass(loop: Loop) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the table `memory` for one iteration, and facts about the pass.
+class MemoryProbe:
+    """Watches the memory of one iteration, between `begin` and `end`.
 
-    Bytes are those that PyTorch's allocator handed out, on the case's device. Categories: weights (parameters and
-    buffers), gradients, optimizer_state, input (the batch), activations (made in the forward pass or loss, and kept
-    beyond the operator that made them), temporary (the rest that is given back by the end of the iteration: inside an
-    operator, or gradients of activations), unknown (neither known nor given back).
+    Bytes are those that PyTorch's allocator handed out, on one device. Categories: weights (parameters and buffers),
+    gradients, optimizer_state, input (the batch), activations (made in the forward pass or loss, and kept beyond the
+    operator that made them), temporary (the rest that is given back by the end of the iteration: inside an operator, or
+    gradients of activations), unknown (neither known nor given back).
 
-    *Error*: what libraries allocate on their own (oneDNN's scratch, the CUDA context) is not seen. On CUDA the peak
-    is checked against the allocator's own statistics (facts `allocator_peak_bytes`).
+    *Error*: what libraries allocate on their own (oneDNN's scratch, the CUDA context) is not seen, nor on a CPU what a
+    program still holds of the iteration before. On CUDA the peak is checked against the allocator's own statistics
+    (facts `allocator_peak_bytes`).
+
+    Args:
+        device: whose memory.
+        models: whose weights and gradients are told.
+        optimizers: whose state is told.
     """
-    device = loop.case.device
-    on_cuda = device.type == "cuda"
-    watch = _Watch(loop)
-    persistent = watch.persistent()
-    if on_cuda:
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        allocated = torch.cuda.memory_allocated(device)
-    else:
-        allocated = sum(persistent.values())  # the CPU's allocator keeps no count
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        loop.iteration(watch.mark)
-    tree = read_event_tree(profiler)
-    held = dict.fromkeys(MEMORY_CATEGORIES, 0) | persistent
-    held["unknown"] = max(0, allocated - sum(persistent.values()))
-    moments = _composition_over_time(tree, watch, held, device.type)
-    facts = {
-        "peak_bytes": max(sum(moment.categories.values()) for moment in moments),
-        "allocator_peak_bytes": torch.cuda.max_memory_allocated(device) if on_cuda else None,
-        "reserved_peak_bytes": torch.cuda.max_memory_reserved(device) if on_cuda else None,
-        "process_peak_bytes": process_peak_bytes(),
-    }
-    return _rows(moments), facts
+
+    def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
+                 optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._device, self._on_cuda = device, device.type == "cuda"
+        self._watch = _Watch(models, optimizers)
+
+    def begin(self) -> None:
+        """The iteration starts now."""
+        device = self._device
+        self._persistent = self._watch.persistent()
+        if self._on_cuda:
+            torch.cuda.synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            self._allocated = torch.cuda.memory_allocated(device)
+        else:
+            self._allocated = sum(self._persistent.values())  # the CPU's allocator keeps no count
+        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profiler.start()
+
+    def input(self, batch: Any) -> None:
+        """A batch was fetched or moved to the device: its tensors are input."""
+        self._watch.batch = _blocks(tree_leaves(batch))
+        self._watch.input |= self._watch.batch
+
+    def phase_ended(self) -> None:
+        """A phase's mark has ended: the time to note what holds gradients and state."""
+        self._watch.note()
+
+    def drop(self) -> None:
+        """End the iteration as if it had not been."""
+        self._profiler.stop()
+
+    def end(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The iteration has ended; returns rows of the table `memory`, and facts."""
+        self._profiler.stop()
+        persistent = self._persistent
+        held = dict.fromkeys(MEMORY_CATEGORIES, 0) | persistent
+        held["unknown"] = max(0, self._allocated - sum(persistent.values()))
+        moments = _composition_over_time(read_event_tree(self._profiler), self._watch, held, self._device.type)
+        return _rows(moments), {
+            "peak_bytes": max(sum(moment.categories.values()) for moment in moments),
+            "allocator_peak_bytes": torch.cuda.max_memory_allocated(self._device) if self._on_cuda else None,
+            "reserved_peak_bytes": torch.cuda.max_memory_reserved(self._device) if self._on_cuda else None,
+            "process_peak_bytes": process_peak_bytes(),
+        }
+
+
+def memory_pass(loop: "Loop") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows of the table `memory` for one iteration, and facts about the pass; see `MemoryProbe`."""
+    probe = MemoryProbe(loop.case.device, [loop.model], loop.optimizers)
+
+    @contextlib.contextmanager
+    def mark(phase: str) -> Iterator[None]:
+        with phase_mark(phase):
+            yield
+        if phase == "data":
+            probe.input(loop.batch)
+        probe.phase_ended()
+
+    probe.begin()
+    try:
+        loop.iteration(mark)
+    except BaseException:
+        probe.drop()
+        raise
+    return probe.end()
 
 
 def process_peak_bytes() -> int:
@@ -72,39 +123,39 @@ def process_peak_bytes() -> int:
 class _Watch:
     """Notes, between phases, which addresses hold the input, the gradients and the optimizer's state."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._models, self._optimizers = models, optimizers
+        self.batch: Blocks = {}
         self.input: Blocks = {}
         self.gradients: Blocks = {}
         self.optimizer_state: Blocks = {}
+        self.released: list[int] = []
+        """Bytes of gradients from before the iteration that each phase gave back, by the number of its mark."""
+        self._old_gradients: Blocks = {}
 
     def persistent(self) -> dict[str, int]:
         """Bytes by category of what is there before the iteration."""
-        model = self._loop.model
-        self.optimizer_state = self._state()
+        weights = [tensor for model in self._models for tensor in (*model.parameters(), *model.buffers())]
+        self.optimizer_state, self._old_gradients = self._state(), self._gradients()
         return {
-            "weights": sum(_blocks([*model.parameters(), *model.buffers()]).values()),
+            "weights": sum(_blocks(weights).values()),
             "optimizer_state": sum(self.optimizer_state.values()),
-            "gradients": sum(self._gradients().values()),
+            "gradients": sum(self._old_gradients.values()),
         }
 
-    @contextlib.contextmanager
-    def mark(self, phase: str) -> Iterator[None]:
-        """Phase mark that takes its notes after the phase."""
-        with phase_mark(phase):
-            yield
-        if phase == "data":
-            self.input = _blocks(tree_leaves(self._loop.batch))
-        elif phase == "backward":
-            self.gradients = self._gradients()
-        elif phase == "update":
-            self.optimizer_state = self._state()
+    def note(self) -> None:
+        """A phase has ended."""
+        present = self._gradients()
+        gone = self._old_gradients.keys() - present.keys()
+        self.released.append(sum(self._old_gradients.pop(address) for address in gone))
+        self.gradients |= {address: size for address, size in present.items() if address not in self._old_gradients}
+        self.optimizer_state |= self._state()
 
     def _gradients(self) -> Blocks:
-        return _blocks(parameter.grad for parameter in self._loop.model.parameters())
+        return _blocks(parameter.grad for model in self._models for parameter in model.parameters())
 
     def _state(self) -> Blocks:
-        states = [state for optimizer in self._loop.optimizers for state in optimizer.state.values()]
+        states = [state for optimizer in self._optimizers for state in optimizer.state.values()]
         return _blocks(tree_leaves(states))
 
 
@@ -140,15 +191,18 @@ def _composition_over_time(tree: EventTree, watch: _Watch, held: dict[str, int],
     seen = {block.address for block in blocks}
     data_end_ns = next((end_ns for _, end_ns, phase in tree.phases if phase == "data"), 0)
     # A worker's batch arrives in shared memory, which this process's allocator does not report.
-    foreign = sum(num_bytes for address, num_bytes in watch.input.items() if address not in seen)
+    foreign = sum(num_bytes for address, num_bytes in watch.batch.items() if address not in seen)
     if foreign and device == "cpu":
         changes.append((data_end_ns, "input", foreign))
+    # Nor does it report that a block of before is given back.
+    changes += [(end_ns, "gradients", -num_bytes)
+                for (_, end_ns, _), num_bytes in zip(tree.marks, watch.released, strict=False)]
     changes += [(start_ns, "unknown", 0) for start_ns, _, _ in tree.phases]
-    moments = []
+    moments: dict[int, _Moment] = {}
     for time_ns, category, num_bytes in sorted(changes):
         held[category] += num_bytes
-        moments.append(_Moment(time_ns, tree.phase_at(time_ns), held.copy()))
-    return moments
+        moments[time_ns] = _Moment(time_ns, tree.phase_at(time_ns), held.copy())
+    return list(moments.values())
 
 
 def _pair(allocations: Iterable[Allocation]) -> list[_Block]:
@@ -168,17 +222,13 @@ def _pair(allocations: Iterable[Allocation]) -> list[_Block]:
 def _category(block: _Block, tree: EventTree, watch: _Watch) -> str:
     """Category of a block that the iteration allocated."""
     phase = tree.phase_at(block.begin_ns)
-
-    def outlives(end_of: str) -> bool:
-        ends = [end_ns for _, end_ns, name in tree.phases if name == end_of]
-        return bool(ends) and block.begin_ns <= ends[-1] and (block.end_ns is None or block.end_ns > ends[-1])
-
-    if block.address in watch.input and phase == "data" and outlives("data"):
-        return "input"
-    if block.address in watch.gradients and phase == "backward" and outlives("backward"):
-        return "gradients"
-    if block.address in watch.optimizer_state and phase == "update" and outlives("update"):
-        return "optimizer_state"
+    phase_end_ns = next((end_ns for start_ns, end_ns, _ in tree.phases if start_ns <= block.begin_ns < end_ns), 0)
+    if block.end_ns is None or block.end_ns > phase_end_ns:
+        for address_of, category, made_in in ((watch.input, "input", "data"),
+                                              (watch.gradients, "gradients", "backward"),
+                                              (watch.optimizer_state, "optimizer_state", "update")):
+            if block.address in address_of and phase == made_in:
+                return category
     if phase in ("forward", "loss") and (block.end_ns is None or block.end_ns > block.operator_end_ns):
         return "activations"
     return "unknown" if block.end_ns is None else "temporary"

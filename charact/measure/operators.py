@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from charact.measure.event_tree import EventTree, read_event_tree
 from charact.measure.kernels import device_ns_by_operator, kernel_rows
-from charact.measure.loop import Loop
 from charact.measure.marks import layer_marks, phase_mark
+
+if TYPE_CHECKING:
+    from charact.measure.loop import Loop
 
 NUM_ITERATIONS = 3
 _ACTIVITIES = {False: [ProfilerActivity.CPU], True: [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
@@ -41,45 +43,90 @@ class ProfiledIteration:
     device_ns: Mapping[int, int] | None
 
 
-def operator_pass(loop: Loop, trace_path: Path, num_iterations: int = NUM_ITERATIONS) -> OperatorPass:
-    """Run some iterations under the profiler with phase and layer marks; the last one's trace is written.
+class OperatorProbe:
+    """Profiles iterations, each between `begin` and `end`; the last one's trace is written.
 
-    Each iteration has a profiler of its own: what a profiler holds on to lies between the blocks of the C library's
-    heap, and a second iteration under the same one then touches fresh memory (ResNet-50 at 224 px, batch 8: 1.8 times
-    as slow, against 1.03 times).
+    Each has a profiler of its own: what a profiler holds on to lies between the blocks of the C library's heap, and a
+    second iteration under the same one then touches fresh memory (ResNet-50 at 224 px, batch 8: 1.8 times as slow,
+    against 1.03 times).
 
     *Error*: the profiler slows each operator by some microseconds, so shares are shown, and absolute times are taken
     from the timing pass. Stacks are not recorded: they would break the phases' spans in trace viewers.
+
+    Args:
+        trace_path: where the trace goes.
+        device: what kernels run on; the host for none.
     """
-    on_cuda = loop.case.device.type == "cuda"
-    wall_s: list[float] = []
-    profiled: list[ProfiledIteration] = []
-    traces: list[dict[str, Any]] = []
+
+    def __init__(self, trace_path: Path, device: torch.device) -> None:
+        self._trace_path, self._device = trace_path, device
+        self._on_cuda = device.type == "cuda"
+        self._wall_s: list[float] = []
+        self._profiled: list[ProfiledIteration] = []
+        self._traces: list[dict[str, Any]] = []
+
+    def begin(self) -> None:
+        """An iteration starts now."""
+        if self._on_cuda:  # or earlier kernels would run into its trace
+            torch.cuda.synchronize(self._device)
+        self._profiler = profile(activities=_ACTIVITIES[self._on_cuda], record_shapes=True)
+        self._profiler.start()
+        self._begun = time.perf_counter()
+        self._step = torch.profiler.record_function(f"ProfilerStep#{len(self._profiled)}")
+        self._step.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self, *, last: bool) -> None:
+        """The iteration has ended; what was recorded is read."""
+        self._stop()
+        if self._on_cuda or last:
+            self._profiler.export_chrome_trace(str(self._trace_path))
+        if self._on_cuda:
+            self._traces.append(json.loads(gzip.decompress(self._trace_path.read_bytes())))
+        device_ns = device_ns_by_operator(self._traces[-1]) if self._on_cuda else None
+        self._profiled.append(ProfiledIteration(read_event_tree(self._profiler), device_ns))
+        self._forget()
+
+    def drop(self) -> None:
+        """End the iteration as if it had not been."""
+        self._stop()
+        self._wall_s.pop()
+        self._forget()
+
+    def found(self) -> OperatorPass:
+        """What the iterations were."""
+        return OperatorPass(
+            operator_rows=operator_rows(self._profiled), kernel_rows=kernel_rows(self._traces),
+            facts={"num_iterations": len(self._profiled), "iteration_s": median(self._wall_s),
+                   "phase_s": _phase_s(self._profiled)},
+        )
+
+    def _stop(self) -> None:
+        self._step.__exit__(None, None, None)
+        if self._on_cuda:
+            torch.cuda.synchronize(self._device)
+        self._wall_s.append(time.perf_counter() - self._begun)
+        self._profiler.stop()
+
+    def _forget(self) -> None:
+        del self._profiler
+        gc.collect()  # profilers leave cycles behind that hold whole iterations
+
+
+def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int = NUM_ITERATIONS) -> OperatorPass:
+    """Run some iterations under the profiler with phase and layer marks."""
+    probe = OperatorProbe(trace_path, loop.case.device)
     # A hook inside a compiled model would break its graph: its operators belong to no layer.
     with contextlib.nullcontext() if loop.case.compiled else layer_marks(loop.model):
         loop.iteration(phase_mark)
-        if on_cuda:  # or its kernels would run into the first trace
-            torch.cuda.synchronize(loop.case.device)
         for number in range(num_iterations):
-            with profile(activities=_ACTIVITIES[on_cuda], record_shapes=True) as profiler:
-                begun = time.perf_counter()
-                with torch.profiler.record_function(f"ProfilerStep#{number}"):
-                    loop.iteration(phase_mark)
-                if on_cuda:
-                    torch.cuda.synchronize(loop.case.device)
-                wall_s.append(time.perf_counter() - begun)
-            if on_cuda or number == num_iterations - 1:
-                profiler.export_chrome_trace(str(trace_path))
-            if on_cuda:
-                traces.append(json.loads(gzip.decompress(trace_path.read_bytes())))
-            device_ns = device_ns_by_operator(traces[-1]) if on_cuda else None
-            profiled.append(ProfiledIteration(read_event_tree(profiler), device_ns))
-            del profiler
-            gc.collect()
-    return OperatorPass(
-        operator_rows=operator_rows(profiled), kernel_rows=kernel_rows(traces),
-        facts={"num_iterations": num_iterations, "iteration_s": median(wall_s), "phase_s": _phase_s(profiled)},
-    )
+            probe.begin()
+            try:
+                loop.iteration(phase_mark)
+            except BaseException:
+                probe.drop()
+                raise
+            probe.end(last=number == num_iterations - 1)
+    return probe.found()
 
 
 def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]:
