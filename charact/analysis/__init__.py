@@ -12,7 +12,16 @@ from charact.analysis.device import counter_values, top_kernels
 from charact.analysis.flop import flop_by_phase
 from charact.analysis.layers import top_layers
 from charact.analysis.memory import memory_by_phase, memory_by_size, memory_composition
-from charact.analysis.passes import missed_precision, pass_outcomes, pass_reason, stop_rules
+from charact.analysis.parts import part_breakdown
+from charact.analysis.passes import (
+    missed_precision,
+    pass_outcomes,
+    pass_reason,
+    passes_taken,
+    stop_rules,
+    was_asked_for,
+)
+from charact.analysis.program import attribution, is_watched, sampled_frames
 from charact.analysis.stages import (
     INFERENCE_PARTS,
     TRAINING_STAGES,
@@ -29,11 +38,13 @@ __all__ = [
     "INFERENCE_PARTS",
     "OUTSIDE_OPERATORS",
     "TRAINING_STAGES",
+    "attribution",
     "case_summary",
     "counter_values",
     "flop_by_phase",
     "inference_breakdown",
     "inference_summary",
+    "is_watched",
     "iteration_times",
     "learning_curves",
     "memory_by_phase",
@@ -42,10 +53,13 @@ __all__ = [
     "missed_precision",
     "operator_coverage",
     "operator_types",
+    "part_breakdown",
     "pass_outcomes",
     "pass_reason",
+    "passes_taken",
     "phase_breakdown",
     "prediction_metrics",
+    "sampled_frames",
     "stage_breakdown",
     "stage_times",
     "stop_rules",
@@ -53,4 +67,5 @@ __all__ = [
     "top_layers",
     "top_operators",
     "training_summary",
+    "was_asked_for",
 ]

@@ -15,11 +15,12 @@ OUTSIDE_OPERATORS = "outside operators"
 def phase_breakdown(run: Run) -> pd.DataFrame:
     """Time of each phase of each case, phases in the order they run.
 
-    Columns: case; phase; median_s and mean_s over the iterations; share_frac, the phase's part of the time of all
-    iterations (a case's shares sum to 1); time_s = share_frac × the case's median iteration time, so that a case's
-    phases sum to its headline number (medians do not sum); host_s and device_s, the means of the two clocks.
+    Columns: case; phase; median_s and mean_s over all iterations of the case, those without the phase counted as 0;
+    share_frac, the phase's part of the time of all iterations (a case's shares sum to 1); time_s = share_frac × the
+    case's median iteration time, so that a case's phases sum to its headline number (medians do not sum); host_s and
+    device_s, the means of the two clocks.
     """
-    phases = phase_times(run).groupby(["case", "phase"], sort=False, as_index=False).agg(
+    phases = _every_phase_of_every_iteration(run).groupby(["case", "phase"], sort=False, as_index=False).agg(
         median_s=("time_s", "median"), mean_s=("time_s", "mean"), total_s=("time_s", "sum"),
         host_s=("host_s", "mean"), device_s=("device_s", "mean"),
     )  # fmt: skip
@@ -28,6 +29,17 @@ def phase_breakdown(run: Run) -> pd.DataFrame:
     phases["time_s"] = phases["share_frac"] * phases["case"].map(headline).astype(float)
     columns = ["case", "phase", "median_s", "mean_s", "share_frac", "time_s", "host_s", "device_s"]
     return in_order(phases, run, "case", "phase")[columns]
+
+
+def _every_phase_of_every_iteration(run: Run) -> pd.DataFrame:
+    """Rows of `phase_times`, and zeros where an iteration lacks a phase that others of its case have."""
+    times = phase_times(run)
+    keys = ["case", "iteration", "phase"]
+    walls = times.groupby(keys[:2], sort=False, as_index=False).agg(on_device=("device_s", "count"))
+    every = walls.merge(times[["case", "phase"]].drop_duplicates(), on="case").merge(times, on=keys, how="left")
+    absent = every["host_s"].isna()
+    every["device_s"] = every["device_s"].mask(absent & (every["on_device"] > 0), 0.0)
+    return every.fillna({"host_s": 0.0, "time_s": 0.0})
 
 
 def operator_times(run: Run) -> pd.DataFrame:

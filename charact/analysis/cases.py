@@ -19,8 +19,12 @@ _TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
 
 
 def phase_times(run: Run) -> pd.DataFrame:
-    """Rows of `iterations` with `time_s`: the device's time of the phase where it was taken, else the host's."""
-    rows = run.iterations
+    """Time of each phase of each iteration, the phase's parts (models, optimizers) taken together.
+
+    Columns: case; iteration; phase; host_s; device_s; time_s, the device's time where it was taken, else the host's.
+    """
+    keys = ["case", "iteration", "phase"]
+    rows = run.iterations.groupby(keys, sort=False, as_index=False)[["host_s", "device_s"]].sum(min_count=1)
     return rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
 
 

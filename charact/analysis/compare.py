@@ -11,7 +11,7 @@ from charact.analysis.stages import inference_summary, training_summary
 from charact.store import Run
 
 _NUM_RESAMPLES = 1000
-_COLUMNS = ["case", "median_s", "low_s", "high_s", "samples_per_s", "peak_bytes", "status", "reason"]
+_COLUMNS = ["case", "batch_size", "median_s", "low_s", "high_s", "samples_per_s", "peak_bytes", "status", "reason"]
 
 
 def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
@@ -19,10 +19,10 @@ def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
 
     Trainings have no iterations to compare: `training_comparison` is for them.
 
-    Columns: case; run, the run's position in `runs`; median_s, low_s, high_s, samples_per_s, peak_bytes, status and
-    reason as in `case_summary`; baseline, the position of the first run in which the case has times; ratio = median_s /
-    the baseline's (below 1: faster), with ratio_low to ratio_high, its 95 % interval; ratio is 1, with no interval, in
-    the baseline, and null where the case has no times.
+    Columns: case; run, the run's position in `runs`; batch_size, median_s, low_s, high_s, samples_per_s, peak_bytes,
+    status and reason as in `case_summary`; baseline, the position of the first run in which the case has times; ratio
+    = median_s / the baseline's (below 1: faster), with ratio_low to ratio_high, its 95 % interval; ratio is 1, with no
+    interval, in the baseline, and null where the case has no times.
 
     *Error*: the interval is a percentile bootstrap over the iterations of the two runs; it knows nothing of what
     differs between two runs of one program, such as clocks and other load.

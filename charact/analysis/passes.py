@@ -24,6 +24,17 @@ def pass_reason(run: Run, case: str, name: str) -> str | None:
     return str(facts.get("reason") or f"pass {facts['status']}")
 
 
+def passes_taken(run: Run) -> set[str]:
+    """Passes that any case has taken, with whatever outcome."""
+    return {name for entry in run.manifest["cases"] for name in entry.get("passes", {})}
+
+
+def was_asked_for(run: Run, name: str) -> bool:
+    """Whether a pass belonged to what was to be measured; where no case came to any pass, all are taken to have."""
+    taken = passes_taken(run)
+    return not taken or name in taken
+
+
 def pass_outcomes(run: Run) -> pd.DataFrame:
     """How each pass over each case ended.
 

@@ -81,10 +81,11 @@ def training_summary(run: Run) -> pd.DataFrame:
     execution time, and its stages training_s, validation_s and checkpointing_s; samples_per_s, samples trained on
     / training_s; best_metric, best_value and best_epoch; training_loss and validation_loss of the last finished epoch;
     target_metric and target_value asked for, reached_epoch, time_to_target_s (total execution time at the end of the
-    validation that reached it) and target_reason, why there is none.
+    validation that reached it) and target_reason, why there is none; compile_s, what compiling the model took of the
+    total (null where it was not compiled).
     """
     rows = [_outcome(entry) for entry in run.manifest["cases"] if "training" in entry.get("passes", {})]
-    summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str"})
+    summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str", "compile_s": "float64"})
     times = stage_times(run).pivot_table(index="case", columns="stage", values=["wall_s", "num_samples"], aggfunc="sum")
     for stage in TRAINING_STAGES:
         summary[f"{stage}_s"] = _of_case(summary, times, ("wall_s", stage))
@@ -120,7 +121,7 @@ def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
         "num_epochs_asked": facts.get("num_epochs_asked"), "num_epochs": facts.get("num_epochs"),
         "best_metric": best.get("metric"), "best_value": best.get("value"), "best_epoch": best.get("epoch"),
         "target_metric": until.get("metric"), "target_value": until.get("value"), "reached_epoch": until.get("epoch"),
-        "target_reason": target_reason,
+        "target_reason": target_reason, "compile_s": facts.get("compile_s"),
     }  # fmt: skip
 
 

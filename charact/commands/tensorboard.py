@@ -1,9 +1,10 @@
 """Show runs in TensorBoard."""
 
+import functools
 import signal
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +20,7 @@ def command(
 ) -> int:
     """Show runs in TensorBoard, on this machine only: the Characterization tab, and scalars in Time Series.
 
-    Ctrl-C stops it.
+    Runs that are going on are shown with what they have measured so far; Refresh shows more. Ctrl-C stops it.
     """
     if not logdir.is_dir():
         problem = "is a file" if logdir.exists() else "does not exist"
@@ -34,7 +35,7 @@ def command(
     typer.echo(f"  Characterization  {address}#charact")
     typer.echo(f"  Time Series       {address}?smoothing=0#timeseries")
     if not num_runs:
-        typer.echo(f"Runs appear once they are finished, e.g.: charact profile resnet18 --out {logdir}; then Refresh")
+        typer.echo(f"Write one, such as with charact profile resnet18 --out {logdir}; then press Refresh")
     _wait()
     return 0
 
@@ -47,7 +48,7 @@ def _start(logdir: Path, port: int) -> str:
     """
     from tensorboard import program
 
-    server = program.TensorBoard()
+    server = program.TensorBoard(plugins=_plugins())
     flags = [f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}", f"--samples_per_plugin={_SAMPLES}"]
     server.configure(argv=["", *flags])
     try:
@@ -56,6 +57,19 @@ def _start(logdir: Path, port: int) -> str:
         raise UserError(f"port {port} is in use: choose another with --port, or any free one with --port 0") from error
     except program.TensorBoardServerException as error:
         raise UserError(f"cannot listen on 127.0.0.1:{port} ({error.msg}): choose another with --port") from error
+
+
+def _plugins() -> list[Any]:
+    """TensorBoard's own plugins and others, charact's with a reader that knows the spools of watched programs."""
+    from tensorboard import default
+
+    from charact.commands import _partial
+    from charact.views.tensorboard.plugin import CharactPlugin
+
+    class Plugin(CharactPlugin):
+        read_run = staticmethod(functools.partial(_partial.read_run, partial=True))
+
+    return [Plugin if plugin is CharactPlugin else plugin for plugin in default.get_plugins()]
 
 
 def _wait() -> None:

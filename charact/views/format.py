@@ -10,6 +10,7 @@ from charact.analysis.passes import MissedPrecision
 
 ENDED_BY = {
     "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
+    "number": "number", "program": "the program",
 }  # fmt: skip
 """Words for what ended a warm-up or the timing."""
 
@@ -107,6 +108,16 @@ def failure(status: str, reason: str | None) -> str:
     if status == "running":
         return "not finished: it was killed, or is still going on"
     return "no reason recorded" if not isinstance(reason, str) else str(reason)
+
+
+def no_cases(partial: bool) -> str:
+    """What stands in place of the cases of a run that has none; `partial` of one that may be going on."""
+    return "No iteration has ended yet." if partial else "This run holds no cases: it ended before its first case did."
+
+
+def no_samples(batch_size: float | None) -> str | None:
+    """Why there is no rate of samples where an iteration was timed; None where the batch size is known."""
+    return "batch size not told" if pd.isna(batch_size) else None
 
 
 def target(row: Any) -> str:

@@ -1,5 +1,7 @@
 """A run's summary in the terminal: headline numbers, and bars that say where time and memory go."""
 
+from collections.abc import Callable
+
 import pandas as pd
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -13,6 +15,7 @@ from charact.views import palette, terminal_stages
 from charact.views.bars import Bar, Part
 
 _NUM_TYPES = 5
+_NUM_PLACES = 3
 
 
 def summary(run: Run) -> RenderableType:
@@ -22,14 +25,15 @@ def summary(run: Run) -> RenderableType:
     """
     cases = analysis.case_summary(run)
     if cases.empty:
-        return Text(f"{run.run_id} holds no cases: the run ended before its first case did.")
+        return Text(f"{run.run_id}: {fmt.no_cases(run.partial)}")
     profiles = cases[cases["kind"] == "profile"]
     done = profiles[profiles["status"] == "ok"]
     blocks: list[RenderableType] = [_headlines(run, done)] if len(done) else []
     blocks += terminal_stages.headlines(run)
     blocks += [_failure(case) for _, case in cases[cases["status"] != "ok"].iterrows()]
     for _, case in done.iterrows():
-        bars: list[RenderableType] = [_phase_bar(run, case), _memory_bar(run, case), _type_bar(run, case)]
+        bars = [_phase_bar(run, case), *_part_bars(run, case), *_places(run, case)]
+        bars += [bar(run, case) for name, bar in _PASS_BARS.items() if analysis.was_asked_for(run, name)]
         blocks += terminal_stages.case_block(str(case["case"]), _iteration_line(run, case), bars)
     return Group(*blocks, *terminal_stages.blocks(run))
 
@@ -37,18 +41,20 @@ def summary(run: Run) -> RenderableType:
 def _headlines(run: Run, cases: pd.DataFrame) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("case", overflow="fold")
-    for title in ("iteration", "samples/s", "FLOP/s", "peak memory"):
+    passes = {"iteration": "timing", "samples/s": "timing", "FLOP/s": "flop", "peak memory": "memory"}
+    titles = [title for title, name in passes.items() if analysis.was_asked_for(run, name)]
+    for title in titles:
         table.add_column(title, justify="right", overflow="fold")
     for _, case in cases.iterrows():
         name = str(case["case"])
         timing, flop, memory = (analysis.pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
-        table.add_row(
-            Text(name),
-            Text(fmt.seconds(case["median_s"], timing), style="bold"),
-            Text(fmt.number(case["samples_per_s"], timing)),
-            Text(fmt.flop_rate(case["flop_per_s"], flop or timing)),
-            Text(fmt.num_bytes(case["peak_bytes"], memory)),
-        )
+        cells = {
+            "iteration": Text(fmt.seconds(case["median_s"], timing), style="bold"),
+            "samples/s": Text(fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
+            "FLOP/s": Text(fmt.flop_rate(case["flop_per_s"], flop or timing)),
+            "peak memory": Text(fmt.num_bytes(case["peak_bytes"], memory)),
+        }
+        table.add_row(Text(name), *(cells[title] for title in titles))
     return table
 
 
@@ -67,6 +73,10 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
     )  # fmt: skip
     if pd.notna(case["compile_s"]):
         line.append(f", compiled in {fmt.duration(case['compile_s'])}")
+    found = analysis.attribution(run)
+    for row in fmt.rows(found[found["case"] == case["case"]]):
+        line.append(f"\n{fmt.share(row.attributed_frac)} of the time has a phase, {fmt.share(row.inferred_frac)} by "
+                    f"inference; left out before: {fmt.number(row.num_warmup_iterations)}", style="dim")
     if missed := fmt.missed_precision(analysis.missed_precision(run, str(case["case"]))):
         line.append(f"\n{missed}", style="yellow")
     return Padding(line, (0, 0, 0, 2))
@@ -81,6 +91,31 @@ def _phase_bar(run: Run, case: pd.Series) -> RenderableType:
         Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase]) for row in rows.itertuples()
     ]
     return Bar("time by phase", parts)
+
+
+def _part_bars(run: Run, case: pd.Series) -> list[RenderableType]:
+    """A bar for each model or optimizer of a program that has several."""
+    parts = analysis.part_breakdown(run)
+    rows = parts[(parts["case"] == case["case"]) & parts["part"].notna()]
+    return [
+        Bar(f"time in {part}", [
+            Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase])
+            for row in of_part.itertuples()
+        ])
+        for part, of_part in rows.groupby("part", sort=False)
+    ]  # fmt: skip
+
+
+def _places(run: Run, case: pd.Series) -> list[RenderableType]:
+    """Where a sampler saw the program most often while its time was `other`."""
+    frames = analysis.sampled_frames(run)
+    rows = frames[frames["case"] == case["case"]].head(_NUM_PLACES)
+    called = ("" if pd.isna(library) else f", {library}" for library in rows["library"])
+    lines = [
+        f"{fmt.share(row.share_frac)}  {row.place} in {row.function}{library}"
+        for row, library in zip(fmt.rows(rows), called, strict=True)
+    ]
+    return [Text("\n".join(["other was", *lines]))] if lines else []
 
 
 def _memory_bar(run: Run, case: pd.Series) -> RenderableType:
@@ -110,6 +145,10 @@ def _type_bar(run: Run, case: pd.Series) -> RenderableType:
         name = f"{len(rest)} more"
         parts.append(Part(name, rest.sum() / times.sum(), fmt.seconds(rest.sum()), palette.REMAINDER))
     return Bar("time by operator type (under the profiler)", parts)
+
+
+_PASS_BARS: dict[str, Callable[[Run, pd.Series], RenderableType]] = {"memory": _memory_bar, "operators": _type_bar}
+"""What is shown of a pass, where it was asked for."""
 
 
 def _nothing(run: Run, case: pd.Series, label: str, name: str) -> Text:

@@ -282,3 +282,44 @@ def test_scalars_compare_in_time_series(runs: Path, serve: Serve, page: Page) ->
     expect(groups.filter(has_text=TRAIN).first).to_contain_text("7 cards", timeout=60_000)
     expect(groups.filter(has_text="peak_memory_bytes")).to_contain_text("4 cards")
     expect(page.get_by_role("spinbutton", name="Smoothing")).to_have_value("0")
+
+
+def test_a_run_in_progress_is_shown_and_grows_when_asked(tmp_path: Path, page: Page, traffic: Any) -> None:
+    """The program goes on while the test looks; its spool is read by `charact tensorboard` only."""
+    out, port = tmp_path / "runs", free_port()
+    script = Path(__file__).parents[1] / "scripts" / "counts.py"
+    charact = [sys.executable, "-m", "charact"]
+    quiet = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    out.mkdir()
+    program = subprocess.Popen([*charact, "run", "--skip", "0", "--out", str(out), str(script), "30", "20"],
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=quiet)
+    server = subprocess.Popen([*charact, "tensorboard", str(out), "--port", str(port)], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    try:
+        address = f"http://127.0.0.1:{port}/"
+        limit = time.monotonic() + 60
+        while not answers(address) or not list(out.glob(".partial-*/slices.bin")):
+            assert time.monotonic() < limit, "the program or the server does not begin"
+            time.sleep(0.1)
+        tab = open_tab(page, address)
+        expect(tab.locator(".tb-runs li")).to_contain_text("in progress")
+        while tab.locator("#phases").count() == 0:  # no iteration has ended yet
+            assert time.monotonic() < limit, "no phases appear"
+            tab.get_by_role("button", name="Refresh").click()
+            done(tab)
+        expect(tab.locator("#program")).to_contain_text("it has not ended")
+        assert program.stdin is not None
+        program.stdin.write(b"\n")
+        program.stdin.close()
+        assert program.wait(timeout=60) == 0
+        tab.get_by_role("button", name="Refresh").click()
+        done(tab)
+        expect(tab.locator(".tb-runs input:checked")).to_have_count(1)  # by the same name as before
+        expect(tab.locator(".tb-runs li")).not_to_contain_text("in progress")
+        expect(tab.locator("#program")).to_contain_text("to its end")
+        expect(tab.locator("#program tbody tr td").nth(2)).to_have_text("30")
+        assert traffic.errors == []
+    finally:
+        for process in (program, server):
+            process.kill()
+            process.wait(timeout=20)

@@ -238,3 +238,50 @@ def write_inference(out: Path, *, name: str = "resnet18") -> Path:
         writer.add_case(inference_entry(name, batch_size), inference_tables(batch_size))
     writer.close("complete")
     return writer.publish()
+
+
+def watched_rows() -> Rows:
+    """Iterations of two models: 4 of 100 ms, then one of 150 ms in which G rests and a loss takes 5 ms."""
+    def rows(number: int, times: dict[tuple[str, str | None], float]) -> Rows:
+        return [{"iteration": number, "phase": phase, "part": part, "host_s": seconds, "device_s": None}
+                for (phase, part), seconds in times.items()]
+
+    both = {("data", None): 0.010, ("forward", "netD"): 0.020, ("forward", "netG"): 0.010,
+            ("backward", "netD"): 0.025, ("backward", "netG"): 0.015, ("update", "netD"): 0.006,
+            ("update", "netG"): 0.004, ("other", None): 0.010}
+    one = {("data", None): 0.010, ("forward", "netD"): 0.020, ("loss", "netD"): 0.005, ("backward", "netD"): 0.050,
+           ("update", "netD"): 0.010, ("other", None): 0.055}
+    return [row for number in range(4) for row in rows(number, both)] + rows(4, one)
+
+
+def watched_entry(name: str = "gan", **changes: Any) -> dict[str, Any]:
+    """An entry of the manifest as `charact run --sample` writes it of a program that tells no sizes."""
+    return {
+        "case": f"{name}-train", "workload": name, "variant": "", "input_kind": None, "input_size": None,
+        "batch_size": None, "mode": "train", "precision": "as written", "device": "cpu", "device_name": None,
+        "data": "as written", "num_parameters": None, "source": f"{name}.py", "status": "ok", "reason": None,
+        "requested_bytes": None,
+        "passes": {
+            "timing": {"status": "ok", "reason": None, "num_warmup_iterations": 1, "warmup_ended_by": "number",
+                       "num_iterations": 5, "ended_by": "program", "precision_target_frac": None,
+                       "interval_frac": None, "median_s": 0.1, "attributed_frac": 0.95, "inferred_frac": 0.02,
+                       "compile_s": None},
+            "frames": {"status": "ok", "reason": None, "interval_s": 0.01, "num_samples": 40, "frames": [
+                {"place": "gan.py:12", "function": "save", "library": "torch.serialization.save", "num_samples": 30},
+                {"place": "gan.py:<40>", "function": "<module>", "library": None, "num_samples": 8},
+            ]},
+        },
+    } | changes
+
+
+def write_watched(out: Path, *, name: str = "gan", rows: Rows | None = None, **changes: Any) -> Path:
+    """A run of `charact run --sample` on a program with two models that tells neither input nor batch size."""
+    manifest = _manifest("run", f"{name}.py") | {
+        "options": {"script": f"{name}.py", "arguments": ["--lr", "<0.1>"], "skip": None, "iterations": None,
+                    "passes": []},
+        "ending": "sys.exit(3)",
+    }  # fmt: skip
+    writer = RunWriter(out, name, manifest)
+    writer.add_case(watched_entry(name, **changes), {"iterations": watched_rows() if rows is None else rows})
+    writer.close("complete")
+    return writer.publish()

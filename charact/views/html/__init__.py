@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from charact import analysis
 from charact.store import Run
-from charact.views.html import content, device, facts, glance, inference, method, training
+from charact.views.html import content, device, facts, glance, inference, method, program, training
 from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Body
 from charact.views.html.tables import Column, Table, table
 
@@ -24,16 +24,22 @@ _ENVIRONMENT = Environment(
 
 @dataclass(frozen=True)
 class _Part:
-    """How a section is made, and the passes and tables that it shows: without any of them it is left out."""
+    """How a section is made, and the passes and tables that it shows: without any of them it is left out.
+
+    `shows` tells whether there is anything to show where passes and tables do not.
+    """
 
     title: str
     build: Callable[[Run], Body]
     passes: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
+    shows: Callable[[Run], bool] | None = None
 
     def belongs_to(self, run: Run) -> bool:
         """Whether a case of the run has taken one of the passes, or a table has rows."""
-        taken = {name for entry in run.manifest["cases"] for name in entry.get("passes", {})}
+        if self.shows is not None:
+            return self.shows(run)
+        taken = analysis.passes_taken(run)
         always = not self.passes
         return always or not taken.isdisjoint(self.passes) or any(len(run.table(name)) for name in self.tables)
 
@@ -43,13 +49,16 @@ _PARTS = {
     "training": _Part("Training", training.training, ("training",)),
     "inference": _Part("Inference", inference.inference, ("inference",)),
     "phases": _Part("Time by phase", content.phases, ("timing",), ("iterations",)),
+    "models": _Part("Models", program.parts, shows=program.has_parts),
+    "program": _Part("How phases were found", program.program, shows=analysis.is_watched),
+    "other": _Part("What “other” was", program.other, ("frames",)),
     "operator-types": _Part("Operator types", content.operator_types, ("operators",), ("operators",)),
     "operators": _Part("Operators", content.operators, ("operators",), ("operators",)),
     "layers": _Part("Layers", content.layers, ("operators", "flop"), ("operators", "flop")),
     "kernels": _Part("Kernels", device.kernels, ("kernels",), ("kernels",)),
     "memory": _Part("Memory", content.memory, ("memory",), ("memory",)),
     "flop": _Part("FLOP", content.flop, ("flop",), ("flop",)),
-    "counters": _Part("Counters", device.counters, ("timing",), ("counters",)),
+    "counters": _Part("Counters", device.counters, shows=device.has_counters),
     "machine": _Part("Machine", facts.machine),
     "method": _Part("Method", method.method),
 }

@@ -74,11 +74,11 @@ STATUS = Column("status", "Status", meaning="ok, oom (out of memory), diverged, 
 ITERATION = Column("median_s", "Iteration", fmt.seconds, "median wall time of an iteration",
                    reason=lambda row: status_reason(row))  # fmt: skip
 SAMPLES = Column("samples_per_s", "Samples/s", fmt.number, "batch size / median iteration time",
-                 reason=lambda row: status_reason(row))  # fmt: skip
+                 reason=lambda row: status_reason(row) or fmt.no_samples(row.batch_size))  # fmt: skip
 RATE = Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iteration time",
-              reason=lambda row: status_reason(row))  # fmt: skip
+              reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
 PEAK = Column("peak_bytes", "Peak memory", fmt.num_bytes, "bytes held through PyTorch's allocator at the peak",
-              reason=lambda row: status_reason(row))  # fmt: skip
+              reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
 
 
 def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:

@@ -166,8 +166,9 @@ def _memory_by_size(run: Run) -> list[Block]:
             legend=legend_of(group.loc[group["bytes"] > 0, "category"], palette.CATEGORIES),
             table=table(group.drop(columns="case"), f"Peak memory against input size: {title}", columns),
         ))  # fmt: skip
-    one_size = Block(title="Against input size", note=fmt.missing("one input size only: give --input-sizes two"))
-    return blocks or [one_size]
+    if blocks or run.cases["input_size"].isna().all():  # a watched program does not tell its input size
+        return blocks
+    return [Block(title="Against input size", note=fmt.missing("one input size only: give --input-sizes two"))]
 
 
 def _size_unit(run: Run, group: pd.DataFrame) -> str:

@@ -30,6 +30,11 @@ def kernels(run: Run) -> Body:
     )  # fmt: skip
 
 
+def has_counters(run: Run) -> bool:
+    """Whether there are counters, or were to be: the timing pass of a workload takes some."""
+    return len(run.counters) > 0 or ("timing" in analysis.passes_taken(run) and not analysis.is_watched(run))
+
+
 def counters(run: Run) -> Body:
     """Counters over the timing pass: what the machine did while the iterations ran."""
     rows = analysis.counter_values(run)

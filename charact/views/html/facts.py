@@ -18,29 +18,29 @@ def machine(run: Run) -> Body:
     if told:
         lists.append(Facts("Model", _items(told)))
     for title in ("machine", "software", "options"):
-        items = _items(manifest.get(title) or {})
+        items = _items(manifest.get(title) or {}, nothing="not given" if title == "options" else "not found")
         lists.append(Facts(title.capitalize(), items or [(title, fmt.missing("not recorded"))]))
     return Body(facts=lists)
 
 
-def _items(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _items(facts: dict[str, Any], prefix: str = "", nothing: str = "not found") -> list[tuple[str, str]]:
     """Nested facts as one list, names joined, values in units where their name ends in one."""
     items = []
     for key, value in facts.items():
         name = f"{prefix}{key if key.isupper() else key.removeprefix('num_').replace('_', ' ')}"
         if isinstance(value, dict) and value:
-            items += _items(value, f"{name} ")
+            items += _items(value, f"{name} ", nothing)
         elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
             for number, each in enumerate(value):
-                items += _items(each, f"{name} {number} ")
+                items += _items(each, f"{name} {number} ", nothing)
         else:
-            items.append(_item(key, name, value))
+            items.append(_item(key, name, value, nothing))
     return items
 
 
-def _item(key: str, name: str, value: Any) -> tuple[str, str]:
+def _item(key: str, name: str, value: Any, nothing: str) -> tuple[str, str]:
     if value is None:
-        return name, fmt.missing("not found")
+        return name, fmt.missing(nothing)
     if value in ([], {}, ""):
         return name, "none"
     if isinstance(value, bool):

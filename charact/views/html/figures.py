@@ -35,6 +35,19 @@ def phases(breakdown: pd.DataFrame) -> list[Markup]:
     ]
 
 
+def parts(case: str, breakdown: pd.DataFrame) -> list[Markup]:
+    """Time of each model's phases in an iteration of one case."""
+    rows = rows_of(breakdown, "part", "phase", "time_s")
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        bars(ax, rows, palette.PHASES.__getitem__)
+        label_above(ax, rows)
+        unit_axis(ax, ax.get_xlim()[1], "s", "time of an iteration")
+
+    return [draw_svg(f"Time of an iteration by model of {case}", 60 + 48 * len(rows), draw)]
+
+
 def operator_types(case: str, types: pd.DataFrame) -> Markup:
     """Time of each operator type in each phase of one case."""
     rows = rows_of(types, "phase", "operator_type", "time_s")

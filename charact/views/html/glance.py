@@ -32,7 +32,7 @@ def glance(run: Run) -> Body:
     """A card a case, then the same numbers as tables."""
     cases = analysis.case_summary(run)
     if cases.empty:
-        return Body(lead="This run holds no cases: it ended before its first case did.")
+        return Body(lead=fmt.no_cases(run.partial))
     cards: list[Card] = []
     legend: Legend = []
     blocks: list[Block] = []
@@ -52,7 +52,7 @@ def _counted(count: int, noun: str) -> str:
 def _profiles(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
     phases = analysis.phase_breakdown(run)
     cards = [_card(run, case, phases[phases["case"] == case["case"]]) for _, case in cases.iterrows()]
-    return cards, legend_of(phases["phase"], palette.PHASES), _table(cases)
+    return cards, legend_of(phases["phase"], palette.PHASES), _table(run, cases)
 
 
 def _trainings(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
@@ -79,17 +79,19 @@ def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame) -> Card:
         return Card(name, failure=failure)
     timing, flop, memory = (analysis.pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
     few = timing or "fewer than 6 iterations"
+    passes = {"samples/s": "timing", "rate": "flop", "peak memory": "memory"}
+    numbers = [
+        ("samples/s", fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
+        ("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),
+        ("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
+    ]
     compiled = [] if pd.isna(case["compile_s"]) else [f"compiled in {fmt.duration(case['compile_s'])}"]
     return Card(
         name,
         headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
         details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
         warning=fmt.missed_precision(analysis.missed_precision(run, name)),
-        numbers=[
-            ("samples/s", fmt.number(case["samples_per_s"], timing)),
-            ("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),
-            ("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
-        ],
+        numbers=[number for number in numbers if analysis.was_asked_for(run, passes[number[0]])],
         bar=[
             (phase, float(share_frac), palette.PHASES[phase])
             for phase, share_frac in zip(phases["phase"].astype(str), phases["share_frac"], strict=True)
@@ -102,15 +104,20 @@ def _few(row: object) -> str | None:
     return status_reason(row) or "fewer than 6 iterations"
 
 
-def _table(cases: pd.DataFrame) -> Table:
+_FLOP = Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MAC = 2 FLOP", status_reason)
+
+
+def _table(run: Run, cases: pd.DataFrame) -> Table:
+    flop, memory = (analysis.was_asked_for(run, name) for name in ("flop", "memory"))
     columns = [
-        CASE, STATUS, ITERATION, SAMPLES, RATE, PEAK,
+        CASE, STATUS, ITERATION, SAMPLES, *([RATE] if flop else []), *([PEAK] if memory else []),
         Column("low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _few),
         Column("high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _few),
         Column("p5_s", "p5", fmt.seconds, "5 % of iterations were faster", status_reason),
         Column("p95_s", "p95", fmt.seconds, "5 % of iterations were slower", status_reason),
         Column("num_iterations", "Iterations", fmt.number, "timed iterations", status_reason),
-        Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MAC = 2 FLOP", status_reason),
-        Column("num_parameters", "Parameters", fmt.number, "of the model", status_reason),
+        *([_FLOP] if flop else []),
+        Column("num_parameters", "Parameters", fmt.number, "of the model",
+               lambda row: status_reason(row) or "the program does not tell its model"),
     ]  # fmt: skip
     return table(cases, "Headline numbers of each case", columns)

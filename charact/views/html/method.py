@@ -2,26 +2,37 @@
 
 from typing import Any
 
+import pandas as pd
+
 from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html.blocks import CASE, Block, Body
 from charact.views.html.tables import Column, table
 
-_PROFILE_POINTS = [
+_TIMING_POINTS = [
     ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. The iteration time is the "
      "median, with its 95 % interval from order statistics; a phase's time is its share of all iterations' time, times "
      "that median. It takes iterations for independent: slow drift makes it too narrow."),
+]  # fmt: skip
+_OPERATOR_POINTS = [
     ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few iterations of their own. It "
      "lengthens short operators; its overhead ratio stands below."),
+]  # fmt: skip
+_MEMORY_POINTS = [
     ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
+]  # fmt: skip
+_FLOP_POINTS = [
     ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. Counted are "
      "convolutions, matrix products and attention, as in published counts. Bytes are modelled: caches and fused "
      "operators move fewer, bad locality moves more."),
     ("Rates", "counted FLOP over time of the timing pass: a lower bound, since pointwise work is not counted."),
 ]  # fmt: skip
-
-
+_FRAME_POINTS = [
+    ("What “other” was", "a sampler in a thread of the program’s own process, every 10 ms; a sample comes late where "
+     "the main thread computes in Python, and where it was is known to the line, not to the call. It may lengthen an "
+     "iteration of short operators by up to 2 %."),
+]  # fmt: skip
 _TRAINING_POINTS = [
     ("Total execution time", "what the epochs took on the host’s clock: training, validation and checkpointing, each "
      "until the device had ended. Reading the data set and making the model come before it and are told apart."),
@@ -40,15 +51,20 @@ _INFERENCE_POINTS = [
     ("Time of a batch", "from fetching a batch to the end of its prediction; percentiles are over the batches of the "
      "prediction, the first ones included."),
 ]  # fmt: skip
-_POINTS = {"profile": _PROFILE_POINTS, "training": _TRAINING_POINTS, "inference": _INFERENCE_POINTS}
+_POINTS = {
+    "timing": _TIMING_POINTS, "frames": _FRAME_POINTS, "operators": _OPERATOR_POINTS, "memory": _MEMORY_POINTS,
+    "flop": _FLOP_POINTS, "training": _TRAINING_POINTS, "inference": _INFERENCE_POINTS,
+}  # fmt: skip
+"""What is to be said of the numbers of each pass."""
 
 
 def method(run: Run) -> Body:
     """Where each number comes from, what ended each case, what it missed, and what is not there."""
     kinds = set(analysis.case_summary(run)["kind"])
-    points = [point for kind, of_kind in _POINTS.items() if kind in kinds for point in of_kind]
-    profiled = [_stops(run), _coverage(run), _uncounted(run)] if "profile" in kinds else []
-    return Body(points=points, blocks=[*profiled, *([_missing(run)] if kinds else [])])
+    points = [point for name, of_pass in _POINTS.items() if name in analysis.passes_taken(run) for point in of_pass]
+    blocks = {"timing": _stops, "operators": _coverage, "flop": _uncounted}
+    profiled = [block for name, block in blocks.items() if "profile" in kinds and analysis.was_asked_for(run, name)]
+    return Body(points=points, blocks=[*(block(run) for block in profiled), *([_missing(run)] if kinds else [])])
 
 
 def _stops(run: Run) -> Block:
@@ -60,11 +76,13 @@ def _stops(run: Run) -> Block:
         rules[column] = rules[column].map(lambda value: fmt.ENDED_BY.get(value, value))
 
     def untimed(row: Any) -> str | None:
-        return analysis.pass_reason(run, row.case, "timing") or "fewer than 6 iterations"
+        few = "no precision was asked for" if pd.isna(row.precision_target_frac) else "fewer than 6 iterations"
+        return analysis.pass_reason(run, row.case, "timing") or few
 
     def unprofiled(row: Any) -> str | None:
         return analysis.pass_reason(run, row.case, "operators")
 
+    first = "how much longer the first iteration took than the median one"
     columns = [
         CASE,
         Column("num_warmup_iterations", "Warm-up", fmt.number, "iterations before timing, not recorded", untimed),
@@ -73,11 +91,12 @@ def _stops(run: Run) -> Block:
         Column("ended_by", "Ended by", meaning="'target met': the interval is narrow enough", reason=untimed),
         Column("interval_frac", "± interval", fmt.share, "half of the 95 % interval over the median", untimed),
         Column("precision_target_frac", "Target", fmt.share, "the half interval asked for", untimed),
-        Column("compile_s", "Compiling", fmt.seconds, "how much longer the first iteration took than the median one",
+        Column("compile_s", "Compiling", fmt.seconds, "over the whole program" if analysis.is_watched(run) else first,
                lambda row: untimed(row) if analysis.pass_reason(run, row.case, "timing") else "not compiled"),
-        Column("overhead_ratio", "Profiler overhead", _ratio, "iteration under the profiler / iteration "
-               "without; below 1 the machine got faster between the passes", unprofiled),
     ]  # fmt: skip
+    if analysis.was_asked_for(run, "operators"):
+        meaning = "iteration under the profiler / iteration without; below 1 the machine got faster between the passes"
+        columns.append(Column("overhead_ratio", "Profiler overhead", _ratio, meaning, unprofiled))
     return Block(title=title, table=table(rules, "Stop rule of each case", columns))
 
 

@@ -114,7 +114,7 @@ def _cells(row: dict[Any, Any], memory: str) -> dict[str, Any]:
         "ratio": "baseline" if is_baseline else f"{row['ratio']:.3f}",
         "ratio_interval": "" if is_baseline else f"{row['ratio_low']:.3f}–{row['ratio_high']:.3f}",
         "verdict": "same" if is_baseline else _verdict(row["ratio_low"], row["ratio_high"]),
-        "samples_per_s": fmt.number(row["samples_per_s"]),
+        "samples_per_s": fmt.number(row["samples_per_s"], fmt.no_samples(row["batch_size"])),
         "peak": fmt.num_bytes(row["peak_bytes"], memory),
     }  # fmt: skip
 

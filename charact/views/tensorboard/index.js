@@ -88,9 +88,11 @@ function runEntry(run) {
   if (run.error) {
     facts.push(make("span", {className: "tb-reason", textContent: `n/a (${run.error})`}));
   } else {
-    const cases = `${run.num_cases} case${run.num_cases === 1 ? "" : "s"}`;
-    const status = run.status === "complete" ? "" : ` · ${run.status}`;
-    facts.push(make("span", {textContent: `${when(run)} · ${cases}${status}`}), make("span", {textContent: run.machine}));
+    // A watched program's cases are told apart when it has ended.
+    const cases = run.status === "in progress" && !run.num_cases ? [] : [`${run.num_cases} case${run.num_cases === 1 ? "" : "s"}`];
+    const status = run.status === "complete" ? [] : [run.status];
+    const line = [when(run), ...cases, ...status].join(" · ");
+    facts.push(make("span", {textContent: line}), make("span", {textContent: run.machine}));
   }
   const label = make("label", {title: run.path}, box, make("span", {className: "tb-facts"}, name, ...facts));
   return make("li", {className: run.error ? "tb-unreadable" : ""}, label);

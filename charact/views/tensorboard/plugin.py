@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
@@ -10,6 +10,9 @@ from werkzeug import Request, Response
 
 from charact.errors import UserError
 from charact.views.tensorboard.records import Records
+
+if TYPE_CHECKING:
+    from charact.store import Run
 
 _HERE = Path(__file__).parent
 _TEMPLATES = _HERE.parent / "html" / "templates"
@@ -25,9 +28,11 @@ class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
     """Serves the front end, the list of runs, and their sections; every answer carries TensorBoard's own policy."""
 
     plugin_name = "charact"
+    read_run: Callable[[Path], "Run"] | None = None
+    """Reads a run that has not ended, as in `Records`."""
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        self._records = Records(context.logdir or "")
+        self._records = Records(context.logdir or "", type(self).read_run)
 
     def is_active(self) -> bool:
         """Whether there is a run to show."""

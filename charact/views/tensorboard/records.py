@@ -3,12 +3,13 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.errors import UserError
+from charact.partial import PARTIAL_PREFIX, writer_of
 
 if TYPE_CHECKING:
     from charact.store import Run
@@ -20,14 +21,15 @@ Sections = list[dict[str, str]]
 
 
 def run_directories(logdir: Path) -> Iterator[Path]:
-    """Directories of records at or below `logdir`; hidden ones, such as those of unfinished runs, are left out."""
+    """Directories of records at or below `logdir`; of the hidden ones only those of runs that have not ended."""
     for folder, subfolders, files in os.walk(logdir):
         directory = Path(folder)
         if "run.json" in files and _is_record(directory, files):
             subfolders.clear()
             yield directory
         else:
-            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            shown = (name for name in subfolders if not name.startswith(".") or name.startswith(PARTIAL_PREFIX))
+            subfolders[:] = sorted(shown)
 
 
 def _is_record(directory: Path, files: list[str]) -> bool:
@@ -44,11 +46,17 @@ def _is_record(directory: Path, files: list[str]) -> bool:
 class Records:
     """What the routes answer about the runs below a log directory. Safe to call from several threads.
 
-    A run is named by its path relative to the log directory, and only paths found by `run_directories` are read.
+    A run is named by its path relative to the log directory, and only paths found by `run_directories` are read. One
+    that has not ended goes by the name that it will have.
+
+    Args:
+        logdir: the log directory.
+        read: reads a run that has not ended; by default without a watched program's spool, which no view can read.
     """
 
-    def __init__(self, logdir: str) -> None:
+    def __init__(self, logdir: str, read: Callable[[Path], "Run"] | None = None) -> None:
         self._logdir = Path(logdir).expanduser() if logdir else None
+        self._read_unended = read
         self._drawing = threading.Lock()  # no run is drawn twice at once
         self._drawn: OrderedDict[Path, tuple[Any, Sections]] = OrderedDict()
 
@@ -60,7 +68,9 @@ class Records:
         """Run directories by id."""
         if self._logdir is None:
             return {}
-        return {_readable(path.relative_to(self._logdir)): path for path in run_directories(self._logdir)}
+        paths = list(run_directories(self._logdir))
+        names = [path.with_name(path.name.removeprefix(PARTIAL_PREFIX)) for path in paths]
+        return {_readable(name.relative_to(self._logdir)): path for name, path in zip(names, paths, strict=True)}
 
     def listing(self) -> list[dict[str, Any]]:
         """One entry a run, newest first; `error` holds why a run cannot be read, else null."""
@@ -80,7 +90,7 @@ class Records:
         with self._drawing:
             state = _state(path)
             if path not in self._drawn or self._drawn[path][0] != state:
-                drawn = [{"id": part.id, "title": part.title, "html": part.html} for part in sections(_load(path))]
+                drawn = [{"id": part.id, "title": part.title, "html": part.html} for part in sections(self._load(path))]
                 self._drawn[path] = (state, drawn)
             self._drawn.move_to_end(path)
             while len(self._drawn) > _NUM_CACHED_RUNS:
@@ -97,13 +107,21 @@ class Records:
         from charact.views.tensorboard.comparison import comparison
 
         directories = self.directories()
-        return comparison([_load(directories[run_id]) for run_id in run_ids])
+        return comparison([self._load(directories[run_id]) for run_id in run_ids])
+
+    def _load(self, path: Path) -> "Run":
+        return self._read_unended(path) if self._read_unended is not None and _is_hidden(path) else _load(path)
 
 
 def _load(path: Path) -> "Run":
     from charact.store import load_run
 
-    return load_run(path)
+    return load_run(path, partial=_is_hidden(path))
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a run has not ended, by its name."""
+    return path.name.startswith(PARTIAL_PREFIX)
 
 
 def _readable(relative: Path) -> str:
@@ -114,6 +132,8 @@ def _readable(relative: Path) -> str:
 def _state(path: Path) -> list[tuple[str, int, int]]:
     """What changes when a run is written again."""
     files = [path / "run.json", *sorted(path.glob("*.parquet"))]
+    if _is_hidden(path):
+        files += sorted(file for folder in (path, path / "parts") for file in folder.glob("*") if file.is_file())
     return [(file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
 
 
@@ -123,19 +143,33 @@ def _entry(run_id: str, path: Path) -> dict[str, Any]:
         "started_s": None, "machine": None, "status": None, "num_cases": None, "error": None,
     }  # fmt: skip
     try:
-        return entry | _facts(_load(path).manifest)
+        return entry | _facts(_load(path))
     except UserError as error:
         return entry | {"error": str(error).replace(str(path), path.name)}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return entry | {"error": f"run.json is not a manifest of charact ({type(error).__name__}: {error})"}
 
 
-def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
-    machine = manifest["machine"]
-    device = machine["gpus"][0]["name"] if machine["gpus"] else machine["cpu"]["model"]
+def _facts(run: "Run") -> dict[str, Any]:
+    manifest = run.manifest
+    status = _progress(run.path) if run.partial else str(manifest["status"])
     return {
         "name": str(manifest["name"]), "started": str(manifest["started"]),
         "started_s": datetime.fromisoformat(manifest["started"]).timestamp(),
-        "machine": f"{machine['hostname']} · {device}", "status": str(manifest["status"]),
-        "num_cases": len(manifest["cases"]),
+        "machine": _machine(manifest["machine"]), "status": status, "num_cases": len(manifest["cases"]),
     }  # fmt: skip
+
+
+def _progress(path: Path) -> str:
+    """Whether a run that has not ended goes on, as far as that can be told: its process may be another machine's."""
+    import psutil
+
+    writer = writer_of(path)
+    return "in progress" if writer is not None and psutil.pid_exists(writer) else "unfinished"
+
+
+def _machine(facts: dict[str, Any]) -> str:
+    """Host and device; those of a watched program are looked for when it has ended."""
+    if not facts:
+        return "n/a (told when it has ended)"
+    return f"{facts['hostname']} · {facts['gpus'][0]['name'] if facts['gpus'] else facts['cpu']['model']}"

@@ -79,7 +79,7 @@ def scalars(run: Run) -> Iterator[Scalar]:
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
         series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))
         for name, column in (("samples_per_s", "samples_per_s"), ("peak_memory_bytes", "peak_bytes")):
-            if pd.notna(case[column]) and pd.notna(case["input_size"]):
+            if pd.notna(case[column]) and pd.notna(case["input_size"]):  # a watched program does not tell its size
                 yield Scalar(f"{name}/{series}", case["input_size"], case[column])
 
 

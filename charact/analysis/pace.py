@@ -1,0 +1,64 @@
+"""How fast a program is at present, and what holds it up: from its latest iterations, while it runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+BOUND_FRAC = 0.3
+"""From this share of the time on, what is no computing of the model is what bounds a program."""
+_NO_COMPUTING = ("data", "communication", "other")
+
+
+@dataclass(frozen=True)
+class TimedIteration:
+    """An iteration that has ended: whether it trained, when it ended (s, any clock), and the time of its phases (s).
+
+    `batch_size` is None where the program does not tell it.
+    """
+
+    training: bool
+    ended_s: float
+    phase_s: Mapping[str, float]
+    batch_size: int | None = None
+
+    @property
+    def wall_s(self) -> float:
+        """Its wall time (s): phases and `other` sum to it."""
+        return sum(self.phase_s.values())
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The pace of the latest iterations of one mode.
+
+    `median_s` is of an iteration; `samples_per_s` is the last one's batch size / `median_s`, or None; `share_frac` has
+    a share for each phase; `bottleneck` is the phase to look at, and `is_bound` tells whether it is one that computes
+    nothing of the model.
+    """
+
+    training: bool
+    num_iterations: int
+    median_s: float
+    samples_per_s: float | None
+    share_frac: dict[str, float]
+    bottleneck: str
+    is_bound: bool
+
+
+def pace(latest: Sequence[TimedIteration]) -> Pace:
+    """Pace of the latest iterations, at least one; of the mode of the last where they are of both.
+
+    The bottleneck is the larger of data, communication and `other` where that takes 30 % of the time or more; else it
+    is the largest phase.
+    """
+    training = latest[-1].training
+    of_mode = [one for one in latest if one.training == training]
+    total_s = sum(one.wall_s for one in of_mode) or 1.0
+    phases = dict.fromkeys(phase for one in of_mode for phase in one.phase_s)
+    shares = {phase: sum(one.phase_s.get(phase, 0.0) for one in of_mode) / total_s for phase in phases}
+    idle = max((phase for phase in shares if phase in _NO_COMPUTING), key=shares.__getitem__, default=None)
+    is_bound = idle is not None and shares[idle] >= BOUND_FRAC
+    bottleneck = idle if idle is not None and is_bound else max(shares, key=shares.__getitem__)
+    median_s, batch_size = median(one.wall_s for one in of_mode), latest[-1].batch_size
+    samples_per_s = batch_size / median_s if batch_size is not None and median_s > 0 else None
+    return Pace(training, len(of_mode), median_s, samples_per_s, shares, bottleneck, is_bound)

@@ -1,0 +1,52 @@
+"""What the record of a watched program says of itself: how its phases were found, and what its `other` time was."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.store import Run
+
+_FACTS = ["num_warmup_iterations", "num_iterations", "attributed_frac", "inferred_frac", "compile_s"]
+_FRAMES = ["place", "function", "library", "num_samples"]
+
+
+def is_watched(run: Run) -> bool:
+    """Whether the run is of a program that was watched (`charact run`, `Profiler`), not of a workload."""
+    return "script" in run.manifest.get("options", {})
+
+
+def attribution(run: Run) -> pd.DataFrame:
+    """How the phases of each case of a watched program were found; a run of workloads has no rows.
+
+    Columns: case; num_warmup_iterations, those left out, and num_iterations, those recorded; attributed_frac, the part
+    of all iterations' time that lies in a phase other than `other`; inferred_frac, the part that no call into PyTorch
+    covers and that a rule gave to a phase; compile_s, what compiling took over the whole program (null where nothing
+    was compiled).
+    """
+    entries = run.manifest["cases"] if is_watched(run) else []
+    timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in entries]
+    rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
+    return pd.DataFrame(rows, columns=["case", *_FACTS]).astype(dict.fromkeys(_FACTS, "float64") | {"case": "str"})
+
+
+def sampled_frames(run: Run) -> pd.DataFrame:
+    """Where the program was while its time was `other`, by a sampler; the place that was seen most often first.
+
+    Columns: case; place, file and line of the program's own code; function; library, the function of a library that it
+    had called (null where the line itself was at work); num_samples; share_frac of the case's samples in `other`, those
+    of places that were not kept included; time_s, that share of the case's mean `other` time per iteration.
+
+    *Error*: sampled every 10 ms, so a share p of n samples has a standard error of sqrt(p (1 - p) / n) at best.
+    """
+    rows: list[dict[str, Any]] = []
+    for entry in run.manifest["cases"]:
+        sampled = entry.get("passes", {}).get("frames", {})
+        rows += [{"case": entry["case"], **frame, "share_frac": frame["num_samples"] / sampled["num_samples"]}
+                 for frame in sampled.get("frames", [])]  # fmt: skip
+    frames = pd.DataFrame(rows, columns=["case", *_FRAMES, "share_frac"])
+    frames = frames.astype({"case": "str", "num_samples": "float64", "share_frac": "float64"})
+    iterations = run.iterations
+    other_s = iterations[iterations["phase"] == "other"].groupby("case")["host_s"].sum()
+    other_s = other_s / iterations.groupby("case")["iteration"].nunique()
+    frames["time_s"] = frames["share_frac"] * frames["case"].map(other_s).astype("float64")
+    return frames

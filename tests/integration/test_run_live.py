@@ -1,0 +1,183 @@
+"""`charact run --live` and `charact watch`: in a terminal and without one, when a process is killed or stopped."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from support.screen import Screen
+from support.terminal import InTerminal
+
+from charact.store import load_run
+
+SCRIPT = str(Path(__file__).parents[1] / "scripts" / "counts.py")
+QUIET = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+CHARACT = [sys.executable, "-m", "charact"]
+
+
+def live(tmp_path: Path, *arguments: int) -> InTerminal:
+    command = [*CHARACT, "run", "--live", "--skip", "0", "--out", str(tmp_path / "runs"), SCRIPT, *map(str, arguments)]
+    return InTerminal(command, tmp_path, QUIET)
+
+
+def at_iteration(number: int) -> Callable[[Screen], bool]:
+    """Whether the panel is drawn and tells of so many iterations."""
+    def reached(screen: Screen) -> bool:
+        found = re.search(r"^charact counts, training, iteration (\d+) ", "\n".join(screen.rows), re.MULTILINE)
+        return found is not None and int(found[1]) >= number
+
+    return reached
+
+
+def shows(text: str) -> Callable[[Screen], bool]:
+    """Whether a row begins so."""
+    return lambda screen: any(row.startswith(text) for row in screen.rows)
+
+
+def printed(num_iterations: int) -> list[str]:
+    """What the script prints."""
+    return [f"iteration {number} {'-' * (number % 60)}".rstrip() for number in range(num_iterations)] + ["no children"]
+
+
+def of_the_script(lines: list[str]) -> list[str]:
+    found = [line.rstrip() for line in lines if line.startswith(("iteration ", "no children"))]
+    return [*found[:-1], found[-1][:len("no children")]]
+
+
+def watcher(tmp_path: Path) -> psutil.Process:
+    """The process that draws, which no one but this test knows."""
+    (directory,) = (tmp_path / "runs").glob(".partial-*")
+    found = [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-2:] == [
+        "--of-run", str(directory)]]  # fmt: skip
+    assert len(found) == 1
+    return found[0]
+
+
+def only_run(tmp_path: Path) -> Path:
+    (path,) = (tmp_path / "runs").iterdir()
+    return path
+
+
+def test_the_panel_tells_the_truth_and_leaves_the_programs_output_alone(tmp_path: Path) -> None:
+    terminal = live(tmp_path, 60, 15, 30)
+    terminal.read(until=at_iteration(8))
+    panel = terminal.screen.rows[-6:]
+    assert panel[0].startswith("charact counts, training, iteration ")
+    assert panel[1].strip() == "most time goes into backward: " + panel[1].strip()[-6:]
+    numbers = re.fullmatch(r"(\d+\.\d) ms per iteration, [\d.]+ samples/s, memory \d+ MB", panel[2].strip())
+    assert numbers is not None, panel
+    for number, num_rows in [(15, 30), (30, 20)]:
+        terminal.read(until=shows(f"iteration {number - 1} "))
+        terminal.resize(num_rows)
+        terminal.read(until=lambda screen: screen.rows[-6].startswith("charact counts"))
+        assert sum(row.startswith("charact counts") for row in terminal.screen.rows) == 1
+        terminal.type("\n")
+    assert terminal.wait() == 0
+    assert terminal.screen.is_whole
+    assert of_the_script(terminal.lines()) == printed(60)
+    assert not any("charact counts" in line for line in terminal.lines())
+    timing = load_run(only_run(tmp_path)).passes("counts-train")["timing"]
+    assert float(numbers[1]) / 1000 == pytest.approx(timing["median_s"], rel=0.1)
+    assert timing["num_iterations"] == 60
+    assert not (only_run(tmp_path) / "panel").exists()
+
+
+def test_when_the_panel_is_killed_the_program_gives_the_terminal_back(tmp_path: Path) -> None:
+    terminal = live(tmp_path, 25)
+    terminal.read(until=at_iteration(3))
+    watcher(tmp_path).kill()
+    assert terminal.wait() == 0
+    assert terminal.screen.is_whole
+    assert of_the_script(terminal.lines()) == printed(25)
+    assert not any("charact counts" in line for line in terminal.lines())
+    assert load_run(only_run(tmp_path)).passes("counts-train")["timing"]["num_iterations"] == 25
+
+
+def test_when_the_program_is_killed_the_panel_gives_the_terminal_back(tmp_path: Path) -> None:
+    terminal = live(tmp_path, 1000)
+    terminal.read(until=at_iteration(3))
+    drawing = watcher(tmp_path)
+    os.kill(terminal.process, signal.SIGKILL)
+    drawing.wait(timeout=10)
+    assert terminal.wait() == 128 + signal.SIGKILL
+    assert terminal.screen.is_whole
+    assert not any("charact counts" in line for line in terminal.lines())
+    (directory,) = (tmp_path / "runs").glob(".partial-*")
+    text = "".join(line.ljust(80) for line in terminal.lines()).replace(" ", "")
+    assert f"charact: the program was killed: charact recover {directory}".replace(" ", "") in text
+    assert not (directory / "panel").exists()
+
+
+def test_ctrl_c_is_the_programs(tmp_path: Path) -> None:
+    terminal = live(tmp_path, 1000)
+    terminal.read(until=at_iteration(3))
+    terminal.type("\x03")
+    assert terminal.wait() != 0
+    assert terminal.screen.is_whole
+    assert any(line.startswith("KeyboardInterrupt") for line in terminal.lines())
+    assert load_run(only_run(tmp_path)).manifest["ending"].startswith("KeyboardInterrupt")
+
+
+def test_a_stopped_program_gives_the_terminal_back_until_it_goes_on(tmp_path: Path) -> None:
+    terminal = live(tmp_path, 40)
+    terminal.read(until=at_iteration(3))
+    terminal.type("\x1a")
+    terminal.read(until=lambda screen: screen.is_whole)
+    assert not any("charact counts" in line for line in terminal.lines())
+    terminal.type("fg\n")
+    terminal.read(until=at_iteration(20))
+    assert terminal.wait() == 0
+    assert terminal.screen.is_whole
+    assert load_run(only_run(tmp_path)).passes("counts-train")["timing"]["num_iterations"] == 40
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> subprocess.Popen[str]:
+    """A program without a terminal that is being watched, at work."""
+    command = [*CHARACT, "run", "--live", "--out", str(tmp_path / "runs"), SCRIPT, "70"]
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env=os.environ | QUIET)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "iteration 0 \n"
+    return process
+
+
+def test_without_a_terminal_there_are_lines_and_another_may_watch(
+        tmp_path: Path, program: subprocess.Popen[str]) -> None:
+    (directory,) = (tmp_path / "runs").glob(".partial-*")
+    watch = subprocess.run([*CHARACT, "watch", str(directory)], capture_output=True, text=True, timeout=100)
+    stdout, stderr = program.communicate(timeout=100)
+    assert program.returncode == 0
+    assert [line.rstrip() for line in stdout.splitlines()] == printed(70)[1:]
+    assert "\x1b" not in stderr + watch.stdout
+    line = r"^charact: counts, training, iteration \d+: .* per iteration, .*data \d+.\d %.*; most time goes into bac"
+    assert re.search(line, stderr, re.MULTILINE), stderr
+    assert re.search(line, watch.stdout, re.MULTILINE), watch
+    assert (watch.returncode, watch.stderr) == (0, "")
+
+
+def test_a_run_that_has_ended_cannot_be_watched(record: Path) -> None:
+    done = subprocess.run([*CHARACT, "watch", str(record)], capture_output=True, text=True)
+    assert done.returncode == 2
+    reason = "is no run of charact run that is going on: name one such as runs/.partial-…"
+    assert done.stderr == f"error: {record} {reason}\n"
+
+
+def test_a_short_program_ends_before_the_panel_begins(tmp_path: Path) -> None:
+    script = tmp_path / "short.py"
+    script.write_text("print('done')\n")
+    begun = time.monotonic()
+    command = [*CHARACT, "run", "--live", "--out", str(tmp_path / "runs"), str(script)]
+    terminal = InTerminal(command, tmp_path, QUIET)
+    assert terminal.wait() == 0
+    assert time.monotonic() - begun < 60
+    assert terminal.lines()[0] == "done"
+    assert terminal.screen.is_whole
+    assert "did not import PyTorch" in " ".join(terminal.lines())
+    assert list((tmp_path / "runs").iterdir()) == []

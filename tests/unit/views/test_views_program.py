@@ -1,0 +1,143 @@
+"""What every view says of a watched program, which tells neither its input size nor its batch size."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.records import watched_rows, write_record, write_watched
+
+from charact.store import Run, RunWriter, load_run
+from charact.views.html import report, sections
+from charact.views.tensorboard.comparison import comparison
+from charact.views.tensorboard.records import Records
+from charact.views.tensorboard.scalars import scalars
+from charact.views.terminal import summary
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return load_run(write_watched(tmp_path / "runs"))
+
+
+def of(run: Run) -> dict[str, str]:
+    return {section.id: section.html for section in sections(run)}
+
+
+def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
+    assert [section.title for section in sections(run)] == [
+        "At a glance", "Time by phase", "Models", "How phases were found", "What “other” was", "Machine", "Method"]
+
+
+def test_a_workloads_run_has_no_sections_of_a_program(record: Path) -> None:
+    assert {"models", "program", "other"}.isdisjoint(of(load_run(record)))
+
+
+def test_one_model_needs_no_section(tmp_path: Path) -> None:
+    rows = [{"iteration": 0, "phase": "forward", "part": None, "host_s": 0.1, "device_s": None}]
+    assert "models" not in of(load_run(write_watched(tmp_path, rows=rows)))
+
+
+def test_the_report_tells_how_phases_were_found_and_how_it_ended(run: Run) -> None:
+    html = of(run)["program"]
+    for text in ("sys.exit(3)", "gan.py", "--lr &#39;&lt;0.1&gt;&#39;", "95.0 %", "2.0 %", "n/a (nothing was comp"):
+        assert text in html
+
+
+def test_a_program_that_has_not_ended_says_so(run: Run) -> None:
+    del run.manifest["ending"]
+    assert "n/a (it has not ended, or was killed)" in of(run)["program"]
+    run.manifest["cases"] = []
+    waiting = of(Run(run.path, run.manifest, partial=True, _tables={"iterations": run.iterations.iloc[:0]}))
+    assert "No iteration has ended yet." in waiting["glance"]
+    assert "n/a (no iteration has ended yet)" in waiting["program"]
+
+
+def test_models_have_a_figure_and_a_table(run: Run) -> None:
+    html = of(run)["models"]
+    assert html.count("<figure") == 1
+    for name in ("netD", "netG", "none of them"):
+        assert html.count(name) >= 2
+
+
+def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
+    html = of(run)["other"]
+    assert html.index("gan.py:12") < html.index("gan.py:&lt;40&gt;")
+    for text in ("torch.serialization.save", "n/a (the line itself", "75.0 %", "14.2 ms"):
+        assert text in html
+
+
+def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
+    run.manifest["cases"][0]["passes"]["frames"] |= {"frames": [], "num_samples": 0}
+    assert "n/a (no sample fell into “other”)" in of(run)["other"]
+
+
+def test_what_is_not_told_has_its_reason(run: Run) -> None:
+    html = "".join(of(run).values())
+    assert "n/a (batch size not told)" in html
+    assert "nan" not in html
+    assert "n/a</td>" not in html
+    assert "n/a (not found)" not in of(run)["glance"]
+    assert "skip</dt><dd>n/a (not given)" in of(run)["machine"].replace("\n", "")
+    for unasked in ("FLOP", "Peak memory", "Profiler overhead"):
+        assert unasked not in of(run)["glance"] + of(run)["method"]
+
+
+def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> None:
+    stream = io.StringIO()
+    Console(file=stream, width=100).print(summary(run))
+    text = stream.getvalue()
+    for words in ("n/a (batch size not told)", "time in netD", "time in netG",
+                  "95.0 % of the time has a phase, 2.0 % by inference; left out before: 1",
+                  "75.0 %  gan.py:12 in save, torch.serialization.save ", "20.0 %  gan.py:<40> in <module> "):
+        assert words in text
+    for unasked in ("FLOP/s", "peak memory", "operator type", "nan"):
+        assert unasked not in text
+
+
+def test_it_compares_with_another_run_of_the_program_and_stands_beside_workloads(run: Run, tmp_path: Path) -> None:
+    slower = [row | {"host_s": 2 * row["host_s"]} for row in watched_rows()]
+    other = load_run(write_watched(tmp_path / "runs", rows=slower))
+    html = comparison([run, other])
+    for text in ("gan-train", "2.000", "n/a (batch size not told)", "n/a (not measured)"):
+        assert text in html
+    everything = report([run, other, load_run(write_record(tmp_path / "runs"))])
+    assert everything.count("n/a (batch size not told)") >= 4
+    assert "nan" not in comparison([run, other])
+
+
+def test_scalars_have_a_point_an_iteration_and_phase(run: Run) -> None:
+    points = list(scalars(run))
+    forward = [point for point in points if point.tag == "gan-train/phase/forward_s"]
+    assert [(point.step, point.value) for point in forward] == [
+        *((number, pytest.approx(0.030)) for number in range(4)), (4, pytest.approx(0.020))]
+    assert {point.tag.partition("/")[0] for point in points} == {"gan-train"}
+
+
+def test_a_run_that_goes_on_is_listed_by_the_name_that_it_will_have(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "gan", {
+        "command_line": [], "started": "2026-11-21T10:00:00+0000", "machine": {}, "software": {},
+        "options": {"script": "gan.py", "skip": None, "iterations": None, "passes": []}})  # fmt: skip
+    (entry,) = Records(str(tmp_path)).listing()
+    assert (entry["id"], entry["status"], entry["num_cases"]) == (writer.run_id, "in progress", 0)
+    assert entry["machine"] == "n/a (told when it has ended)"
+    assert entry["error"] is None
+    (writer.directory / "lock").write_text("999999999")  # no process has such a number
+    assert Records(str(tmp_path)).listing()[0]["status"] == "unfinished"
+
+
+def test_a_run_that_goes_on_is_drawn_anew_when_it_has_grown(tmp_path: Path, run: Run) -> None:
+    writer = RunWriter(tmp_path / "logs", "gan", {key: run.manifest[key] for key in (
+        "command_line", "started", "machine", "software", "options")})
+    seen = []
+
+    def read(path: Path) -> Run:
+        seen.append(path)
+        return Run(path, run.manifest, partial=True, _tables={"iterations": run.iterations})
+
+    records = Records(str(tmp_path / "logs"), read)
+    for _ in range(2):
+        assert "models" in [section["id"] for section in records.sections(writer.run_id)]
+    (writer.directory / "slices.bin").write_bytes(b"more")
+    records.sections(writer.run_id)
+    assert seen == [writer.directory] * 2
