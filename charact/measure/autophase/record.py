@@ -179,10 +179,14 @@ def _name(watched: Watched, facts: dict[str, Any]) -> str:
 
 
 def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
-    """Batch size of the loader that gave most batches; None where no loader tells."""
-    fetches = Counter(stretch.owner for one in iterations for stretch in one.stretches if stretch.phase == "data")
-    for loader, _ in fetches.most_common():
+    """Samples of an iteration, from the loader that gave most batches; None where no loader tells.
+
+    Where gradients are accumulated over several batches, they all count.
+    """
+    of_iterations = [Counter(stretch.owner for stretch in one.stretches if stretch.phase == "data")
+                     for one in iterations]
+    for loader, _ in sum(of_iterations, Counter[int]()).most_common():
         size = owners.get(loader, {}).get("batch_size")
         if size is not None:
-            return int(size)
+            return int(size) * round(median(fetches[loader] for fetches in of_iterations if loader in fetches))
     return None
