@@ -135,7 +135,8 @@ CASES = {
 
 SLOW = {
     "GAN without a loader", "several critic steps a generator step", "autocast", "evaluation without a loader",
-    "evaluation with gradients", "a call of its own", "data parallel over two processes", "inference with gradients",
+    "evaluation with gradients", "a call of its own", "data parallel", "data parallel over two processes",
+    "inference with gradients", "a loss as a module", "recomputation", "steps inside the backward",
 }
 
 

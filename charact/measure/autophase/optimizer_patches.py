@@ -69,25 +69,25 @@ class OptimizerPatches:
                 args = watch_closure(args[0]), *args[1:]
             elif callable(kwargs.get("closure")):
                 kwargs["closure"] = watch_closure(kwargs["closure"])
-            return self._step(optimizer, lambda: original(optimizer, *args, **kwargs))
+            return self._step(optimizer, original, optimizer, *args, **kwargs)
 
         return watched
 
     def _scaler_step(self, original: Any) -> Any:
         """A scaler may skip the optimizer's step, and that ends an iteration no less."""
         def watched(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._step(optimizer, lambda: original(scaler, optimizer, *args, **kwargs))
+            return self._step(optimizer, original, scaler, optimizer, *args, **kwargs)
 
         return watched
 
-    def _step(self, optimizer: Any, call: Callable[[], Any]) -> Any:
+    def _step(self, watched: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._watch.recorder
         if not self._watch.may(Kind.STEP):
-            return call()
-        number = self._watch.notice(optimizer)
+            return call(*args, **kwargs)
+        number = self._watch.notice(watched)
         recorder.enter(Kind.STEP, number)
         try:
-            return call()
+            return call(*args, **kwargs)
         finally:
             recorder.leave()
             if recorder.idle:

@@ -1,7 +1,7 @@
 """What of PyTorch is watched: each function is replaced by one that opens a span around it.
 
-Nothing is opened while a compiler traces (`torch.compiler.is_compiling`, which it takes for a constant, so that no
-graph breaks), in other threads than the one that installed the patches, and where the span may not open.
+Nothing is opened while a compiler traces (`torch.compiler.is_dynamo_compiling`, which it takes for a constant, so that
+no graph breaks), in other threads than the one that installed the patches, and where the span may not open.
 """
 
 import inspect
@@ -52,7 +52,7 @@ class Patches:
         from torch.nn.modules.loss import _Loss
         from torch.utils.data import dataloader
 
-        self._watch.is_compiling = torch.compiler.is_compiling
+        self._watch.is_compiling = torch.compiler.is_dynamo_compiling
         self._is_grad_enabled = torch.is_grad_enabled
         self._loss_class, self._tensor_class = _Loss, torch.Tensor
         replace = self._watch.replacements.wrap

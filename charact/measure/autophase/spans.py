@@ -145,11 +145,17 @@ class SpanRecorder:
 
     def enter(self, kind: Kind, owner: int = 0, *, grad: bool = True, training: bool = True) -> None:
         """Open a span, which must be one that may open."""
-        self._cut(ends=False)
-        stack = self._stack
-        phase = stack[-1].phase if stack else None
-        stack.append(_Span(kind, owner, grad, training, len(self.slices), phase, _MAY_OPEN[kind]))
-        self._settle()
+        stack, phase = self._stack, None
+        if stack:
+            self._cut(ends=False)
+            phase = stack[-1].phase
+        else:
+            self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
+        may_open = _MAY_OPEN[kind]
+        stack.append(_Span(kind, owner, grad, training, len(self.slices), phase, may_open))
+        self._top, self.may_open = kind, may_open if self._on else _NOTHING  # as `_settle` does, at less cost
+        if self.on_change is not None:
+            self.on_change(kind)
 
     def enter_named(self, kind: Kind, phase: str, owner: int = 0, *, grad: bool = True) -> None:
         """Open a span of a phase that the program names, wherever; all time inside is that phase's."""
