@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.commands import _options as opt
 from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
 from charact.commands._own_model import check_own_options, load_own_model
 from charact.errors import UserError
@@ -31,36 +32,33 @@ def command(
              "own (outputs.loss), else what fits the target, else a mean.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim, for your model. Default: SGD.")] = None,
     learning_rate: Annotated[float | None, typer.Option(min=0, help="Of that optimizer. Default: 0.01.")] = None,
-    input_sizes: Annotated[str | None, typer.Option(
-        help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")] = None,
-    batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")] = None,
+    input_sizes: opt.InputSizes = None,
+    batch_sizes: opt.BatchSizes = None,
     mode: Annotated[str, typer.Option(help="train, infer or both.")] = "train,infer",
     precision: Annotated[str, typer.Option(
         help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")] = "fp32",
-    variant: Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")] = None,
+    variant: opt.Variant = None,
     data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
     = "synthetic",
-    data_dir: Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")] = None,
+    data_dir: opt.DataDir = None,
     synthetic: Annotated[str | None, typer.Option(
         help="Made-up data: classes=100, or vocabulary=5000,zipf=1.2,length-mean=0.5,length-spread=0.1, the lengths of "
              "sentences as shares of the input size. Default: the workload's.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "train",
-    workers: Annotated[int, typer.Option(
-        min=0, max=1024, help="Processes that load data; 0 loads in the main one.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(
-        min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")] = None,
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
+    workers: opt.Workers = 0,
+    device: opt.Device = "auto",
+    threads: opt.Threads = None,
+    channels_last: opt.ChannelsLast = False,
+    compiled: opt.Compiled = False,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and made-up data.")] = 0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop a case when the 95 % interval of its median is within this share.")] = 0.02,
     max_iterations: Annotated[int, typer.Option(min=1, help="Or after so many iterations.")] = 100,
     max_seconds: Annotated[float, typer.Option(
         min=0, max=86_400, help="Or after so many seconds and 6 iterations.")] = 15.0,
-    out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
+    out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workloads'.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
+    quiet: opt.Quiet = False,
 ) -> int:
     """Characterize workloads: their time, memory and FLOP.
 
