@@ -40,8 +40,8 @@ def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
     safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
     directory = out / f"{PARTIAL_PREFIX}{run_id}"
-    whole = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running", **manifest,
-             "cases": []}
+    whole = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running",
+             "hostname": os.uname().nodename, **manifest, "cases": []}
     with writing(out):
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is a file: choose a directory with --out")

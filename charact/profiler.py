@@ -248,7 +248,8 @@ def _recover(begun: BegunRun) -> str | None:
                           cwd=begun.directory.parent)
     if done.returncode == 0:
         return None
-    return (done.stderr.strip().splitlines() or [f"charact recover ended with {done.returncode}"])[-1]
+    said = done.stderr.strip().splitlines() or [f"charact recover ended with {done.returncode}"]
+    return said[-1].removeprefix("error: ")
 
 
 def _say(line: str) -> None:

@@ -105,6 +105,22 @@ def _process(number: int | None) -> psutil.Process | None:
     return None
 
 
+def going_on(directories: list[Path]) -> Path:
+    """The one of some runs that is going on; of one alone that is left to be seen.
+
+    Raises:
+        UserError: several are, or none of several is.
+    """
+    if len(directories) == 1:
+        return directories[0]
+    found = [directory for directory in directories if _process(writer_of(directory)) is not None]
+    if not found:
+        raise UserError("none of these runs is going on: charact recover makes records of killed ones")
+    if len(found) > 1:
+        raise UserError(f"several runs are going on: name one of {', '.join(map(str, found))}")
+    return found[0]
+
+
 def watch(directory: Path, *, of_run: bool) -> None:
     """Show a run until its program ends; one that the run itself has started shows nothing where it comes too late.
 

@@ -1,7 +1,9 @@
 """`charact recover`."""
 
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +11,11 @@ from charact.errors import UserError
 
 if TYPE_CHECKING:
     from charact.store import RunWriter
+
+_BLIND = ("called no model of PyTorch outside of functions that it compiled whole: there is nothing to tell unless it "
+          "runs without torch.compile, or names its phases with charact.Profiler")
+_ELSEWHERE = ("called no model of PyTorch in the thread that is watched: there is nothing to tell. charact.Profiler "
+              "watches another thread, charact run another process (torchrun --no-python charact run train.py)")
 
 
 def command(
@@ -51,6 +58,17 @@ def _recover(directory: Path, quiet: bool) -> bool:
     return publish_and_tell(writer, quiet)
 
 
+def _facts(hostname: str) -> dict[str, Any]:
+    """Facts of the machine and its software, where the program ran on this one."""
+    if hostname != os.uname().nodename:
+        print(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine",
+              file=sys.stderr)
+        return {}
+    from charact.hardware import machine_facts, software_facts
+
+    return {"machine": machine_facts(), "software": software_facts()}
+
+
 def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
     """Add what a watched program left to its record; returns the run's status, and what to say if that was nothing."""
     from charact.measure.autophase.record import read_spool, script_cases
@@ -61,10 +79,7 @@ def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
     cases = script_cases(watched, writer.manifest["name"], str(options["script"]), options["skip"],
                          options["iterations"], options["passes"])
     if cases:
-        from charact.hardware import machine_facts, software_facts
-
-        writer.manifest |= {
-            "machine": machine_facts(), "software": software_facts(), "ending": watched.ending or "killed"}
+        writer.manifest |= {"ending": watched.ending or "killed", **_facts(writer.manifest["hostname"])}
         for entry, tables in cases:
             writer.add_case(entry, tables)
         if (trace := writer.directory / TRACE).exists():
@@ -75,5 +90,5 @@ def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
         nothing = (f"{options['script']} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
                    "give a smaller number")
     else:
-        nothing = f"{options['script']} called no model of PyTorch: there is nothing to tell"
+        nothing = f"{options['script']} {_BLIND if watched.compiled_whole else _ELSEWHERE}"
     return "complete", nothing

@@ -29,7 +29,7 @@ class CLASS(typer.core.TyperCommand):
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
             option = args[place]
             place += 2 if option in with_value else 1
-            if option in ("-m", "--module") or option.startswith(("-m", "--module=")):
+            if option.startswith(("-m", "--module")) and place <= len(args):
                 args = [*args[:place], "--", *args[place:]]
                 break
         return super().parse_args(ctx, args)
@@ -85,5 +85,7 @@ def command(
 
     run_program(
         Program(module, None if module is not None else program[0], program[module is None:]), skip=skip,
-        iterations=iterations, stop=stop, passes=further, sample=sample, live=live, out=out, label=label,
+        iterations=iterations, stop=stop, passes=further, sample=sample,
+        live=live and os.environ.get("LOCAL_RANK", "0") == "0",  # of several ranks, which share a terminal, one draws
+        out=out, label=label,
         quiet=quiet, command_line=sys.argv[1:], environment=environment)

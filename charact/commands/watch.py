@@ -7,7 +7,8 @@ import typer
 
 
 def command(
-    partial: Annotated[Path, typer.Argument(help="Hidden directory of a run that is going on: runs/.partial-…")],
+    partial: Annotated[list[Path], typer.Argument(
+        help="Hidden directory of a run that is going on: runs/.partial-…; of several the one that is.")],
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,
 ) -> int:
@@ -20,7 +21,7 @@ def command(
     \b
       charact watch runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._watching import watch
+    from charact.commands._watching import going_on, watch
 
-    watch(partial, of_run=of_run)
+    watch(going_on(partial), of_run=of_run)
     return 0

@@ -75,7 +75,8 @@ class StoredDatasetSpec(DatasetSpec):
         """
         with _reading(directory):
             if not directory.is_dir():
-                raise UserError(f"{directory} is not a directory: name the one that holds {self.name} with --data-dir")
+                raise UserError(f"{directory} is not a directory: name the one that holds {self.name} with --data-dir, "
+                                f"or get it with charact data fetch {self.name}")
         return self.read(self, directory, split)
 
     def find(self, directory: Path, *names: str) -> tuple[Path, bytes]:

@@ -4,13 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.programs import num_iterations, only_record
 
 from charact import load_run
+from charact.measure.autophase.spans import Kind, Slice
+from charact.measure.autophase.spool import SpoolWriter
+from charact.partial import begin_run
 
 ENDLESS = """
 import time
@@ -102,3 +106,36 @@ def test_one_that_holds_nothing_is_removed(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         2, f"error: {partial} held nothing that had been measured, and is removed\n")
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("hostname", "is_told"), [(os.uname().nodename, True), ("elsewhere", False)])
+def test_facts_of_another_machine_are_not_taken_for_the_programs(
+        tmp_path: Path, here: Callable[..., Any], hostname: str, is_told: bool) -> None:
+    begun = begin_run(tmp_path, "killed", {
+        "hostname": hostname, "command_line": [], "started": "2026-11-21T10:00:00+0000", "machine": {}, "software": {},
+        "options": {"script": "train.py", "arguments": [], "skip": 0, "iterations": None, "passes": []}})  # fmt: skip
+    os.close(begun.lock)
+    kinds = 3 * [Kind.FORWARD, Kind.BACKWARD, Kind.STEP]
+    SpoolWriter(begun.directory).slices(
+        [Slice(kind, 10 * place, 10 * place + 9, kind, ends=True) for place, kind in enumerate(kinds)], int)
+    done = here("recover", begun.directory.name, cwd=tmp_path)
+    assert done.returncode == 0
+    run = load_run(tmp_path / str(begun.manifest["run_id"]))
+    assert bool(run.manifest["machine"]) == bool(run.manifest["software"]) == is_told
+    assert ("this is not elsewhere, where the program ran" in done.stderr) != is_told
+    assert "n/a (not recorded)" in (run.path / "report.html").read_text() or is_told
+
+
+def test_a_program_that_called_no_model_tells_what_to_do(tmp_path: Path, here: Callable[..., Any]) -> None:
+    words = {"torchrun --no-python charact run train.py": [], "runs without torch.compile": [Kind.COMPILE]}
+    for remedy, kinds in words.items():
+        begun = begin_run(tmp_path, "blind", {
+            "command_line": [], "options": {"script": "train.py", "skip": 0, "iterations": None, "passes": []}})
+        os.close(begun.lock)
+        writer = SpoolWriter(begun.directory)
+        writer.slices([Slice(kind, 0, 1, 0, ends=True) for kind in kinds], int)
+        writer.notes([{"note": "end", "ending": "to its end", "time_s": 0}])
+        done = here("recover", begun.directory.name, cwd=tmp_path)
+        assert done.returncode == 2
+        assert remedy in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -32,6 +32,8 @@ ENDINGS = {
     "SIGHUP": "os.kill(os.getpid(), signal.SIGHUP)\ntime.sleep(9)",
     "os._exit": "print('lost', end=''); os._exit(5)",
     "a crash": "os.abort()",
+    "another program in its place": "try:\n    os.execvp('not-there', ['x'])\nexcept FileNotFoundError:\n"
+                                    "    print('none', flush=True)\nos.execlp('echo', 'echo', 'other')",
     "handlers at exit": "atexit.register(print, 'first'); atexit.register(print, 'second'); print('body')",
     "an error in a handler at exit": "atexit.register(int, 'x')",
     "exit in a handler at exit": "atexit.register(os._exit, 4)",

@@ -14,6 +14,7 @@ import pytest
 from support.screen import Screen
 from support.terminal import InTerminal
 
+from charact import cli
 from charact.store import load_run
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "counts.py")
@@ -181,3 +182,16 @@ def test_a_short_program_ends_before_the_panel_begins(tmp_path: Path) -> None:
     assert terminal.screen.is_whole
     assert "did not import PyTorch" in " ".join(terminal.lines())
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("local_rank", "draws"), [(None, True), ("0", True), ("1", False)])
+def test_of_several_ranks_on_a_machine_one_draws(
+        monkeypatch: pytest.MonkeyPatch, local_rank: str | None, draws: bool) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr("charact.measure.autophase.program.run_program",
+                        lambda _, *, live, **options: started.append(live))
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    cli.run(["run", "--live", "train.py"])
+    assert started == [draws]

@@ -7,6 +7,7 @@ from threading import get_ident
 from types import CodeType
 from typing import Any
 
+from charact.measure.autophase.replacements import passed_over_code
 from charact.measure.autophase.spans import Kind
 from charact.measure.autophase.watch import Watch
 
@@ -70,6 +71,7 @@ def _keep_compiler_out(watch: Watch) -> None:
 
     for code in _own_code():
         skip_code(code)
+        skip_code(passed_over_code(code))
     watch.seen, watch.ended = disable(watch.seen), disable(watch.ended)  # type: ignore[no-untyped-call]
 
 

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from charact.files import release
 from charact.measure.autophase.panel import end_panel
@@ -80,6 +80,7 @@ class Ending:
         """Be told of every end but a kill or a crash."""
         atexit.register(self._at_exit)  # the first that is registered is the last that is called
         os._exit = self._before_exit_at_once
+        os.execv, os.execve = self._before_exec(os.execv), self._before_exec(os.execve)
         for number in _SIGNALS:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
@@ -95,6 +96,19 @@ class Ending:
         if self._session.mine:
             self._finish(f"os._exit({status})")
         self._exit_at_once(status)
+
+    def _before_exec(self, execute: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        """Of `os.execv` or `os.execve`: the process goes on as another program, which is not watched.
+
+        Others of the kind try these at one place after the other until a program is there.
+        """
+        def watched(path: Any, *arguments: Any, **options: Any) -> NoReturn:
+            is_there = isinstance(path, int) or (os.access(path, os.X_OK) and not os.path.isdir(path))
+            if self._session.mine and is_there:
+                self._finish("replaced by another program")
+            execute(path, *arguments, **options)
+
+        return watched
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._session.mine:

@@ -129,7 +129,8 @@ class MemoryInstrument:
         with self._silence:
             self._listening = False
             self._marks.stop()
-            self._rows, self._facts = self._probe.end()
+            self._probe.stop()
+            self._rows, self._facts = self._probe.found()
             self._marks.check()
 
     def drop(self) -> None:
@@ -137,7 +138,7 @@ class MemoryInstrument:
         with self._silence:
             self._listening = False
             self._marks.stop()
-            self._probe.drop()
+            self._probe.stop()
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
         """As in `Instrument`."""

@@ -66,7 +66,8 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, by
     ]
     if training:
         edges = Stretch("", 0, end_ns, start_ns, start_event=end_event, end_event=start_event)
-        stretches = _with_gaps(stretches, edges, _phases_of_gaps(shown, owners, by_hand))
+        mixed = by_hand and first.kind is Kind.GAP
+        stretches = _with_gaps(stretches, edges, _phases_of_gaps(shown, owners, by_hand, mixed))
     return Iteration(training, start_ns, end_ns, stretches, start_event, end_event)
 
 
@@ -86,22 +87,25 @@ def _optimizers_ahead(slices: list[Slice]) -> list[int]:
     return ahead[::-1]
 
 
-def _phases_of_gaps(slices: list[Slice], owners: list[int], by_hand: bool) -> list[tuple[str, int] | None]:
+def _phases_of_gaps(slices: list[Slice], owners: list[int], by_hand: bool, mixed: bool
+                    ) -> list[tuple[str, int] | None]:
     """By place the phase and owner of the gap before each slice, and of the one after all; None where no rule has any.
 
     From the end of a forward to the start of the backward after it a loss is computed by hand, and so it is between
     two backwards. Where no forward was seen since the last fetch or step, as in a function that was compiled whole, it
-    fills the gap before the loss. What follows the last backward is the update where no optimizer does it.
+    fills the gap before the loss; but not where the gap is `mixed` with an update by hand, between which and the next
+    iteration nothing was seen either. What follows the last backward is the update where no optimizer does it.
     """
     phases: list[tuple[str, int] | None] = [None] * (len(slices) + 1)
-    gaps: list[tuple[int, str]] = []  # what they are if a backward follows
-    phase = "forward"
+    gaps: list[tuple[int, str | None]] = []  # what they are if a backward follows
+    phase = None if mixed else "forward"
     last_backward = len(slices)
     for place, one in enumerate(slices):
         gaps.append((place, phase))
         if one.kind is Kind.BACKWARD:
             for gap, its_phase in gaps if one.begins else []:
-                phases[gap] = its_phase, owners[place] if its_phase == "loss" else 0
+                if its_phase is not None:
+                    phases[gap] = its_phase, owners[place] if its_phase == "loss" else 0
             gaps, phase, last_backward = [], "loss", place
         elif one.kind is Kind.FORWARD and one.grad:
             gaps, phase = [], "loss"

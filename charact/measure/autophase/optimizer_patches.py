@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from charact.measure.autophase.replacements import subclasses
+from charact.measure.autophase.replacements import passed_over, subclasses
 from charact.measure.autophase.spans import Kind
 from charact.measure.autophase.watch import Watch
 
@@ -54,12 +54,12 @@ class OptimizerPatches:
         for thing in gc.get_objects() if wrapped else []:
             if issubclass(type(thing), base) and "step" in vars(thing):
                 own = thing.step
-                watched = functools.wraps(own)(self._own_step(own))
+                watched = functools.wraps(own)(passed_over(self._own_step(own)))
                 self._watch.replacements.put(thing, "step", MethodType(watched, thing))
         self.any_made |= bool(wrapped)
 
     def _own_step(self, own: Any) -> Any:
-        return self._optimizer_step(lambda _, *args, **kwargs: own(*args, **kwargs))
+        return self._optimizer_step(passed_over(lambda _, *args, **kwargs: own(*args, **kwargs)))
 
     def _optimizer_step(self, original: Any) -> Any:
         watch_closure = self._watch.span(Kind.CLOSURE)
@@ -80,6 +80,7 @@ class OptimizerPatches:
 
         return watched
 
+    @passed_over
     def _step(self, watched: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._watch.recorder
         if not self._watch.may(Kind.STEP):

@@ -28,7 +28,8 @@ class Patches:
     Args:
         recorder: takes the spans.
         seen: told of each module, optimizer and loader's iterator, with its number, when its first span opens.
-        ended: called with kind and owner's number after an optimizer's step or a model's forward, when no span is open.
+        ended: called with kind and owner's number after a step, a model's forward, a backward or a fetch, when no span
+            is open.
     """
 
     def __init__(self, recorder: SpanRecorder, seen: Callable[[Any, int], None],
@@ -62,7 +63,7 @@ class Patches:
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
                 replace(functional, name, self._watch.span(Kind.LOSS))
         for name in ("backward", "grad"):
-            replace(torch.autograd, name, self._watch.span(Kind.BACKWARD))
+            replace(torch.autograd, name, self._watch.span(Kind.BACKWARD, tell=True))
         replace(torch.nn.Module, "zero_grad", self._watch.span(Kind.TIDY))
         replace(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
         replace(dataloader.DataLoader, "__iter__", self._watch.span(Kind.FETCH))
@@ -133,7 +134,8 @@ class Patches:
         def watched(iterator: Any) -> Any:
             if not self._watch.may(Kind.FETCH):
                 return original(iterator)
-            recorder.enter(Kind.FETCH, self._watch.notice(iterator))
+            number = self._watch.notice(iterator)
+            recorder.enter(Kind.FETCH, number)
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -143,6 +145,8 @@ class Patches:
                 recorder.drop()
                 raise
             recorder.leave()
+            if recorder.idle:
+                self._watch.ended(Kind.FETCH, number)
             return batch
 
         return watched

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from charact.measure.autophase.blind_spots import blind_spots, is_compiled_whole
 from charact.measure.autophase.frames import Samples
 from charact.measure.autophase.iterations import Iteration, Stretch
 from charact.measure.autophase.passes import Passes
@@ -37,6 +38,10 @@ class Watched:
     """What followed the timing."""
     samples: Samples = field(default_factory=Samples)
     """Where the program was while no phase ran."""
+    compiled_whole: bool = False
+    """Whether anything was compiled outside of all spans."""
+    full: bool = False
+    """Whether the watching ended because the spool took no more."""
 
 
 def read_spool(directory: Path) -> Watched:
@@ -44,7 +49,7 @@ def read_spool(directory: Path) -> Watched:
     reader = SpoolReader(directory)
     slices: list[Slice] = list(reader.slices())
     segmenter = Segmenter(told=any(one.kind is Kind.END for one in slices))
-    watched = Watched([*segmenter.feed(slices), *segmenter.finish()])
+    watched = Watched([*segmenter.feed(slices), *segmenter.finish()], compiled_whole=is_compiled_whole(slices))
     for note in reader.notes():
         if note["note"] == "owner":
             watched.owners[note["owner"]] = note
@@ -56,6 +61,8 @@ def read_spool(directory: Path) -> Watched:
             watched.rule = note["facts"]
         elif note["note"] == "frames":
             watched.samples.add(note)
+        elif note["note"] == "full":
+            watched.full = True
         watched.passes.add(note)
     return watched
 
@@ -119,6 +126,7 @@ def _case(watched: Watched, name: str, source: str, training: bool, iterations: 
             "num_iterations": len(iterations), "ended_by": "program", "precision_target_frac": None,
             "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / sum(walls_s),
             "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
+            "blind_spots": blind_spots(iterations, compiled_whole=watched.compiled_whole, full=watched.full),
             **watched.rule,
         }},
     }
@@ -156,17 +164,28 @@ def _device_ns(one: Iteration | Stretch) -> int:
 
 
 def _parts(watched: Watched, iterations: Sequence[Iteration]) -> dict[int, str]:
-    """Names of the models and optimizers, where there are several names; modules without weights have none."""
-    owners = {stretch.owner for one in iterations for stretch in one.stretches} - {0}
-    facts = [watched.owners[owner] for owner in sorted(owners) if owner in watched.owners]
+    """Names of the models and optimizers, where there are several names; modules without weights have none.
+
+    Models of the same name and class that ran one after another, such as those of several fits, are one.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    """Number of the first and of the last iteration of each."""
+    for number, iteration in enumerate(iterations):
+        for stretch in iteration.stretches:
+            spans[stretch.owner] = spans.get(stretch.owner, (number, number))[0], number
+    facts = [watched.owners[owner] for owner in sorted(spans) if owner in watched.owners]
     models = [one for one in facts if one["kind"] == "model" and one["num_parameters"]]
     optimizers = [one for one in facts if one["kind"] == "optimizer"]
-    counts: Counter[str] = Counter()
+    latest: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """By name the models that ran beside one another, each the latest of its kind."""
     names: dict[int, str] = {}
     for one in models:
         name = _name(watched, one)
-        counts[name] += 1
-        names[one["owner"]] = name if counts[name] == 1 else f"{name} #{counts[name]}"
+        begins = spans[one["owner"]][0]
+        place = next((place for place, before in enumerate(latest[name])
+                      if before["class"] == one["class"] and spans[before["owner"]][1] < begins), len(latest[name]))
+        latest[name][place:place + 1] = [one]
+        names[one["owner"]] = name if place == 0 else f"{name} #{place + 1}"
     for one in optimizers:
         served = [names[model] for model in one["models"] if model in names]
         names[one["owner"]] = " + ".join(served) or _name(watched, one)

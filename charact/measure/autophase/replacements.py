@@ -2,9 +2,11 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
 
 _ABSENT = object()
+Wrapper = TypeVar("Wrapper", bound=Callable[..., Any])
 
 
 class Replacements:
@@ -18,7 +20,7 @@ class Replacements:
         original = getattr(place, name)
         if not callable(original) or self.holds(original):
             return
-        replacement: Any = functools.wraps(original)(wrap(original))
+        replacement: Any = functools.wraps(original)(passed_over(wrap(original)))
         replacement.__prepare_scriptable__ = lambda: original  # what TorchScript compiles instead
         self.put(place, name, replacement)
 
@@ -41,6 +43,19 @@ class Replacements:
             else:
                 setattr(place, name, original)
         self._made.clear()
+
+
+def passed_over(function: Wrapper) -> Wrapper:
+    """The same function, whose frames a warning does not count that is to name the line of a caller (`stacklevel`)."""
+    assert isinstance(function, FunctionType)
+    function.__code__ = passed_over_code(function.__code__)
+    return function
+
+
+@functools.cache
+def passed_over_code(code: CodeType) -> CodeType:
+    """The same code in a file whose name is one that Python's warnings pass over: they do so with those of imports."""
+    return code.replace(co_filename=f"{code.co_filename} (importlib._bootstrap)")
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:

@@ -3,7 +3,8 @@
 An iteration of training ends where the next begins: at the first fetch, forward or backward after an optimizer's step,
 provided that the same optimizer steps again. So micro-batches whose gradients are accumulated, and the two steps of an
 adversarial pair, are one iteration; where one of the pair steps several times for each step of the other, an iteration
-is one step of the former, and what the other does then. A forward without gradients that no step follows is an
+is one step of the former, and what the other does then. An optimizer that is new and steps twice in a row has taken
+over from the one before, and shares no iteration with it. A forward without gradients that no step follows is an
 iteration of inference, and so is one in evaluation mode that no backward follows, of a model trained in the other mode.
 Where the program itself says that an iteration ends, that holds, and nothing else ends one.
 """
@@ -35,6 +36,10 @@ class Segmenter:
         self._begin: int | None = None
         """Where in `_pending` the next iteration may begin: after the last step."""
         self._stepped: set[int] = set()
+        self._known: set[int] = set()
+        """Optimizers of the iterations before."""
+        self._taken_over: tuple[int, int] | None = None
+        """A new optimizer that has stepped after a known one, and where in `_pending` its part begins."""
         self._models = Models()
         self._grouping = Grouping(self._models)
         self._any_step = self._any_window = False
@@ -112,9 +117,16 @@ class Segmenter:
             return []
         done: list[Iteration] = []
         if optimizer in self._stepped and self._begin is not None:
-            done = self._window(self._pending[:self._begin], self._pending[self._begin])
+            ends = [self._begin]
+            if self._taken_over is not None and self._taken_over[0] == optimizer:
+                ends.insert(0, self._taken_over[1])
+            for start, end in zip([0, *ends], ends, strict=False):
+                done += self._window(self._pending[start:end], self._pending[end])
             self._pending = self._pending[self._begin:]
-            self._stepped = set()
+            self._known |= self._stepped - {0}  # that stands for updates by hand
+            self._stepped, self._taken_over = set(), None
+        elif self._begin is not None and optimizer not in self._known and self._stepped <= self._known:
+            self._taken_over = optimizer, self._begin
         self._stepped.add(optimizer)
         self._begin = None
         return done

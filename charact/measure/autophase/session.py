@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from charact.errors import UserError
+from charact.measure.autophase.device_clock import DeviceClock
 from charact.measure.autophase.frames import FrameSampler
 from charact.measure.autophase.names import variable_name
 from charact.measure.autophase.patches import Patches
-from charact.measure.autophase.spans import Kind, Slice, SpanRecorder
+from charact.measure.autophase.spans import Kind, SpanRecorder
 from charact.measure.autophase.spool import SpoolWriter
 from charact.measure.autophase.stretches import Stretches
 
 FLUSH_S = 0.25
 MAX_SLICES = 4096
+MOST_SLICES = 500_000
+"""So many are written, 21 MB, of some 60,000 iterations; then the watching ends, which bounds the record."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,10 @@ class Session:
         self._process = os.getpid()
         self._closed = False
         self._counted: tuple[Kind, int] | None = None
-        """What is counted as iterations: the first optimizer's steps, or before any the first model's forwards."""
+        """What is counted as iterations: the first optimizer's steps; before any a model's forwards, or backwards."""
         self._num_iterations = 0
         self._flushed = time.monotonic()
-        self._device_clock: _DeviceClock | None = None
+        self._device_clock: DeviceClock | None = None
         self._things: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         """Owners of slices by number, as long as the program keeps them."""
         self._variables: dict[int, str | None] = {}
@@ -144,7 +147,10 @@ class Session:
         return {"note": "names", "names": names}
 
     def _ended(self, kind: Kind, owner: int) -> None:
-        """An optimizer's step or an outermost forward has ended and nothing is open: the moment to count and flush."""
+        """A step, forward, backward or fetch has ended and nothing is open: the moment to count and flush."""
+        if kind is Kind.FETCH:
+            self.flush_if_due()
+            return
         if kind is Kind.STEP or not self._patches.optimizer_made:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0
@@ -156,13 +162,17 @@ class Session:
         self.flush_if_due()
         if timed and not more:
             self._end_watching()
-            if plan.stop:
-                raise EnoughMeasured(0)
+        if plan.stop and not self.recorder.on and self.problem is None:
+            raise EnoughMeasured(0)
 
     def flush_if_due(self) -> None:
         """Write what is done from time to time; called when no span is open."""
         if len(self.recorder.slices) > MAX_SLICES or time.monotonic() - self._flushed > FLUSH_S:
             self._try(lambda: self._flush(wait=False))
+            if self._spool.num_slices > MOST_SLICES:
+                self._notes.append({"note": "full"})
+                self._stretches.stop()
+                self._end_watching()
 
     def _end_watching(self) -> None:
         if self.recorder.on:
@@ -189,7 +199,7 @@ class Session:
     def _look_for_device(self) -> None:
         """Take the device's times, too, from when the program uses one."""
         if self._device_clock is None:
-            self._device_clock = _DeviceClock.if_at_work()
+            self._device_clock = DeviceClock.if_at_work()
             if self._device_clock is not None:
                 self.recorder.new_event = self._device_clock.new_event
 
@@ -230,42 +240,3 @@ def _stop_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_stop_in_child)
-
-
-class _DeviceClock:
-    """Reads CUDA events as nanoseconds since the first, in a chain: PyTorch tells distances as 32-bit floats."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._event_class = torch.cuda.Event
-        self._base = self.new_event()
-        self._base_ns = 0
-
-    @classmethod
-    def if_at_work(cls) -> "_DeviceClock | None":
-        """A clock where the program uses CUDA by now; None elsewhere."""
-        import torch
-
-        return cls() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-
-    def new_event(self) -> Any:
-        """An event on the current stream, recorded now."""
-        event = self._event_class(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def done(self, slices: list[Slice], *, wait: bool) -> tuple[list[Slice], list[Slice]]:
-        """Slices that the device has passed, and those that it has not; with `wait` all are passed."""
-        if wait and slices and slices[-1].end_event is not None:
-            slices[-1].end_event.synchronize()
-        passed = 0
-        while passed < len(slices) and (slices[passed].end_event is None or slices[passed].end_event.query()):
-            passed += 1
-        return slices[:passed], slices[passed:]
-
-    def ns(self, event: Any) -> int:
-        """Time of an event that the device has passed; each becomes the base for the next."""
-        self._base_ns += round(self._base.elapsed_time(event) * 1e6)
-        self._base = event
-        return self._base_ns

@@ -38,12 +38,15 @@ class SpoolWriter:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.num_slices = 0
+        """So many were appended."""
         for name in (SLICES, NOTES):
             self._append(name, b"", os.O_CREAT)
 
     def slices(self, slices: list[Slice], device_ns: Callable[[Any], int]) -> None:
         """Append slices; `device_ns` tells the time of a CUDA event. The program waits meanwhile: no step too many."""
         pack, places = _RECORD.pack, _PLACES
+        self.num_slices += len(slices)
         self._append(SLICES, b"".join([
             pack(one.kind, one.grad * _GRAD + one.training * _TRAINING + one.ends * _ENDS + one.begins * _BEGINS,
                  places[one.phase], one.start_ns, one.end_ns, one.owner,

@@ -15,7 +15,8 @@ class Watch:
     Args:
         recorder: takes the spans.
         seen: told of each module, optimizer and loader's iterator, with its number, when its first span opens.
-        ended: called with kind and owner's number after an optimizer's step or a model's forward, when no span is open.
+        ended: called with kind and owner's number after a step, a model's forward, a backward or a fetch, when no span
+            is open.
     """
 
     def __init__(self, recorder: SpanRecorder, seen: Callable[[Any, int], None],
@@ -45,8 +46,8 @@ class Watch:
         """Whether a span of a kind may open now."""
         return not self.is_compiling() and kind in self.recorder.may_open and get_ident() == self.thread
 
-    def span(self, kind: Kind) -> Callable[[Any], Any]:
-        """A wrapper that opens a span of a kind."""
+    def span(self, kind: Kind, *, tell: bool = False) -> Callable[[Any], Any]:
+        """A wrapper that opens a span of a kind; `tell` for one whose end is told, too."""
         recorder, is_compiling, thread = self.recorder, self.is_compiling, self.thread
 
         def wrap(original: Any) -> Any:
@@ -55,9 +56,12 @@ class Watch:
                     return original(*args, **kwargs)
                 recorder.enter(kind)
                 try:
-                    return original(*args, **kwargs)
+                    result = original(*args, **kwargs)
                 finally:
                     recorder.leave()
+                if tell and recorder.idle:
+                    self.ended(kind, 0)
+                return result
 
             return watched
 

@@ -36,14 +36,19 @@ def program(run: Run) -> Body:
         Column("num_warmup_iterations", "Left out", fmt.number, "iterations before the first that is recorded"),
         Column("num_iterations", "Iterations", fmt.number, "recorded"),
         share_column("attributed_frac", "Attributed", "part of the iterations' time in another phase than “other”"),
-        Column("inferred_frac", "Of it inferred", fmt.share, "part of the iterations' time that a rule gave a phase"),
+        Column("inferred_frac", "Inferred", fmt.share, "part of the iterations' time that a rule gave a phase"),
         Column("compile_s", "Compiling", fmt.duration, "over the whole program, iterations that are left out included",
                lambda row: "nothing was compiled"),
     ]  # fmt: skip
     found = analysis.attribution(run)
     nothing = fmt.missing("no iteration has ended yet" if run.partial else "it had no iterations")
-    block = Block(table=table(found, "How phases were found", columns)) if len(found) else Block(note=nothing)
-    return Body(lead=_LEAD, facts=[facts], blocks=[block])
+    unexplained = any(analysis.has_unexplained_other(run, case) for case in found["case"])
+    shown = table(found, "How phases were found", columns, fmt.UNEXPLAINED if unexplained else "")
+    blocks = [Block(table=shown) if len(found) else Block(note=nothing)]
+    spots = analysis.blind_spots(run)
+    if len(spots):
+        blocks.append(Block(table=table(spots, "What could not be seen", [CASE, Column("blind_spot", "Not seen")])))
+    return Body(lead=_LEAD, facts=[facts], blocks=blocks)
 
 
 def parts(run: Run) -> Body:

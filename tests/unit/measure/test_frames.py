@@ -68,6 +68,17 @@ def test_time_outside_of_spans_is_seen_where_it_goes(tmp_path: Path) -> None:
     assert counts["wait_here", None] / total == pytest.approx(0.5, abs=0.2)
 
 
+def test_it_ends_when_it_has_seen_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("charact.measure.autophase.frames.MOST_SAMPLES", 3)
+    recorder = SpanRecorder()
+    recorder.on = True
+    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler.start()
+    wait_here()
+    sampler.stop()
+    assert sum(len(note["samples"]) for note in sampled(tmp_path)) == 3
+
+
 def test_nothing_is_looked_for_in_a_span_or_when_nothing_is_recorded(tmp_path: Path) -> None:
     recorder = SpanRecorder()
     sampler = FrameSampler(recorder, SpoolWriter(tmp_path))

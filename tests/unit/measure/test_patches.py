@@ -3,8 +3,9 @@
 import gc
 import pickle
 import threading
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -62,6 +63,14 @@ class Scripted(nn.Module):
 class Failing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError("it fails")
+
+
+class Warner(nn.Module):
+    """Its warning is to name the line that calls it, beyond two frames of PyTorch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        warnings.warn("beware", stacklevel=4)
+        return x
 
 
 class Called(nn.Linear):
@@ -137,6 +146,16 @@ class TestNoTrace:
             scripted = torch.jit.script(Scripted())
         assert scripted(torch.ones(2)).item() == 1
 
+    @pytest.mark.filterwarnings("default")
+    @pytest.mark.parametrize("call", [
+        lambda: Warner()(torch.ones(1)),
+        lambda: functional.mse_loss(torch.ones(2), torch.ones(1, 2)),
+    ])
+    def test_warnings_name_the_programs_line(self, watched: Watched, call: Callable[[], Tensor]) -> None:
+        with pytest.warns(UserWarning, match="beware|target size") as caught:
+            call()
+        assert [warning.filename for warning in caught] == [__file__]
+
     def test_functions_can_be_pickled(self, watched: Watched) -> None:
         assert pickle.loads(pickle.dumps(functional.mse_loss)) is functional.mse_loss
 
@@ -203,7 +222,7 @@ class TestWhatIsSeen:
             scaler.scale((weight * factor).sum()).backward()
             scaler.step(optimizer)
             scaler.update()
-        assert [kind for kind, _ in watched.ended] == [Kind.STEP, Kind.STEP]
+        assert [kind for kind, _ in watched.ended] == 2 * [Kind.BACKWARD, Kind.STEP]
         steps = [one for one in watched.recorder.take() if one.kind is Kind.STEP]
         assert sum(one.begins for one in steps) == sum(one.ends for one in steps) == 2
 
@@ -241,6 +260,10 @@ class TestNames:
         self.critic = object()
         name = variable_name(self.critic)
         assert name == "critic"
+
+    def test_a_part_of_a_model_has_its_path(self) -> None:
+        model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+        assert (variable_name(model[0][0]), variable_name(model[0][1])) == ("model.0.0", None)
 
     def test_what_has_no_name_has_none(self) -> None:
         name = variable_name(object())

@@ -92,6 +92,17 @@ class TestTraining:
         iterations = found(2 * (2 * critic + generator))
         assert [len(one.stretches) for one in iterations] == [4, 8, 4, 8]
 
+    def test_fits_one_after_another_share_no_iteration(self) -> None:
+        fits = [f"data fwd{number} bwd step{number} tidy . " for number in (51, 52, 53)]
+        iterations = found("".join(3 * fit for fit in fits))
+        assert [[one.owner for one in iteration.stretches if one.phase == "backward"] for iteration in iterations] == [
+            [51], [51], [51], [52], [52], [52], [53], [53], [53]]
+        assert {one.end_ns - one.start_ns for one in iterations[:-1]} == {53}
+
+    def test_an_optimizer_that_joins_later_shares_its_iterations(self) -> None:
+        alone, both = "data fwd bwd step51 ", "data fwd bwd step51 fwd bwd step52 "
+        assert [len(one.stretches) for one in found(3 * alone + 3 * both)] == [4, 4, 4, 7, 7, 7]
+
     def test_closures_are_their_step_s_iteration_and_their_own_phases(self) -> None:
         closure = "clos< tidy >clos< fwd >clos< loss >clos< bwd >clos "
         iterations = found(2 * f"data step< {closure} >step< {closure} >step ")
@@ -130,6 +141,13 @@ class TestUpdatesByHand:
         assert [(one.start_ns, one.end_ns) for one in iterations] == [(0, 46), (46, 89)]
         assert phases_ns(iterations[0]) == {"forward": 10, "loss": 10, "backward": 10, "update": 16}
         assert [one.inferred for one in iterations[0].stretches] == [False, False, False, True, False, True]
+
+    def test_what_lies_between_two_backwards_is_not_told_apart(self) -> None:
+        iterations = found(3 * "bwd . . ")
+        assert modes(iterations) == "ttt"
+        assert phases_ns(iterations[1]) == {"backward": 10, "other": 6}
+        assert phases_ns(found(3 * "loss . bwd . ")[1]) == {"loss": 13, "backward": 10, "other": 3}
+        assert phases_ns(found(3 * "data . bwd . ")[1]) == {"data": 10, "forward": 3, "backward": 10, "update": 3}
 
     def test_it_is_known_long_before_the_end(self) -> None:
         slices = tape("fwd bwd " * (UNDECIDED + 10))

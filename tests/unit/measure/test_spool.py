@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from charact.errors import UserError
-from charact.measure.autophase.session import Plan, Session
+from charact.measure.autophase.record import read_spool
+from charact.measure.autophase.session import EnoughMeasured, Plan, Session
 from charact.measure.autophase.spans import Kind, Slice
 from charact.measure.autophase.spool import NOTES, SLICES, SpoolReader, SpoolWriter, remove_spool
 
@@ -147,3 +148,40 @@ def test_notes_stand_before_the_slices_that_need_them(tmp_path: Path) -> None:
     (forward,) = SpoolReader(tmp_path).slices()
     assert {note["owner"] for note in owners} == {forward.owner}
     assert [note["num_parameters"] for note in owners] == [0, 9]  # a lazy module's weights are made by its forward
+
+
+def test_a_spool_that_holds_enough_ends_the_watching_and_says_so(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr("charact.measure.autophase.session.FLUSH_S", 0)
+    monkeypatch.setattr("charact.measure.autophase.session.MOST_SLICES", 10)
+    session = Session(tmp_path, Plan(passes=("operators",)))
+    session.start()
+    weight = torch.ones(3, requires_grad=True)
+    for _ in range(50):
+        weight.sum().backward()
+    session.close("to its end")
+    assert len(list(SpoolReader(tmp_path).slices())) == 11
+    notes = [note["note"] for note in SpoolReader(tmp_path).notes()]
+    assert notes.count("full") == 1
+    assert read_spool(tmp_path).full
+
+
+def test_backwards_alone_are_written_as_they_come_and_counted(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    session = Session(tmp_path, Plan(skip=1, iterations=3, stop=True))
+    session.start()
+    monkeypatch.setattr(session._patches._optimizers, "any_made", False)  # other tests have made some
+    weight = torch.ones(3, requires_grad=True)
+
+    def loop() -> None:
+        for _ in range(50):
+            weight.sum().backward()
+
+    with pytest.raises(EnoughMeasured):
+        loop()
+    session.close("to its end")
+    assert [one.kind for one in SpoolReader(tmp_path).slices()] == 5 * [Kind.BACKWARD]

@@ -1,9 +1,9 @@
-"""What the record of a watched program says of its loaders."""
+"""What the record of a watched program says of its loaders and models."""
 
 import pytest
 
 from charact.measure.autophase.iterations import Iteration, Stretch
-from charact.measure.autophase.record import loaders_batch_size
+from charact.measure.autophase.record import Watched, loaders_batch_size, script_cases
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
 OWNERS = {TRAINING: {"batch_size": 8}, VALIDATION: {"batch_size": 100}, UNKNOWN: {"batch_size": None}}
@@ -23,3 +23,27 @@ def iteration(*loaders: int) -> Iteration:
 ])  # fmt: skip
 def test_samples_of_an_iteration(iterations: list[Iteration], num_samples: int | None) -> None:
     assert loaders_batch_size(OWNERS, iterations) == num_samples
+
+
+def parts(*iterations: list[int], classes: str) -> list[list[str | None]]:
+    """Parts of the forwards in each iteration, of models that are all called `model`."""
+    owners = {number: {"owner": number, "kind": "model", "class": name, "num_parameters": 1, "variable": "model"}
+              for number, name in enumerate(classes, 1)}  # fmt: skip
+    watched = Watched([
+        Iteration(False, 0, 100, [Stretch("forward", owner, 10 * place, 10 * place + 5)
+                                  for place, owner in enumerate(models)])
+        for models in iterations
+    ], owners)
+    ((_, tables),) = script_cases(watched, "fits", "fits.py", 0, None)
+    return [[row["part"] for row in tables["iterations"] if row["iteration"] == number and row["phase"] == "forward"]
+            for number in range(len(iterations))]
+
+
+def test_models_of_one_name_that_run_beside_one_another_are_told_apart() -> None:
+    assert parts([1, 2], [1, 2], classes="AA") == 2 * [["model", "model #2"]]
+
+
+def test_models_of_one_name_and_class_that_follow_one_another_are_one() -> None:
+    assert parts([1], [1], [2], [3], classes="AAA") == 4 * [[None]]
+    assert parts([1, 2], [3, 4], classes="AAAA") == 2 * [["model", "model #2"]]
+    assert parts([1], [2], classes="AB") == [["model"], ["model #2"]]
