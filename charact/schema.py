@@ -17,6 +17,12 @@ LOAD_PHASES = ("build", "read", "place")
 
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "unknown")
 
+MEMORY_ORIGINS = ("tensors", "workspaces", "rounding")
+"""What predicted bytes are of: tensors, which are exact; what operators allocate for themselves and give back, which is
+calibrated or modelled; what the device's allocator adds to each block."""
+
+MODES = ("train", "infer")
+
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
 
 STAGES = ("training", "validation", "checkpointing", "load_cold", "load_warm", "prediction")
@@ -85,9 +91,27 @@ TABLES: dict[str, tuple[Column, ...]] = {
                                  "or 'timeline'"),
         Column("method", "string", "'measured' or 'predicted'"),
         Column("phase", "string", "phase in which the moment lies"),
-        Column("time_s", "float64", "time since the iteration's start in the memory pass; null but for 'timeline'"),
+        Column("layer", "string", "layer that was running at the moment; null outside of any, and where not told"),
+        Column("operator", "string", "operator that was running; null outside of any, and where not told"),
+        Column("moment", "int64", "number of the moment in its timeline, from 0; null but for 'timeline'"),
+        Column("time_s", "float64", "time since the iteration's start in the memory pass; null but for a measured "
+                                    "'timeline'"),
         Column("category", "string", "one of schema.MEMORY_CATEGORIES; the categories of a moment sum to its total"),
+        Column("origin", "string", "what a predicted row is of, one of schema.MEMORY_ORIGINS; null where measured"),
         Column("bytes", "float64", "bytes held through PyTorch's allocator"),
+    ),
+    "fits": (
+        _CASE,
+        Column("searched", "string", "'batch_size' or 'input_size': what the largest fitting value was looked for of"),
+        Column("device", "string", "whose memory it is to fit"),
+        Column("limit_bytes", "float64", "memory of that device"),
+        Column("value", "int64", "largest value that fits; null where not even the smallest does"),
+        Column("needed_bytes", "float64", "what the device must have for it, predicted, uncertainty included"),
+        Column("margin_bytes", "float64", "limit less that"),
+        Column("next_value", "int64", "next larger value; null where the search ended before one did not fit"),
+        Column("next_needed_bytes", "float64", "what the device must have for that, predicted"),
+        Column("verified", "string", "'ok' or 'oom' where the value was run under the limit; null where it was not"),
+        Column("next_verified", "string", "the same of the next value"),
     ),
     "flop": (
         _CASE,
@@ -137,6 +161,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("value", "float64", "value in the unit of its name"),
     ),
 }
+
+ADDED_COLUMNS: dict[str, frozenset[str]] = {
+    "iterations": frozenset({"part"}),
+    "memory": frozenset({"layer", "operator", "moment", "origin"}),
+}
+"""Nullable columns that the first records of this version lack: there they are read as null."""
 
 
 def column_names(table: str) -> list[str]:

@@ -8,30 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from charact.commands import _options as opt
+from charact.commands import _own_model as own_model
 from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
 from charact.commands._own_model import check_own_options, load_own_model
 from charact.errors import UserError
-from charact.schema import PRECISIONS
+from charact.schema import MODES, PRECISIONS
 
 if TYPE_CHECKING:
     from charact.measure.case import Case
     from charact.workload import DataRequest, Workload
 
-MODES = ("train", "infer")
 
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
         metavar="[WORKLOADS]...", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
-    model: Annotated[str | None, typer.Option(
-        metavar="MODULE:NAME", help="Your own model instead: an nn.Module class or a function that makes one.")] = None,
-    model_args: Annotated[str | None, typer.Option(help="What it is called with: depth=50,width=0.5")] = None,
+    model: own_model.Model = None,
+    model_args: own_model.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="What your model is fed; see above.")] = None,
-    loss: Annotated[str | None, typer.Option(
-        help="A loss of torch.nn.functional, or MODULE:NAME of a function of outputs and target. Default: the model's "
-             "own (outputs.loss), else what fits the target, else a mean.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim, for your model. Default: SGD.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(min=0, help="Of that optimizer. Default: 0.01.")] = None,
+    loss: own_model.Loss = None,
+    optimizer: own_model.Optimizer = None,
+    learning_rate: own_model.LearningRate = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     mode: Annotated[str, typer.Option(help="train, infer or both.")] = "train,infer",

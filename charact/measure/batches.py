@@ -1,5 +1,6 @@
 """Batches of a case's data, moved to its device."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,14 @@ class Batches:
             self._generator.manual_seed(seed)
         # `map` lets go of what it was given: a loop's variable would hold the batch a second time.
         return iter(self._loader) if self._in_place else map(self._move, self._loader)
+
+    def first(self, seed: int) -> Iterator[Any]:
+        """The batch that the epoch of that seed begins with, over and over, each time fetched anew."""
+        self._generator.manual_seed(seed)
+        indices = iter(self._loader)._next_index()  # type: ignore[no-untyped-call]
+        again = DataLoader(self._loader.dataset, batch_sampler=itertools.repeat(indices),
+                           pin_memory=self._loader.pin_memory, collate_fn=self._loader.collate_fn)
+        return iter(again) if self._in_place else map(self._move, again)
 
     def _move(self, batch: Any) -> Any:
         return tree_map_only(torch.Tensor, self._to_device, batch)

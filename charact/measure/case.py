@@ -28,12 +28,15 @@ class Case:
     channels_last: bool = False
     compiled: bool = False
     """Whether the model goes through torch.compile."""
+    accumulate: int = 1
+    """Batches whose gradients are summed before an update; together they are one iteration."""
 
     @property
     def id(self) -> str:
         """Readable and stable identifier, e.g. `resnet50-224-b8-train-fp32-cpu`."""
         device = str(self.device).replace(":", "")
-        return f"{self._full_name}-{self.input_size}-b{self.batch_size}-{self.mode}-{self.precision}-{device}"
+        batch = f"b{self.batch_size}" + (f"x{self.accumulate}" if self.accumulate > 1 else "")
+        return f"{self._full_name}-{self.input_size}-{batch}-{self.mode}-{self.precision}-{device}"
 
     @property
     def _full_name(self) -> str:
@@ -49,22 +52,34 @@ class Case:
         """Samples of the case's data at its input size."""
         return self.workload.dataset(self.input_size, replace(self.data, batch_size=self.batch_size))
 
-    def check(self) -> None:
+    def check(self, *, here: bool = True) -> None:
         """Refuse what cannot run, before anything is written.
+
+        Args:
+            here: whether the device is here; one that is not cannot be asked what it is capable of.
 
         Raises:
             UserError: the input is too small for the network, or the precision or data do not fit.
         """
-        smallest = self.workload.smallest_input_size
-        if self.input_size < smallest:
-            raise UserError(f"input size {self.input_size} is too small for {self._full_name} "
-                            f"(needs at least {smallest})")
-        if reason := refusal(self.precision, self.device) or self._option_refusal():
+        self.check_size()
+        asked = here or self.device.type == "cpu"
+        if reason := (refusal(self.precision, self.device) if asked else None) or self._option_refusal():
             raise UserError(reason)
         num_samples = len(self.dataset())  # type: ignore[arg-type]
         if num_samples < self.batch_size:
             raise UserError(f"batch size {self.batch_size} is larger than the {num_samples} samples of "
                             f"{self.data.name}: choose a smaller --batch-sizes")
+
+    def check_size(self) -> None:
+        """Refuse an input that the network's layers do not allow.
+
+        Raises:
+            UserError: it is too small.
+        """
+        smallest = self.workload.smallest_input_size
+        if self.input_size < smallest:
+            raise UserError(f"input size {self.input_size} is too small for {self._full_name} "
+                            f"(needs at least {smallest})")
 
     def _option_refusal(self) -> str | None:
         """Why an option does not fit the case; None where all do."""

@@ -54,7 +54,7 @@ class Loop:
                                            enabled=case.training and self.precision.scaled)
         self.batch: Any = None
         """Batch of the iteration that is going on, on the device; None between iterations."""
-        self._batches = batches or self._endless_batches()
+        self._batches = self._endless_batches() if batches is None else batches
 
     def iteration(self, mark: Mark) -> Step:
         """Run one iteration, each phase inside `mark(phase)`.
@@ -110,14 +110,15 @@ class Loop:
         return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
 
     def _train(self, mark: Mark) -> Step:
-        with mark("data"):
-            self.batch = self.next_batch()
-        with mark("forward"), self.autocast():
-            outputs = self.workload.forward(self._called, self.batch)
-        with mark("loss"), self.autocast():
-            loss = self.workload.loss(outputs, self.batch)
-        with mark("backward"):
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        for _ in range(self.case.accumulate):
+            with mark("data"):
+                self.batch = self.next_batch()
+            with mark("forward"), self.autocast():
+                outputs = self.workload.forward(self._called, self.batch)
+            with mark("loss"), self.autocast():
+                loss = self.workload.loss(outputs, self.batch)
+            with mark("backward"):
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         with mark("update"):
             for optimizer in self.optimizers:
                 self.scaler.unscale_(optimizer)

@@ -1,6 +1,7 @@
 """A small network whose memory and FLOP are worked out by hand."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class TwoLayers(Workload):
     default_input_size: int = 512
     smallest_input_size: int = 1
     fail_in: str | None = None
+    optimizer: Any = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
     def dataset(self, input_size: int, request: DataRequest) -> Dataset[Any]:
         torch.manual_seed(request.seed)
@@ -45,7 +47,7 @@ class TwoLayers(Workload):
         return functional.cross_entropy(outputs, batch[1])
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        return [torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)]
+        return [self.optimizer(model.parameters())]
 
 
 def small_case(mode: str = "train", *, batch_size: int = 64, workload: Workload | None = None,

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # What belongs to which part, by the module's name below `charact`; a package's part is that of all it holds.
 PARTS = {
     "api": ["__init__"],
-    "python": ["profiler", "integrations"],
+    "python": ["profiler", "memory", "integrations"],
     "base": ["errors", "files", "partial", "protocols", "schema", "plugins", "stats"],
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "hardware", "cgroups"],
@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "cli": {"api", "base", "cli", "commands"},
 }
 MAY_IMPORT_TORCH = {"workload", "measure", "commands", "api", "python"}
-IMPORTED_LATE = ("_running", "_partial", "_watching")
+IMPORTED_LATE = ("_running", "_partial", "_watching", "_memory_target")
 """Modules that a command imports inside its function, once it knows that it will run or read something."""
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
 

@@ -1,0 +1,41 @@
+"""Which library computes a convolution on this CPU: what it allocates inside depends on it, and it on the shapes."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+_NAMES = {"convolution", "convolution_backward", "conv1d", "conv2d", "conv3d"}
+_PLACES = {1: ((1,), (0,)), 2: ((1, 1), (0, 0)), 3: ((1, 1, 1), (0, 0, 0))}
+"""Stride or dilation, and padding, by number of dimensions, where a call leaves them out."""
+
+
+def library_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Name of PyTorch's choice among its convolutions; None for another operator, and where it cannot be told.
+
+    PyTorch takes a picture at a time, of a small layer, with its own one, and most else with oneDNN.
+    """
+    if func._overloadpacket.__name__ not in _NAMES:
+        return None
+    given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    ones, zeros = _PLACES[given["input"].dim() - 2]
+    padding = given.get("padding", zeros)
+    if isinstance(padding, str):
+        return None
+    return _library(
+        tuple(given["input"].shape), tuple(given["weight"].shape), given["input"].dtype,
+        tuple(given.get("stride", ones)), tuple(padding), tuple(given.get("dilation", ones)),
+        given.get("transposed", False), tuple(given.get("output_padding", zeros)), given.get("groups", 1),
+        torch.get_num_threads())
+
+
+@lru_cache(maxsize=4096)
+def _library(shape: tuple[int, ...], weight: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...],
+             padding: tuple[int, ...], dilation: tuple[int, ...], transposed: bool, output_padding: tuple[int, ...],
+             groups: int, num_threads: int) -> str:
+    with unset_fake_temporarily():
+        one = torch.zeros(1, dtype=dtype)  # seen as many times as the shape has places
+        backend: Any = torch._C._select_conv_backend(
+            one.expand(shape), one.expand(weight), None, stride, padding, dilation, transposed, output_padding, groups)
+    return str(backend.name)
