@@ -19,6 +19,7 @@ def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     (["list", "workload"], "error: invalid value for 'topic': 'workload' is not one of 'workloads', 'datasets', "
                            "'counters', 'operator-types' (see charact list --help)\n"),
     (["list", "--jsn"], "error: no such option: --jsn: did you mean --json? (see charact list --help)\n"),
+    (["run", "-m"], "error: option '-m' requires an argument (see charact run --help)\n"),
     (["doctor", "cuda"], "error: got unexpected extra argument(s) (cuda) (see charact doctor --help)\n"),
 ])
 def test_bad_input_gets_one_line_and_writes_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:

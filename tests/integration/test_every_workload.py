@@ -1,6 +1,8 @@
 """A contract over every workload and mode: all passes succeed at the smallest size, and the report shows them."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +19,20 @@ from charact.workload import DataRequest, all_workloads
 
 # Deeper or wider forms of another workload here: minutes of the same code.
 LEFT_OUT = {"resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"}
+SLOW = {"aoa_reader", "model_a", "model_b", "resnet34", "resnet50v2", "transformer", "transformer_lm", "vgg11",
+        "vgg11_bn", "googlenet", "xception"}
+"""Workloads that take longest in training, and whose likes are not left out."""
 CHOSEN_VARIANTS = {"transformer": "small", "transformer_lm": "small"}
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
-@pytest.mark.parametrize("name", sorted(set(all_workloads()) - LEFT_OUT))
+def cases() -> Iterator[Any]:
+    """Names and modes; the long ones are left out by default."""
+    for name in sorted(set(all_workloads()) - LEFT_OUT):
+        yield pytest.param(name, "train", marks=[pytest.mark.slow] if name in SLOW else [], id=f"{name}-train")
+        yield pytest.param(name, "infer", marks=[pytest.mark.slow] if name == "model_b" else [], id=f"{name}-infer")
+
+
+@pytest.mark.parametrize(("name", "mode"), list(cases()))
 def test_it_runs_is_measured_and_shown(name: str, mode: str, tmp_path: Path) -> None:
     workload = all_workloads()[name].prepare(CHOSEN_VARIANTS.get(name))
     case = Case(workload, workload.smallest_input_size, 2, mode, "fp32", torch.device("cpu"), DataRequest())

@@ -88,6 +88,7 @@ def test_pictures_have_all_passes_at_every_size(tmp_path: Path) -> None:
     assert "3xSxS -&gt; int64[10]" in report
 
 
+@pytest.mark.slow
 def test_several_inputs_a_nested_output_and_a_loss_of_the_users(tmp_path: Path) -> None:
     done = profile("--model", "nets:words", "--model-args", "count=60", "--input-spec",
                    "int64[60] S, mask=int64[1:2] S -> int64[9] S", "--loss", "nets:halved", "--optimizer", "Adam",

@@ -157,6 +157,7 @@ def test_the_record_is_there_whatever_way_a_training_ends(tmp_path: Path, ending
     assert num_iterations(run) == 8  # 2 of 10 are a warm-up
 
 
+@pytest.mark.slow
 def test_a_rude_program_does_as_it_does_alone_and_has_its_record(tmp_path: Path) -> None:
     path = script(tmp_path, "import resource, warnings\nwarnings.simplefilter('error')" + TRAINING.replace(
         "train()\nprint", "torch.set_default_dtype(torch.float64); model.double(); train()\nprint") + """
@@ -220,6 +221,7 @@ def test_a_program_that_never_ends_is_stopped(tmp_path: Path) -> None:
     assert num_iterations(only_record(tmp_path)) == 12
 
 
+@pytest.mark.slow
 def test_leaving_out_more_iterations_than_there_are_is_said(tmp_path: Path) -> None:
     watched = run_watched(["--skip", "30", str(script(tmp_path, TRAINING))], tmp_path)
     assert watched.status == 0
@@ -241,6 +243,7 @@ def test_on_a_full_disk_the_program_goes_on(tmp_path: Path) -> None:
     assert first.startswith("charact: stopped measuring: no space left while writing ")
 
 
+@pytest.mark.slow
 def test_two_at_once_have_a_record_each(tmp_path: Path) -> None:
     path = script(tmp_path, TRAINING)
     command = [sys.executable, "-m", "charact", "run", "-q", str(path)]

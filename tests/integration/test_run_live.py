@@ -89,6 +89,7 @@ def test_the_panel_tells_the_truth_and_leaves_the_programs_output_alone(tmp_path
     assert not (only_run(tmp_path) / "panel").exists()
 
 
+@pytest.mark.slow
 def test_when_the_panel_is_killed_the_program_gives_the_terminal_back(tmp_path: Path) -> None:
     terminal = live(tmp_path, 25)
     terminal.read(until=at_iteration(3))
@@ -125,6 +126,7 @@ def test_ctrl_c_is_the_programs(tmp_path: Path) -> None:
     assert load_run(only_run(tmp_path)).manifest["ending"].startswith("KeyboardInterrupt")
 
 
+@pytest.mark.slow
 def test_a_stopped_program_gives_the_terminal_back_until_it_goes_on(tmp_path: Path) -> None:
     terminal = live(tmp_path, 40)
     terminal.read(until=at_iteration(3))
@@ -170,6 +172,7 @@ def test_a_run_that_has_ended_cannot_be_watched(record: Path) -> None:
     assert done.stderr == f"error: {record} {reason}\n"
 
 
+@pytest.mark.slow
 def test_a_short_program_ends_before_the_panel_begins(tmp_path: Path) -> None:
     script = tmp_path / "short.py"
     script.write_text("print('done')\n")

@@ -174,6 +174,7 @@ def test_a_program_that_only_predicts_has_them_too(tmp_path: Path) -> None:
     assert peak["input"] == INPUT
 
 
+@pytest.mark.slow
 def test_layers_of_several_models_bear_their_names(tmp_path: Path) -> None:
     run, _ = charact_run(PAIR, "--passes", "operators", "--iterations", "10", cwd=tmp_path)
     forward = run.operators.query("phase == 'forward' and operator == 'aten::addmm'")
@@ -181,6 +182,7 @@ def test_layers_of_several_models_bear_their_names(tmp_path: Path) -> None:
     assert set(run.layers["layer"]) == {"netG.0", "netD.0"}
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_compiled_no_oftener_and_has_no_layers(tmp_path: Path) -> None:
     run, _ = charact_run(COMPILED, "--passes", "operators,memory", "--iterations", "10", cwd=tmp_path, bare=True)
     assert statuses(run, "script-train") == {"timing": "ok", "operators": "ok", "memory": "ok", "kernels": "skipped"}
@@ -213,6 +215,7 @@ def test_a_program_that_ends_too_early_tells_so(tmp_path: Path) -> None:
     assert not list(run.path.glob("trace/*"))
 
 
+@pytest.mark.slow
 def test_fifty_iterations_are_timed_before_other_passes(tmp_path: Path) -> None:
     run, _ = charact_run(TRAINING, "--passes", "timing,counters", cwd=tmp_path, epochs=4)
     assert run.passes("script-train")["timing"]["num_iterations"] == 50

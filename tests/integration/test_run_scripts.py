@@ -137,6 +137,7 @@ SLOW = {
     "GAN without a loader", "several critic steps a generator step", "autocast", "evaluation without a loader",
     "evaluation with gradients", "a call of its own", "data parallel", "data parallel over two processes",
     "inference with gradients", "a loss as a module", "recomputation", "steps inside the backward",
+    "a scaler that skips a step", "a loss inside the model", "LBFGS", "a teacher", "updated by hand",
 }
 
 
