@@ -211,7 +211,8 @@ def test_after_its_iterations_a_program_goes_on_unwatched(tmp_path: Path) -> Non
     assert (watched.status, watched.output) == (0, "True\ntrained\nFalse\n")
     run = only_record(tmp_path)
     assert num_iterations(run) == 4
-    assert run.passes(run.manifest["cases"][0]["case"])["timing"]["num_warmup_iterations"] == 2
+    timing = run.passes(run.manifest["cases"][0]["case"])["timing"]
+    assert (timing["num_warmup_iterations"], timing["ended_by"]) == (2, "max_iterations")
 
 
 def test_a_program_that_never_ends_is_stopped(tmp_path: Path) -> None:

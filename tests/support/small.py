@@ -13,6 +13,7 @@ from charact.measure.case import Case
 from charact.workload import DataRequest, Workload
 
 WIDTH = 256
+_SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
 
 @dataclass(kw_only=True)
@@ -26,7 +27,7 @@ class TwoLayers(Workload):
     default_input_size: int = 512
     smallest_input_size: int = 1
     fail_in: str | None = None
-    optimizer: Any = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+    optimizer: Any = _SGD
 
     def dataset(self, input_size: int, request: DataRequest) -> Dataset[Any]:
         torch.manual_seed(request.seed)

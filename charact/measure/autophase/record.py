@@ -89,7 +89,8 @@ def script_cases(watched: Watched, name: str, source: str, skip: int | None, lim
         else:
             num_skipped = 0
         if iterations:
-            case = _case(watched, name, source, training, iterations, num_skipped)
+            ended_by = "max_iterations" if len(iterations) == limit else "program"
+            case = _case(watched, name, source, training, iterations, num_skipped, ended_by)
             if not cases:
                 watched.passes.put_into(*case, passes, of_mode)
             cases.append(case)
@@ -102,8 +103,8 @@ def _num_warmup(num_iterations: int, limit: int | None) -> int:
     return min(MOST_WARMUP, max(num_iterations // 4, beyond))
 
 
-def _case(watched: Watched, name: str, source: str, training: bool, iterations: list[Iteration], num_skipped: int
-          ) -> tuple[dict[str, Any], dict[str, Rows]]:
+def _case(watched: Watched, name: str, source: str, training: bool, iterations: list[Iteration], num_skipped: int,
+          ended_by: str) -> tuple[dict[str, Any], dict[str, Rows]]:
     parts = _parts(watched, iterations)
     rows = [row for number, iteration in enumerate(iterations) for row in iteration_rows(number, iteration, parts)]
     on_device = any(row["device_s"] is not None for row in rows)
@@ -123,7 +124,7 @@ def _case(watched: Watched, name: str, source: str, training: bool, iterations: 
         "source": source, "status": "ok", "reason": None, "requested_bytes": None,
         "passes": {"timing": {
             "status": "ok", "reason": None, "num_warmup_iterations": num_skipped, "warmup_ended_by": "number",
-            "num_iterations": len(iterations), "ended_by": "program", "precision_target_frac": None,
+            "num_iterations": len(iterations), "ended_by": ended_by, "precision_target_frac": None,
             "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / sum(walls_s),
             "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
             "blind_spots": blind_spots(iterations, compiled_whole=watched.compiled_whole, full=watched.full),
