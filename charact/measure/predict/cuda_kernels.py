@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._meta_registrations
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -67,14 +68,23 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
             library.impl(operator, rule, "AutogradCPU")
         for name in (*_IN_FP32, *_TO_FP32):
             library.impl(name, partial(_autocast, _overload(name), name in _TO_FP32), "AutocastCPU")
-        # `impl` of older PyTorch replaces no kernel that is written in Python, as PyTorch's own for this is.
-        library.m.impl("_cudnn_rnn", "Meta", _cudnn_rnn, False)
+        _fake_cudnn_rnn(library, _cudnn_rnn)
         library.impl("_cudnn_rnn_backward", _cudnn_rnn_backward, "Meta")
         torch.inference_mode = _without_gradients  # type: ignore[assignment,misc]
         yield
     finally:
         torch.inference_mode = inference_mode  # type: ignore[misc]
+        _fake_cudnn_rnn(library, torch._meta_registrations._cudnn_rnn)
         library._destroy()
+
+
+def _fake_cudnn_rnn(library: Any, kernel: Callable[..., Any]) -> None:
+    """Let a kernel answer for cuDNN's recurrent layers, in the place of PyTorch's, whose reserve is empty.
+
+    That is written in Python too. `Library.impl` of older PyTorch does not replace such a kernel, and once replaced it
+    is not there again for fake tensors when the library goes, unless it is the last that was put there.
+    """
+    library.m.impl("_cudnn_rnn", "Meta", kernel, False)
 
 
 def _without_gradients(mode: bool = True) -> contextlib.AbstractContextManager[Any]:
