@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 
@@ -29,3 +30,63 @@ def _low_rank(num_values: int, tail: float) -> int:
     while (probability := probability + math.comb(num_values, rank) / 2**num_values) <= tail:
         rank += 1
     return rank
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through points: y = intercept + slope x.
+
+    `errors` are the standard errors of slope and intercept, None through two points; `factor` times an error reaches
+    to each end of the 95 % interval.
+    """
+
+    slope: float
+    intercept: float
+    errors: tuple[float, float] | None = None
+    factor: float = math.inf
+
+
+def fitted_line(xs: Sequence[float], ys: Sequence[float]) -> Line | None:
+    """Line of the least squares of y; None where the points have fewer than two different x.
+
+    *Error*: the errors hold for points that scatter about a line at random. Where the truth bends, they tell how far it
+    is from a line, not how far it may be.
+    """
+    num_points = len(xs)
+    mean_x, mean_y = sum(xs) / max(num_points, 1), sum(ys) / max(num_points, 1)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    if not spread:
+        return None
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+    intercept = mean_y - slope * mean_x
+    num_degrees = num_points - 2
+    if num_degrees == 0:
+        return Line(slope, intercept)
+    squares = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
+    deviation = math.sqrt(squares / num_degrees)
+    errors = deviation / math.sqrt(spread), deviation * math.sqrt(1 / num_points + mean_x**2 / spread)
+    return Line(slope, intercept, errors, student_factor(num_degrees))
+
+
+def student_factor(num_degrees: int, confidence: float = 0.95) -> float:
+    """Standard errors from the middle of a two-sided interval to its end: a quantile of Student's t."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_mass(middle, num_degrees) < confidence else (low, middle)
+    return math.sqrt(num_degrees) * math.tan(low)
+
+
+def _student_mass(angle: float, num_degrees: int) -> float:
+    """Probability that |t| is below sqrt(num_degrees) tan(angle).
+
+    Source: M. Abramowitz, I. Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    power = num_degrees % 2
+    term, total = math.cos(angle) ** power, 0.0
+    while power <= num_degrees - 2:
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+        power += 2
+    inside = math.sin(angle) * total
+    return 2 / math.pi * (angle + inside) if num_degrees % 2 else inside

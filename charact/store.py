@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from charact.errors import UserError
 from charact.files import whole, writing
 from charact.partial import LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
-from charact.schema import SCHEMA_VERSION, TABLES, column_names
+from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
 
 CHECKPOINTS = "checkpoints"
 """Folder of what trainings are gone on with; a finished run has none."""
@@ -90,8 +90,8 @@ class RunWriter:
         return folder
 
     def trace_path(self, case: str) -> Path:
-        """Where the raw trace of a case goes."""
-        return self.folder("trace") / f"{case}.pt.trace.json.gz"
+        """Where the raw trace of a case goes, whose name may hold what a file's may not."""
+        return self.folder("trace") / f"{case.replace('/', '_')}.pt.trace.json.gz"
 
     def entry(self, case: str) -> dict[str, Any] | None:
         """A case's entry in the manifest; None before it was flushed."""
@@ -176,6 +176,10 @@ class Run:
     partial: bool = False
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        cases = ", ".join(f"{case['case']}: {case['status']}" for case in self.manifest["cases"]) or "no cases"
+        return f"<Run {self.path} ({cases})>"
+
     @property
     def run_id(self) -> str:
         """Identifier of the run: the name that its directory was given."""
@@ -218,9 +222,13 @@ class Run:
             if rows is None:
                 rows = arrow_schema(name).empty_table()
             missing = [column for column in column_names(name) if column not in rows.column_names]
-            if missing:
-                raise UserError(f"{path} is not a record's table: it has no column '{missing[0]}'")
-            frame: pd.DataFrame = rows.select(column_names(name)).cast(arrow_schema(name)).to_pandas()
+            for column in missing:
+                if column not in ADDED_COLUMNS.get(name, ()):
+                    raise UserError(f"{path} is not a record's table: it has no column '{column}'")
+                rows = rows.append_column(column, pa.nulls(len(rows)))
+            rows = rows.select(column_names(name)).cast(arrow_schema(name))
+            rows.validate(full=True)
+            frame: pd.DataFrame = rows.to_pandas()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is corrupt: {str(error).partition(chr(10))[0]}") from error
         strangers = set(frame["case"]) - {case["case"] for case in self.manifest["cases"]}
@@ -247,6 +255,11 @@ class Run:
     def memory(self) -> pd.DataFrame:
         """Table `memory`."""
         return self.table("memory")
+
+    @property
+    def fits(self) -> pd.DataFrame:
+        """Table `fits`."""
+        return self.table("fits")
 
     @property
     def flop(self) -> pd.DataFrame:
@@ -288,6 +301,9 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
     manifest_path = path / "run.json"
     try:
         if not manifest_path.is_file():
+            final = path.with_name(path.name.removeprefix(PARTIAL_PREFIX))
+            if final != path and not path.exists() and final.exists():
+                raise UserError(f"{path} has ended: its run is {final}")
             raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
         manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
         version = manifest["schema_version"]

@@ -11,7 +11,17 @@ from charact.analysis.cases import case_summary, iteration_times
 from charact.analysis.device import counter_values, top_kernels
 from charact.analysis.flop import flop_by_phase
 from charact.analysis.layers import top_layers
-from charact.analysis.memory import memory_by_phase, memory_by_size, memory_composition
+from charact.analysis.memory import (
+    is_memory_run,
+    memory_by_phase,
+    memory_composition,
+    memory_needs,
+    memory_peaks,
+    weights_and_intermediate,
+)
+from charact.analysis.memory_growth import case_series, memory_by_size, memory_growth, training_to_inference
+from charact.analysis.memory_limits import memory_fits, out_of_memory, out_of_memory_composition
+from charact.analysis.memory_timeline import memory_timeline, peak_moments
 from charact.analysis.parts import part_breakdown
 from charact.analysis.passes import (
     missed_precision,
@@ -21,7 +31,7 @@ from charact.analysis.passes import (
     stop_rules,
     was_asked_for,
 )
-from charact.analysis.program import attribution, is_watched, sampled_frames
+from charact.analysis.program import attribution, blind_spots, has_unexplained_other, is_watched, sampled_frames
 from charact.analysis.stages import (
     INFERENCE_PARTS,
     TRAINING_STAGES,
@@ -39,24 +49,36 @@ __all__ = [
     "OUTSIDE_OPERATORS",
     "TRAINING_STAGES",
     "attribution",
+    "blind_spots",
+    "case_series",
     "case_summary",
     "counter_values",
     "flop_by_phase",
+    "has_unexplained_other",
     "inference_breakdown",
     "inference_summary",
+    "is_memory_run",
     "is_watched",
     "iteration_times",
     "learning_curves",
     "memory_by_phase",
     "memory_by_size",
     "memory_composition",
+    "memory_fits",
+    "memory_growth",
+    "memory_needs",
+    "memory_peaks",
+    "memory_timeline",
     "missed_precision",
     "operator_coverage",
     "operator_types",
+    "out_of_memory",
+    "out_of_memory_composition",
     "part_breakdown",
     "pass_outcomes",
     "pass_reason",
     "passes_taken",
+    "peak_moments",
     "phase_breakdown",
     "prediction_metrics",
     "sampled_frames",
@@ -67,5 +89,7 @@ __all__ = [
     "top_layers",
     "top_operators",
     "training_summary",
+    "training_to_inference",
     "was_asked_for",
+    "weights_and_intermediate",
 ]

@@ -4,12 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.memory import memory_composition
+from charact.analysis.memory import is_memory_run, memory_composition
 from charact.stats import median_interval
 from charact.store import Run
 
-KINDS = ("training", "inference", "profile")
-"""What was done with a case: trained, loaded and predicted with, or measured pass by pass."""
+KINDS = ("training", "inference", "memory", "profile")
+"""What was done with a case: trained, loaded and predicted with, its memory alone looked at, or measured by passes."""
 
 _COORDINATES = [
     "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
@@ -47,7 +47,7 @@ def case_summary(run: Run) -> pd.DataFrame:
     allocator); compile_s (what compiling the model took; null where it was not compiled).
     """
     summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
-    summary["kind"] = [_kind(entry) for entry in run.manifest["cases"]]
+    summary["kind"] = [_kind(run, entry) for entry in run.manifest["cases"]]
     summary = summary.merge(_time_statistics(run), on="case", how="left")
     summary["samples_per_s"] = summary["batch_size"].astype(float) / summary["median_s"]
     flop = run.flop.groupby("case")["flop"].sum(min_count=1)
@@ -59,9 +59,11 @@ def case_summary(run: Run) -> pd.DataFrame:
     return summary
 
 
-def _kind(entry: dict[str, Any]) -> str:
+def _kind(run: Run, entry: dict[str, Any]) -> str:
+    if is_memory_run(run):
+        return "memory"
     passes = entry.get("passes", {})
-    return next((kind for kind in KINDS if kind in passes), "profile")
+    return next((kind for kind in ("training", "inference") if kind in passes), "profile")
 
 
 def _compile_s(entry: dict[str, Any]) -> float | None:

@@ -7,6 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from charact.analysis.cases import case_summary, iteration_times
+from charact.analysis.memory import is_memory_run, memory_peaks
 from charact.analysis.stages import inference_summary, training_summary
 from charact.store import Run
 
@@ -17,7 +18,8 @@ _COLUMNS = ["case", "batch_size", "median_s", "low_s", "high_s", "samples_per_s"
 def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
     """Cases that at least two of the runs hold: a row a case and run, cases and runs in the order given.
 
-    Trainings have no iterations to compare: `training_comparison` is for them.
+    Trainings, and cases whose memory alone was looked at, have no iterations to compare: `training_comparison` and
+    `memory_comparison` are for them.
 
     Columns: case; run, the run's position in `runs`; batch_size, median_s, low_s, high_s, samples_per_s, peak_bytes,
     status and reason as in `case_summary`; baseline, the position of the first run in which the case has times; ratio
@@ -27,7 +29,7 @@ def run_comparison(runs: Sequence[Run]) -> pd.DataFrame:
     *Error*: the interval is a percentile bootstrap over the iterations of the two runs; it knows nothing of what
     differs between two runs of one program, such as clocks and other load.
     """
-    rows = _in_common([case_summary(run).query("kind != 'training'")[_COLUMNS] for run in runs])
+    rows = _in_common([case_summary(run).query("kind not in ('training', 'memory')")[_COLUMNS] for run in runs])
     walls = {
         (number, str(case)): times.to_numpy()
         for number, run in enumerate(runs)
@@ -70,6 +72,18 @@ def inference_comparison(runs: Sequence[Run]) -> pd.DataFrame:
     Columns: those of `inference_summary`; run; baseline; ratio = total_warm_s / the baseline's.
     """
     return _with_ratio(_in_common([inference_summary(run) for run in runs]), "total_warm_s")
+
+
+def memory_comparison(runs: Sequence[Run]) -> pd.DataFrame:
+    """Cases of runs that look at memory alone, which at least two of them hold.
+
+    Columns: those of `memory_peaks`; run; measured_ratio and predicted_ratio, the peak over that of the first run that
+    has it by the same method.
+    """
+    rows = _in_common([memory_peaks(run) if is_memory_run(run) else memory_peaks(run).iloc[:0] for run in runs])
+    for method in ("measured", "predicted"):
+        rows[f"{method}_ratio"] = _with_ratio(rows, f"{method}_bytes")["ratio"]
+    return rows.drop(columns=["baseline", "ratio"])
 
 
 def _with_ratio(rows: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.program import is_watched
 from charact.store import Run
 
 _STOP_RULE = [
@@ -14,11 +15,17 @@ _STOP_RULE = [
 
 
 def pass_reason(run: Run, case: str, name: str) -> str | None:
-    """Why a case has nothing from a pass; None where the pass ended well."""
+    """Why a case has nothing from a pass; None where the pass ended well.
+
+    The passes of a watched program are taken over iterations of one of its cases: the reason of another names it.
+    """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     facts = entry.get("passes", {}).get(name)
     if facts is None:
-        return entry.get("reason") or "not measured"
+        taken = [other["case"] for other in run.manifest["cases"] if name in other.get("passes", {})]
+        if not (is_watched(run) and taken):
+            return entry.get("reason") or "not measured"
+        return pass_reason(run, taken[0], name) or f"taken over {taken[0]} only"
     if facts["status"] == "ok":
         return None
     return str(facts.get("reason") or f"pass {facts['status']}")

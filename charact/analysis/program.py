@@ -7,6 +7,7 @@ import pandas as pd
 from charact.store import Run
 
 _FACTS = ["num_warmup_iterations", "num_iterations", "attributed_frac", "inferred_frac", "compile_s"]
+_MUCH_FRAC = 0.1
 _FRAMES = ["place", "function", "library", "num_samples"]
 
 
@@ -27,6 +28,22 @@ def attribution(run: Run) -> pd.DataFrame:
     timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in entries]
     rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
     return pd.DataFrame(rows, columns=["case", *_FACTS]).astype(dict.fromkeys(_FACTS, "float64") | {"case": "str"})
+
+
+def blind_spots(run: Run) -> pd.DataFrame:
+    """What of a watched program could not be seen. Columns: case; blind_spot, in words with its remedy."""
+    entries = run.manifest["cases"] if is_watched(run) else []
+    rows = [(entry["case"], spot) for entry in entries
+            for spot in entry.get("passes", {}).get("timing", {}).get("blind_spots", [])]
+    return pd.DataFrame(rows, columns=["case", "blind_spot"], dtype="str")
+
+
+def has_unexplained_other(run: Run, case: str) -> bool:
+    """Whether more than a tenth of the time of a watched program's case is `other`, and no sampler looked there."""
+    found = attribution(run)
+    much = found.loc[found["case"] == case, "attributed_frac"] < 1 - _MUCH_FRAC
+    sampled = {entry["case"] for entry in run.manifest["cases"] if "frames" in entry.get("passes", {})}
+    return bool(much.any()) and case not in sampled
 
 
 def sampled_frames(run: Run) -> pd.DataFrame:

@@ -10,9 +10,11 @@ from charact.analysis.passes import MissedPrecision
 
 ENDED_BY = {
     "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
-    "number": "number", "program": "the program",
+    "number": "set number", "program": "the program",
 }  # fmt: skip
 """Words for what ended a warm-up or the timing."""
+UNEXPLAINED = "What “other” was: charact run --sample tells where, a Profiler’s phase() gives it a name."
+"""Said where much of a program's time is `other` and nothing has looked there."""
 
 _PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 

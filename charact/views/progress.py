@@ -78,6 +78,15 @@ class LiveProgress(_Live):
         return f"about {left_s:.0f} s left"
 
 
+class MemoryProgress(LiveProgress):
+    """Progress of cases that are looked at for their memory alone: how many passes each has is not known before."""
+
+    def pass_started(self, name: str) -> None:
+        """Name what is done."""
+        self._progress.update(self._task, state=name)
+        self._draw()
+
+
 class TrainingProgress(_Live):
     """Progress of trainings, and a line on the standard output for each epoch.
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
-from charact.views import palette, terminal_stages
+from charact.views import palette, terminal_memory, terminal_stages
 from charact.views.bars import Bar, Part
 
 _NUM_TYPES = 5
@@ -30,12 +30,13 @@ def summary(run: Run) -> RenderableType:
     done = profiles[profiles["status"] == "ok"]
     blocks: list[RenderableType] = [_headlines(run, done)] if len(done) else []
     blocks += terminal_stages.headlines(run)
-    blocks += [_failure(case) for _, case in cases[cases["status"] != "ok"].iterrows()]
+    failed = cases[(cases["status"] != "ok") & (cases["kind"] != "memory")]
+    blocks += [_failure(case) for _, case in failed.iterrows()]
     for _, case in done.iterrows():
         bars = [_phase_bar(run, case), *_part_bars(run, case), *_places(run, case)]
         bars += [bar(run, case) for name, bar in _PASS_BARS.items() if analysis.was_asked_for(run, name)]
         blocks += terminal_stages.case_block(str(case["case"]), _iteration_line(run, case), bars)
-    return Group(*blocks, *terminal_stages.blocks(run))
+    return Group(*blocks, *terminal_stages.blocks(run), *terminal_memory.blocks(run))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> Table:
@@ -75,8 +76,11 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
         line.append(f", compiled in {fmt.duration(case['compile_s'])}")
     found = analysis.attribution(run)
     for row in fmt.rows(found[found["case"] == case["case"]]):
-        line.append(f"\n{fmt.share(row.attributed_frac)} of the time has a phase, {fmt.share(row.inferred_frac)} by "
-                    f"inference; left out before: {fmt.number(row.num_warmup_iterations)}", style="dim")
+        line.append(f"\n{fmt.share(row.attributed_frac)} of the time has a phase ({fmt.share(row.inferred_frac)} "
+                    f"inferred), iterations left out before: {fmt.number(row.num_warmup_iterations)}", style="dim")
+    spots = analysis.blind_spots(run)
+    for spot in spots.loc[spots["case"] == case["case"], "blind_spot"]:
+        line.append(f"\n{spot}", style="yellow")
     if missed := fmt.missed_precision(analysis.missed_precision(run, str(case["case"]))):
         line.append(f"\n{missed}", style="yellow")
     return Padding(line, (0, 0, 0, 2))
@@ -115,6 +119,8 @@ def _places(run: Run, case: pd.Series) -> list[RenderableType]:
         f"{fmt.share(row.share_frac)}  {row.place} in {row.function}{library}"
         for row, library in zip(fmt.rows(rows), called, strict=True)
     ]
+    if analysis.has_unexplained_other(run, str(case["case"])):
+        return [Text(fmt.UNEXPLAINED, style="dim")]
     return [Text("\n".join(["other was", *lines]))] if lines else []
 
 

@@ -1,10 +1,12 @@
 """The report in a real browser: offline, sortable, filterable, and readable on a desk, a phone and paper."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 from support import records
+from support.memory_records import write_memory
 
 from charact.store import load_run
 from charact.views.html import report
@@ -21,10 +23,11 @@ def address(tmp_path: Path) -> str:
     return path.as_uri()
 
 
-@pytest.fixture(params=[records.write_training, records.write_inference], ids=["training", "inference"])
-def staged(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Address of a report of two trainings or of two inferences."""
-    path = tmp_path / "stages.html"
+@pytest.fixture(params=[records.write_training, records.write_inference, partial(write_memory, kinds=("image",))],
+                ids=["training", "inference", "memory"])  # fmt: skip
+def of_its_kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Address of a report of two trainings, of two inferences, or of two runs that look at memory alone."""
+    path = tmp_path / "kind.html"
     runs = [load_run(request.param(tmp_path / "runs")) for _ in range(2)]
     path.write_text(report(runs), encoding="utf-8")
     return path.as_uri()
@@ -82,9 +85,9 @@ def test_nothing_is_wider_than_the_window(page: Page, address: str, width: int) 
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_trainings_and_inferences_fit_the_window(page: Page, staged: str, traffic, width: int) -> None:
+def test_every_kind_of_run_fits_the_window(page: Page, of_its_kind: str, traffic, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
-    page.goto(staged)
+    page.goto(of_its_kind)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert texts_outside(page) == []
     assert traffic.errors == []

@@ -172,6 +172,8 @@ def test_the_navigation_stays_in_the_page(runs: Path, serve: Serve, page: Page) 
     tab.locator("aside nav a").last.click()
     expect(last).to_be_in_viewport()
     expect(tab.locator("aside nav a.tb-current")).to_have_count(1)
+    page.set_viewport_size({"width": 390, "height": 844})  # the list stands above the sections then
+    assert tab.locator("#glance").evaluate("section => section.offsetWidth") > 340
 
 
 def test_figures_of_several_runs_keep_their_own_definitions(runs: Path, serve: Serve, page: Page) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from charact.schema import TABLES
 from charact.store import Rows, RunWriter
 
-PROFILE_TABLES = sorted(set(TABLES) - {"kernels", "stages", "metrics"})
+PROFILE_TABLES = sorted(set(TABLES) - {"kernels", "stages", "metrics", "fits"})
 """Tables of a profile's record on a CPU."""
 
 MACHINE: dict[str, Any] = {
@@ -107,7 +107,8 @@ def case_tables(mode: str, input_size: int, layer: str = "layer1.0.conv1") -> di
     }
 
 
-def _manifest(*command: str) -> dict[str, Any]:
+def manifest(*command: str) -> dict[str, Any]:
+    """What every manifest of a command holds."""
     return {
         "command_line": ["charact", *command], "started": "2026-11-21T10:00:00+0000",
         "machine": copy.deepcopy(MACHINE), "software": copy.deepcopy(SOFTWARE), "options": copy.deepcopy(OPTIONS),
@@ -117,7 +118,7 @@ def _manifest(*command: str) -> dict[str, Any]:
 def write_record(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (32, 224),
                  modes: tuple[str, ...] = ("train", "infer"), layer: str = "layer1.0.conv1", oom: bool = False) -> Path:
     """A published run directory below `out`."""
-    writer = RunWriter(out, name, _manifest("profile", name, "--input-sizes", ",".join(map(str, sizes))))
+    writer = RunWriter(out, name, manifest("profile", name, "--input-sizes", ",".join(map(str, sizes))))
     for size in sizes:
         for mode in modes:
             writer.add_case(case_entry(name, size, mode), case_tables(mode, size, layer))
@@ -194,7 +195,7 @@ def write_training(out: Path, *, name: str = "resnet18", diverged: bool = True, 
 
     Total execution time is 62.5 and 125 s; 95 % is reached in epoch 4, after 49.5 and 99 s.
     """
-    writer = RunWriter(out, name, _manifest("train", name))
+    writer = RunWriter(out, name, manifest("train", name))
     for batch_size, slowness in [(10, 1.0), (20, 2.0)]:
         writer.add_case(training_entry(name, batch_size, until=until), training_tables(batch_size, slowness=slowness))
     if diverged:
@@ -233,7 +234,7 @@ def inference_tables(batch_size: int) -> dict[str, Rows]:
 
 def write_inference(out: Path, *, name: str = "resnet18") -> Path:
     """A run of `charact infer` with batch sizes 1 and 8, which take the same time a batch."""
-    writer = RunWriter(out, name, _manifest("infer", name))
+    writer = RunWriter(out, name, manifest("infer", name))
     for batch_size in (1, 8):
         writer.add_case(inference_entry(name, batch_size), inference_tables(batch_size))
     writer.close("complete")
@@ -276,12 +277,12 @@ def watched_entry(name: str = "gan", **changes: Any) -> dict[str, Any]:
 
 def write_watched(out: Path, *, name: str = "gan", rows: Rows | None = None, **changes: Any) -> Path:
     """A run of `charact run --sample` on a program with two models that tells neither input nor batch size."""
-    manifest = _manifest("run", f"{name}.py") | {
+    described = manifest("run", f"{name}.py") | {
         "options": {"script": f"{name}.py", "arguments": ["--lr", "<0.1>"], "skip": None, "iterations": None,
                     "passes": []},
         "ending": "sys.exit(3)",
     }  # fmt: skip
-    writer = RunWriter(out, name, manifest)
+    writer = RunWriter(out, name, described)
     writer.add_case(watched_entry(name, **changes), {"iterations": watched_rows() if rows is None else rows})
     writer.close("complete")
     return writer.publish()

@@ -23,7 +23,7 @@ PARTS = {
 }
 MAY_IMPORT = {
     "api": {"api", "base", "workload", "measure", "record", "python"},
-    "python": {"base", "measure", "record", "analysis", "views", "python"},
+    "python": {"base", "workload", "measure", "record", "analysis", "views", "python"},
     "base": {"base"},
     "workload": {"base", "workload"},
     "measure": {"api", "base", "workload", "measure", "record"},

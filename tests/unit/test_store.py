@@ -20,11 +20,12 @@ from support import records
 from charact import partial
 from charact.errors import UserError
 from charact.files import write_text
-from charact.schema import SCHEMA_VERSION, TABLES, column_names
+from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
 from charact.store import PARTIAL_PREFIX, Run, RunWriter, load_run
 
 # A file may come from anywhere: the same directory is used for every example.
 MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+REAL_RECORD = Path(__file__).parents[2] / "reports" / "epyc-2-cores" / "run"
 HTML = "<script>alert('x')</script>&amp;\"'"
 TEXTS = st.one_of(st.just(HTML), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -85,7 +86,7 @@ def test_the_manifest_comes_back_as_it_was(tmp_path: Path, name: str, command_li
 
 def test_a_published_run_is_only_what_the_design_names(record: Path) -> None:
     names = {path.name for path in record.iterdir()}
-    absent = ("kernels", "stages", "metrics")  # a profile on a CPU has none
+    absent = ("kernels", "stages", "metrics", "fits")  # a profile on a CPU has none
     assert names == {"run.json", *(f"{table}.parquet" for table in TABLES if table not in absent)}
     assert [path.name for path in record.parent.iterdir()] == [record.name]
 
@@ -489,6 +490,19 @@ def test_a_foreign_table_is_refused(record: Path, content: bytes) -> None:
         load_run(record).memory  # noqa: B018 - reading is what is refused
 
 
+def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "r", {})
+    writer.add_case(entry("case-0"), {"layers": [{"layer": "unique-name", "layer_type": "Linear"}]})
+    writer.close("complete")
+    path = writer.publish()
+    table = pq.ParquetFile(path / "layers.parquet").read()
+    pq.write_table(table, path / "layers.parquet", compression="none", use_dictionary=False)
+    damaged = (path / "layers.parquet").read_bytes().replace(b"unique-name", b"unique\x80name")
+    (path / "layers.parquet").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"layers\.parquet is corrupt"):
+        load_run(path).table("layers")
+
+
 def test_a_table_without_a_column_is_refused(record: Path) -> None:
     path = record / "operators.parquet"
     pq.write_table(pq.ParquetFile(path).read().drop_columns(["layer"]), path)
@@ -496,6 +510,24 @@ def test_a_table_without_a_column_is_refused(record: Path) -> None:
     with pytest.raises(UserError, match=r"operators\.parquet is not a record's table: it has no column 'layer'"):
         run.table("operators")
     assert len(run.iterations) > 0  # the others can still be read
+
+
+@pytest.mark.parametrize("table", ADDED_COLUMNS)
+def test_a_column_that_was_added_since_is_null_in_older_records(record: Path, table: str) -> None:
+    path = record / f"{table}.parquet"
+    pq.write_table(pq.ParquetFile(path).read().drop_columns(list(ADDED_COLUMNS[table])), path)
+    rows = load_run(record).table(table)
+    assert len(rows) > 0
+    assert list(rows.columns) == column_names(table)
+    assert {column for column in rows if rows[column].isna().all()} >= ADDED_COLUMNS[table]
+    assert rows["case"].notna().all()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_real_record_of_an_earlier_day_can_be_read(table: str) -> None:
+    run = load_run(REAL_RECORD)
+    assert list(run.table(table).columns) == column_names(table)
+    assert len(run.table(table)) > 0 or table not in run.manifest["tables"]
 
 
 def test_a_column_of_another_type_is_refused(record: Path) -> None:
@@ -562,6 +594,12 @@ def test_a_case_that_is_flushed_again_takes_the_place_of_what_was_there(tmp_path
         assert list(run.iterations["case"]) == ["one"] * 3 + ["two"] * 2
 
 
+def test_a_run_shows_itself_in_a_line(record: Path) -> None:
+    run = load_run(record)
+    assert repr(run).startswith(f"<Run {record} ({run.manifest['cases'][0]['case']}: ok, ")
+    assert len(repr(run)) < 500
+
+
 class TestReopening:
     def test_a_run_that_was_killed_is_gone_on_with(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "killed", {"command_line": ["charact"]})
@@ -587,6 +625,8 @@ class TestReopening:
     def test_a_finished_run_is_refused(self, record: Path) -> None:
         with pytest.raises(UserError, match="is finished: there is nothing to go on with"):
             RunWriter.reopen(record)
+        with pytest.raises(UserError, match=f"has ended: its run is {record}$"):
+            RunWriter.reopen(record.with_name(f"{PARTIAL_PREFIX}{record.name}"))
 
     def test_a_run_that_only_lacked_its_name_keeps_its_tables(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "late", {})
@@ -597,3 +637,8 @@ class TestReopening:
         again.close("interrupted")
         run = load_run(again.publish())
         assert (run.manifest["status"], len(run.iterations)) == ("complete", 2)
+
+
+def test_a_trace_lies_in_its_folder_whatever_its_case_is_called(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "a/b", {})
+    assert writer.trace_path("a/b-train") == writer.directory / "trace" / "a_b-train.pt.trace.json.gz"

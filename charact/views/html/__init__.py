@@ -11,7 +11,18 @@ from markupsafe import Markup
 
 from charact import analysis
 from charact.store import Run
-from charact.views.html import content, device, facts, glance, inference, method, program, training
+from charact.views.html import (
+    content,
+    device,
+    facts,
+    glance,
+    inference,
+    memory,
+    memory_glance,
+    method,
+    program,
+    training,
+)
 from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Body
 from charact.views.html.tables import Column, Table, table
 
@@ -56,7 +67,7 @@ _PARTS = {
     "operators": _Part("Operators", content.operators, ("operators",), ("operators",)),
     "layers": _Part("Layers", content.layers, ("operators", "flop"), ("operators", "flop")),
     "kernels": _Part("Kernels", device.kernels, ("kernels",), ("kernels",)),
-    "memory": _Part("Memory", content.memory, ("memory",), ("memory",)),
+    "memory": _Part("Memory", memory.memory, ("memory", "prediction"), ("memory", "fits")),
     "flop": _Part("FLOP", content.flop, ("flop",), ("flop",)),
     "counters": _Part("Counters", device.counters, shows=device.has_counters),
     "machine": _Part("Machine", facts.machine),
@@ -113,7 +124,15 @@ def _overview(runs: Sequence[Run]) -> list[Table]:
         tables.append(training.headlines(cases, name))
     if len(cases := _together(runs, analysis.inference_summary)):
         tables.append(inference.headlines(cases, name))
+    if len(cases := _together(runs, _memory_peaks)):
+        tables.append(memory_glance.headlines(cases, name))
     return tables
+
+
+def _memory_peaks(run: Run) -> pd.DataFrame:
+    """Peaks of a run that looks at memory alone; no rows of another."""
+    peaks = analysis.memory_peaks(run)
+    return peaks if analysis.is_memory_run(run) else peaks.iloc[:0]
 
 
 def _together(runs: Sequence[Run], summary: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:

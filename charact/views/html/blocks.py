@@ -35,8 +35,8 @@ class Block:
 class Card:
     """A case's headline number and what it is of, details, more numbers, and a bar of parts (name, share, colour).
 
-    `failure` is the status and reason of a case that failed; it may have numbers none the less. `warning` says what
-    the numbers fall short of.
+    `bar_of` is what the parts are of. `failure` is the status and reason of a case that failed; it may have numbers
+    none the less. `warning` says what the numbers fall short of.
     """
 
     case: str
@@ -45,6 +45,7 @@ class Card:
     warning: str = ""
     numbers: list[tuple[str, str]] = field(default_factory=list)
     bar: list[tuple[str, float, str]] = field(default_factory=list)
+    bar_of: str = "Time"
     failure: tuple[str, str] | None = None
 
 

@@ -1,8 +1,6 @@
-"""The sections of figures and tables: time, operators, layers, memory, FLOP."""
+"""The sections of figures and tables: time, operators, layers, FLOP."""
 
 from typing import Any
-
-import pandas as pd
 
 from charact import analysis
 from charact.store import Run
@@ -79,8 +77,7 @@ def operators(run: Run) -> Body:
         Column("num_calls", "Calls", fmt.number, "per iteration"),
         Column("time_s", "Time", fmt.seconds, "per iteration without nested operators, under the profiler"),
         share_column("share_frac", "Share of operators", "part of the operator time of the case's iteration"),
-        Column("flop", "FLOP", fmt.num_flop, "per iteration", lambda row: _UNCOUNTED),
-        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time under the profiler", lambda row: _UNCOUNTED),
+        *_flop_columns(run, "per iteration", "FLOP / time under the profiler"),
     ]  # fmt: skip
     return Body(
         lead="The operators that take longest, layers and shapes taken together. Click a heading to sort.",
@@ -106,8 +103,7 @@ def layers(run: Run) -> Body:
         Column("forward_s", "Forward", fmt.seconds, "per iteration, under the profiler", no_time),
         Column("backward_s", "Backward", fmt.seconds, "per iteration, under the profiler", no_time),
         share_column("share_frac", "Share of operators", "part of the operator time of the case's iteration"),
-        Column("flop", "FLOP", fmt.num_flop, "per iteration, all phases", lambda row: _UNCOUNTED),
-        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time of all phases", lambda row: _UNCOUNTED),
+        *_flop_columns(run, "per iteration, all phases", "FLOP / time of all phases"),
         Column("num_parameters", "Parameters", fmt.number, "it holds itself", lambda row: "not recorded"),
     ]  # fmt: skip
     return Body(
@@ -117,63 +113,16 @@ def layers(run: Run) -> Body:
     )  # fmt: skip
 
 
-def memory(run: Run) -> Body:
-    """Memory by category at the peak, by phase, and against input size."""
-    peaks = analysis.memory_composition(run)
-    if peaks.empty:
-        return Body(blocks=[Block(note=why_nothing(run, "memory"))])
-    columns = [
-        CASE, Column("method", "Method", meaning="measured or predicted"), PHASE, Column("category", "Category"),
-        Column("bytes", "Memory", fmt.num_bytes, "held through PyTorch's allocator"),
-        share_column("share_frac", "Share", "part of what is held at that moment"),
-    ]  # fmt: skip
-    peak = Block(
-        title="At the peak of an iteration", figures=[figures.memory(peaks)],
-        legend=legend_of(peaks.loc[peaks["bytes"] > 0, "category"], palette.CATEGORIES),
-        table=table(peaks, "Memory by category at the peak", columns),
-    )  # fmt: skip
-    by_phase = analysis.memory_by_phase(run)
-    each = Block(
-        title="At the peak of each phase", folded=True,
-        table=table(by_phase, "Memory by category at the peak of each phase", columns),
-    )  # fmt: skip
-    lead = (
-        "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
-        "Activations are made in forward or loss and outlive the operator that made them; temporary is all else that "
-        "is given back by the iteration’s end. Against input size, dots are measured and joined by straight lines."
-    )
-    blocks = [peak, *_memory_by_size(run), *([each] if len(by_phase) else [])]
-    return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "memory", peaks["case"])])
+def _flop_columns(run: Run, work: str, rate: str) -> list[Column]:
+    """FLOP and FLOP/s of a row, where FLOP were counted; takes what each means."""
+    if not analysis.was_asked_for(run, "flop"):
+        return []
 
+    def uncounted(row: Any) -> str:
+        return analysis.pass_reason(run, row.case, "flop") or _UNCOUNTED
 
-def _memory_by_size(run: Run) -> list[Block]:
-    rows = analysis.memory_by_size(run)
-    columns = [
-        Column("input_size", "Input size", fmt.number), Column("category", "Category"),
-        Column("bytes", "Memory", fmt.num_bytes, "at the peak of an iteration"),
-    ]  # fmt: skip
-    blocks = []
-    series = ["workload", "variant", "mode", "batch_size", "precision", "device", "method"]
-    for key, group in rows.groupby(series, sort=False):
-        if group["input_size"].nunique() < 2:
-            continue
-        workload, variant, mode, batch_size, precision, device, method = key
-        title = f"{workload} ({variant}), {mode}, batch {batch_size}, {precision}, {device}, {method}"
-        figure = figures.memory_by_size(title, group, _size_unit(run, group))
-        # The rows are of several cases: the filter by case must leave the curve whole.
-        blocks.append(Block(
-            title=f"Against input size: {title}", figures=[figure],
-            legend=legend_of(group.loc[group["bytes"] > 0, "category"], palette.CATEGORIES),
-            table=table(group.drop(columns="case"), f"Peak memory against input size: {title}", columns),
-        ))  # fmt: skip
-    if blocks or run.cases["input_size"].isna().all():  # a watched program does not tell its input size
-        return blocks
-    return [Block(title="Against input size", note=fmt.missing("one input size only: give --input-sizes two"))]
-
-
-def _size_unit(run: Run, group: pd.DataFrame) -> str:
-    kinds = {entry["case"]: entry.get("input_kind") for entry in run.manifest["cases"]}
-    return {"sequence": "tokens", "other": "S of --input-spec"}.get(kinds[group["case"].iloc[0]], "pixels a side")
+    return [Column("flop", "FLOP", fmt.num_flop, work, uncounted),
+            Column("flop_per_s", "FLOP/s", fmt.flop_rate, rate, uncounted)]
 
 
 def flop(run: Run) -> Body:

@@ -1,4 +1,4 @@
-"""Figures of trainings and inferences: learning curves, stages, parts of a total, and curves over batch size."""
+"""Figures of trainings and inferences: learning curves, parts of a total, and curves over batch size."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -57,30 +57,6 @@ def _plain(ax: Axes, ylabel: str, xlabel: str) -> None:
     ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
     ax.margins(x=0.03, y=0.06)
     sns.despine(ax=ax, left=True, bottom=True)
-
-
-def stages(case: str, parts: pd.DataFrame) -> list[Markup]:
-    """Time of the phases of each stage of one training: absolute, and as shares of the stage."""
-    rows = rows_of(parts, "stage", "phase", "time_s")
-
-    def draw_times(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.PHASES.__getitem__)
-        label_above(ax, rows)
-        unit_axis(ax, ax.get_xlim()[1], "s", "time over all epochs")
-
-    def draw_shares(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.PHASES.__getitem__, as_share=True)
-        label_above(ax, rows)
-        ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
-        ax.set_xlabel("share of the stage")
-
-    height_px = 60 + 48 * len(rows)
-    return [
-        draw_svg(f"Time by stage and phase of {case}", height_px, draw_times, width_px=HALF_PX),
-        draw_svg(f"Share of each phase in a stage of {case}", height_px, draw_shares, width_px=HALF_PX),
-    ]
 
 
 def inference_parts(parts: pd.DataFrame) -> list[Markup]:

@@ -9,6 +9,8 @@ from charact.views.html.blocks import CASE, Block, Body, missing_cases, why_noth
 from charact.views.html.tables import Column, share_column, table, top
 
 _NUM_TOP = 25
+_TIMED_ITERATIONS = "Taken before and after the measured iterations of the timing pass, which costs them nothing."
+_OWN_ITERATIONS = "Taken before and after iterations that follow those of the timing: what is counted is of them alone."
 
 
 def kernels(run: Run) -> Body:
@@ -36,19 +38,20 @@ def has_counters(run: Run) -> bool:
 
 
 def counters(run: Run) -> Body:
-    """Counters over the timing pass: what the machine did while the iterations ran."""
+    """Counters over a pass: what the machine did while the iterations ran."""
+    name, lead = ("counters", _OWN_ITERATIONS) if analysis.is_watched(run) else ("timing", _TIMED_ITERATIONS)
     rows = analysis.counter_values(run)
     if rows.empty:
-        return Body(blocks=[Block(note=why_nothing(run, "timing"))])
+        return Body(blocks=[Block(note=why_nothing(run, name))])
     rows = rows.assign(shown=[_in_words(row) for row in rows.itertuples()])
     rows["counter"] = rows["counter"].str.removeprefix("num_").str.replace("_(bytes|frac)$", "", regex=True)
     rows["counter"] = rows["counter"].str.replace("_", " ")
     columns = [CASE, Column("source", "Source"), Column("device", "Device"), Column("counter", "Counter"),
                Column("shown", "Value")]  # fmt: skip
     return Body(
-        lead="Taken before and after the measured iterations of the timing pass, which costs them nothing.",
-        blocks=[Block(title="Over the timing pass", folded=True, table=table(rows, "Counters by case", columns)),
-                *missing_cases(run, "timing", rows["case"])],
+        lead=lead,
+        blocks=[Block(folded=True, table=table(rows, "Counters by case", columns)),
+                *missing_cases(run, name, rows["case"])],
     )  # fmt: skip
 
 

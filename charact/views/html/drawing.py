@@ -48,6 +48,8 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r'<clipPath.*?</clipPath>| clip-path="[^"]*"', "", body, flags=re.DOTALL)
+    # Hundredths of a pixel are enough, and a third shorter.
+    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)
     head = f'<svg viewBox="0 0 {width_px} {height_px:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
     return Markup(f"{head}<title>{escape(title)}</title>{body}")
 

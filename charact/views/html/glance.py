@@ -1,6 +1,7 @@
 """The first section: every case's headline numbers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
-from charact.views.html import inference, training
+from charact.views.html import inference, memory_glance, training
 from charact.views.html.blocks import (
     CASE,
     ITERATION,
@@ -36,12 +37,14 @@ def glance(run: Run) -> Body:
     cards: list[Card] = []
     legend: Legend = []
     blocks: list[Block] = []
-    for kind in ("profile", "training", "inference"):
+    for kind in ("profile", "training", "inference", "memory"):
         if kind in set(cases["kind"]):
             more, colors, shown = _KINDS[kind](run, cases[cases["kind"] == kind])
             cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=shown)]
     failed = int((cases["status"] != "ok").sum())
     lead = f"{_counted(len(cases), 'case')}, {failed} of them failed." if failed else ""
+    if analysis.is_memory_run(run):
+        lead = f"{lead} {memory_glance.LEAD}".strip()
     return Body(lead=lead, cards=cards, legend=list(dict.fromkeys(legend)), blocks=blocks)
 
 
@@ -68,8 +71,12 @@ def _inferences(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Tabl
     return inference.cards(summary, parts), legend, inference.headlines(summary)
 
 
+def _memories(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
+    return *memory_glance.cards(run), memory_glance.headlines(analysis.memory_peaks(run))
+
+
 _KINDS: dict[str, Callable[[Run, pd.DataFrame], tuple[list[Card], Legend, Table]]] = {
-    "profile": _profiles, "training": _trainings, "inference": _inferences,
+    "profile": _profiles, "training": _trainings, "inference": _inferences, "memory": _memories,
 }  # fmt: skip
 
 
@@ -104,13 +111,20 @@ def _few(row: object) -> str | None:
     return status_reason(row) or "fewer than 6 iterations"
 
 
+def _reason_of(run: Run, name: str) -> Callable[[Any], str | None]:
+    """Why a number of a pass is missing."""
+    return lambda row: status_reason(row) or analysis.pass_reason(run, row.case, name)
+
+
 _FLOP = Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MAC = 2 FLOP", status_reason)
 
 
 def _table(run: Run, cases: pd.DataFrame) -> Table:
-    flop, memory = (analysis.was_asked_for(run, name) for name in ("flop", "memory"))
+    flop = analysis.was_asked_for(run, "flop")
+    of_passes = [replace(column, reason=_reason_of(run, name)) for column, name in ((RATE, "flop"), (PEAK, "memory"))
+                 if analysis.was_asked_for(run, name)]
     columns = [
-        CASE, STATUS, ITERATION, SAMPLES, *([RATE] if flop else []), *([PEAK] if memory else []),
+        CASE, STATUS, ITERATION, SAMPLES, *of_passes,
         Column("low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _few),
         Column("high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _few),
         Column("p5_s", "p5", fmt.seconds, "5 % of iterations were faster", status_reason),

@@ -22,6 +22,21 @@ _OPERATOR_POINTS = [
 _MEMORY_POINTS = [
     ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
 ]  # fmt: skip
+_PREDICTION_POINTS = [
+    ("Predicted memory", "one iteration on tensors without data: what it would allocate and give back is noted, and "
+     "played back in that order into a model of the device’s allocator. No device is needed."),
+    ("– tensors", "exact: their shapes are those of the iteration."),
+    ("– workspaces", "what operators allocate for themselves and give back. Calibrated, from small real runs, or "
+     "modelled; the table of predictions says which. They are what the stated uncertainty is of."),
+    ("– rounding, reserved", "modelled by the rules of the device’s caching allocator; CUDA only."),
+    ("– context", "what a CUDA process takes before its first tensor: an estimate, not measured here."),
+    ("Needed", "what a device must have: on CUDA what is reserved, at the upper end of the uncertainty, and the "
+     "context; on a CPU the upper end of the predicted peak."),
+    ("Process memory", "resident set, as the kernel counts it: Python, its libraries, and what their allocators keep "
+     "belong to it. Its largest value is that since the process began."),
+    ("Growth", "a line of least squares through the peaks of one series against pixels or tokens. The 95 % intervals "
+     "take the peaks to scatter about a line; where growth bends, they tell how much."),
+]  # fmt: skip
 _FLOP_POINTS = [
     ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. Counted are "
      "convolutions, matrix products and attention, as in published counts. Bytes are modelled: caches and fused "
@@ -53,6 +68,7 @@ _INFERENCE_POINTS = [
 ]  # fmt: skip
 _POINTS = {
     "timing": _TIMING_POINTS, "frames": _FRAME_POINTS, "operators": _OPERATOR_POINTS, "memory": _MEMORY_POINTS,
+    "prediction": _PREDICTION_POINTS,
     "flop": _FLOP_POINTS, "training": _TRAINING_POINTS, "inference": _INFERENCE_POINTS,
 }  # fmt: skip
 """What is to be said of the numbers of each pass."""
@@ -82,6 +98,10 @@ def _stops(run: Run) -> Block:
     def unprofiled(row: Any) -> str | None:
         return analysis.pass_reason(run, row.case, "operators")
 
+    precision = [
+        Column("interval_frac", "± interval", fmt.share, "half of the 95 % interval over the median", untimed),
+        Column("precision_target_frac", "Target", fmt.share, "the half interval asked for", untimed),
+    ]  # fmt: skip
     first = "how much longer the first iteration took than the median one"
     columns = [
         CASE,
@@ -89,8 +109,7 @@ def _stops(run: Run) -> Block:
         Column("warmup_ended_by", "Warm-up ended", meaning="what ended the warm-up", reason=untimed),
         Column("num_iterations", "Iterations", fmt.number, "timed", untimed),
         Column("ended_by", "Ended by", meaning="'target met': the interval is narrow enough", reason=untimed),
-        Column("interval_frac", "± interval", fmt.share, "half of the 95 % interval over the median", untimed),
-        Column("precision_target_frac", "Target", fmt.share, "the half interval asked for", untimed),
+        *(precision if rules["precision_target_frac"].notna().any() else []),
         Column("compile_s", "Compiling", fmt.seconds, "over the whole program" if analysis.is_watched(run) else first,
                lambda row: untimed(row) if analysis.pass_reason(run, row.case, "timing") else "not compiled"),
     ]  # fmt: skip
@@ -132,8 +151,18 @@ def _missing(run: Run) -> Block:
         return Block(title=title, note="Every pass over every case ended well.")
     groups = outcomes.groupby(["case", "status", "reason"], sort=False, dropna=False, as_index=False)
     outcomes = groups.agg(passes=("pass", ", ".join))
+    if analysis.is_memory_run(run):  # most sizes of a sweep are only predicted
+        outcomes = _joined(outcomes)
     columns = [
         CASE, Column("passes", "Passes"), Column("status", "Status"),
         Column("reason", "Reason", reason=lambda row: "no reason recorded"),
     ]  # fmt: skip
     return Block(title=title, table=table(outcomes, "Passes that gave nothing", columns))
+
+
+def _joined(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """One row for all cases that lack the same for the same reason, which names the first of them."""
+    groups = outcomes.groupby(["passes", "status", "reason"], sort=False, dropna=False, as_index=False)
+    joined = groups.agg(case=("case", "first"), others=("case", "size"))
+    more = [f" and {others - 1} more" if others > 1 else "" for others in joined["others"]]
+    return joined.assign(case=joined["case"] + pd.Series(more, dtype="str"))

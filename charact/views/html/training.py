@@ -10,6 +10,7 @@ from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html import curves as drawn
+from charact.views.html import figures
 from charact.views.html.blocks import (
     CASE,
     STATUS,
@@ -163,7 +164,7 @@ def _breakdowns(run: Run) -> list[Block]:
     ]  # fmt: skip
     return [
         Block(
-            title=f"Time by stage and phase: {case}", case=str(case), figures=drawn.stages(str(case), parts),
+            title=f"Time by stage and phase: {case}", case=str(case), figures=figures.stages(str(case), parts),
             legend=legend_of(parts["phase"], palette.PHASES),
             table=table(parts, f"Time by stage and phase of {case}", columns),
         )

@@ -12,6 +12,7 @@ from charact.schema import PHASES
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
+from charact.views.tensorboard.comparison_memory import memories
 from charact.views.tensorboard.comparison_stages import inferences, trainings
 
 _TEMPLATE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string("""
@@ -66,14 +67,14 @@ has.{% endif %}
 def comparison(runs: Sequence[Run]) -> str:
     """HTML fragment: per case and run the iteration time, its ratio to the baseline, samples/s, memory and phases.
 
-    Trainings and inferences have tables of their own below.
+    Trainings, inferences, and cases whose memory alone was looked at have tables of their own below.
     """
     rows = run_comparison(runs)
     phases = pd.concat([phase_breakdown(run).assign(run=number) for number, run in enumerate(runs)])
     phases = phases[phases["case"].isin(rows["case"])]
     groups = [(case, _case_rows(of_case, phases, runs)) for case, of_case in rows.groupby("case", sort=False)]
     every_case = {case["case"] for run in runs for case in run.manifest["cases"]}
-    others = [trainings(runs), inferences(runs)]
+    others = [trainings(runs), inferences(runs), memories(runs)]
     compared = {case for case, _ in groups}.union(*(other.cases for other in others))
     legend = [(phase, palette.PHASES[phase]) for phase in PHASES if phase in set(phases["phase"])]
     return _TEMPLATE.render(groups=groups, legend=legend, differing=_differing_options(runs),

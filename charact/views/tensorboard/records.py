@@ -169,7 +169,7 @@ def _progress(path: Path) -> str:
 
 
 def _machine(facts: dict[str, Any]) -> str:
-    """Host and device; those of a watched program are looked for when it has ended."""
+    """Host and device; those of a watched program are looked for when it has ended, and on its own machine only."""
     if not facts:
-        return "n/a (told when it has ended)"
+        return "n/a (not recorded, or not yet)"
     return f"{facts['hostname']} · {facts['gpus'][0]['name'] if facts['gpus'] else facts['cpu']['model']}"

@@ -13,7 +13,14 @@ from tensorboard.summary import Output, Writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
-from charact.analysis import TRAINING_STAGES, case_summary, iteration_times, learning_curves, stage_times
+from charact.analysis import (
+    TRAINING_STAGES,
+    case_summary,
+    iteration_times,
+    learning_curves,
+    memory_peaks,
+    stage_times,
+)
 from charact.analysis.cases import phase_times
 from charact.files import writing
 from charact.store import Run
@@ -21,6 +28,8 @@ from charact.store import Run
 EVENTS_FILE = "events.out.tfevents.0000000000.charact"
 """Name of the file: TensorBoard looks for `tfevents`. It never changes, so writing a run again replaces its scalars."""
 
+_BY_SIZE = {"samples_per_s": "samples_per_s", "peak_memory_bytes": "peak_bytes",
+            "predicted_peak_memory_bytes": "predicted_bytes"}  # fmt: skip
 _SERIES = ["workload", "variant", "batch_size", "mode", "precision", "device"]
 
 
@@ -66,8 +75,9 @@ def scalars(run: Run) -> Iterator[Scalar]:
     """Points of a run, in the order of its cases; the same case has the same tags in every run.
 
     `<case>/iteration_s` and `<case>/phase/<phase>_s` by iteration; `<case>/<metric>/<stage>` (training or validation)
-    and `<case>/epoch_s/<stage>`, the stage's wall time, by epoch; `samples_per_s/<series>` and
-    `peak_memory_bytes/<series>` by input size (pixels or tokens), a series being cases that differ in input size only.
+    and `<case>/epoch_s/<stage>`, the stage's wall time, by epoch; `samples_per_s/<series>`,
+    `peak_memory_bytes/<series>` (measured) and `predicted_peak_memory_bytes/<series>` by input size (pixels or tokens),
+    a series being cases that differ in input size only.
     TensorBoard keeps values as 32-bit floats (7 digits); what a case lacks has no point.
     """
     for row in iteration_times(run).to_dict("records"):
@@ -75,10 +85,12 @@ def scalars(run: Run) -> Iterator[Scalar]:
     for row in phase_times(run).to_dict("records"):
         yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
     yield from _epochs(run)
-    for case in case_summary(run).sort_values("input_size", kind="stable").to_dict("records"):
+    predicted = memory_peaks(run).set_index("case")["predicted_bytes"]
+    cases = case_summary(run).assign(predicted_bytes=lambda rows: rows["case"].map(predicted).astype("float64"))
+    for case in cases.sort_values("input_size", kind="stable").to_dict("records"):
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
         series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))
-        for name, column in (("samples_per_s", "samples_per_s"), ("peak_memory_bytes", "peak_bytes")):
+        for name, column in _BY_SIZE.items():
             if pd.notna(case[column]) and pd.notna(case["input_size"]):  # a watched program does not tell its size
                 yield Scalar(f"{name}/{series}", case["input_size"], case[column])
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for directory in (tmp_path / "absent", looping, file):
-        with pytest.raises(UserError, match=f"{directory.name} .*--data-dir"):
+        with pytest.raises(UserError, match=f"{directory.name} .*--data-dir, or get it with charact data fetch mnist"):
             stored("mnist").load(directory, "test")
 
 

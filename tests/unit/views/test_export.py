@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import records
+from support.memory_records import write_memory
 
 from charact.commands import export as export_command
 from charact.errors import UserError
@@ -33,6 +34,16 @@ def test_every_table_comes_back_as_it_was(record: Path, tmp_path: Path, form: st
         assert len(written) == len(rows)
         if len(rows):
             pd.testing.assert_frame_equal(written.astype(rows.dtypes), rows, check_dtype=False, rtol=1e-14)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_memory_and_fits_come_back_as_they_were(tmp_path: Path, form: str) -> None:
+    run = load_run(write_memory(tmp_path / "runs", kinds=("sequence",)))
+    export(run, form, tmp_path / "out")
+    for table in ("memory", "fits"):
+        written, rows = read(tmp_path / "out" / f"{table}.{form}"), run.table(table)
+        assert len(rows) > 1
+        pd.testing.assert_frame_equal(written.astype(rows.dtypes), rows, check_dtype=False, rtol=1e-14)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.records import watched_rows, write_record, write_watched
+from support.records import watched_entry, watched_rows, write_record, write_watched
 
 from charact.store import Run, RunWriter, load_run
 from charact.views.html import report, sections
@@ -22,6 +22,12 @@ def run(tmp_path: Path) -> Run:
 
 def of(run: Run) -> dict[str, str]:
     return {section.id: section.html for section in sections(run)}
+
+
+def in_terminal(run: Run) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=100).print(summary(run))
+    return stream.getvalue()
 
 
 def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
@@ -79,20 +85,73 @@ def test_what_is_not_told_has_its_reason(run: Run) -> None:
     assert "n/a</td>" not in html
     assert "n/a (not found)" not in of(run)["glance"]
     assert "skip</dt><dd>n/a (not given)" in of(run)["machine"].replace("\n", "")
-    for unasked in ("FLOP", "Peak memory", "Profiler overhead"):
+    assert "arguments</dt>" not in of(run)["machine"]  # they stand with how phases were found
+    for unasked in ("FLOP", "Peak memory", "Profiler overhead", "Target"):
         assert unasked not in of(run)["glance"] + of(run)["method"]
 
 
+def test_what_could_not_be_seen_is_said(run: Run) -> None:
+    assert "could not be seen" not in of(run)["program"]
+    run.manifest["cases"][0]["passes"]["timing"]["blind_spots"] = ["no <loader> was used"]
+    assert "no &lt;loader&gt; was used" in of(run)["program"]
+    assert "no <loader> was used" in in_terminal(run)
+
+
 def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> None:
-    stream = io.StringIO()
-    Console(file=stream, width=100).print(summary(run))
-    text = stream.getvalue()
+    text = in_terminal(run)
     for words in ("n/a (batch size not told)", "time in netD", "time in netG",
-                  "95.0 % of the time has a phase, 2.0 % by inference; left out before: 1",
+                  "95.0 % of the time has a phase (2.0 % inferred), iterations left out before: 1",
                   "75.0 %  gan.py:12 in save, torch.serialization.save ", "20.0 %  gan.py:<40> in <module> "):
         assert words in text
     for unasked in ("FLOP/s", "peak memory", "operator type", "nan"):
         assert unasked not in text
+
+
+def of_two_cases(tmp_path: Path) -> Run:
+    """A program that trains and predicts, and whose further passes were taken over the training."""
+    ok = {"status": "ok", "reason": None}
+    writer = RunWriter(tmp_path, "gan", {"options": {"script": "gan.py"}})
+    entry = watched_entry()
+    entry["passes"] |= {"operators": ok, "memory": ok, "counters": ok,
+                        "kernels": {"status": "skipped", "reason": "kernels run on GPUs only"}}  # fmt: skip
+    timed = {"timing": entry["passes"]["timing"]}
+    operator = {"phase": "forward", "operator": "aten::conv", "operator_type": "convolution", "layer": "f",
+                "input_shapes": "[]", "num_calls": 1, "self_host_s": 0.1, "device_s": None, "flop": None,
+                "bytes": None}  # fmt: skip
+    counted = {"phase": None, "time_s": None, "rank": 0, "device": "host", "source": "host", "counter": "rss_bytes",
+               "value": 1e9}  # fmt: skip
+    writer.add_case(entry, {"iterations": watched_rows(), "operators": [operator], "counters": [counted]})
+    writer.add_case(watched_entry(case="gan-infer", mode="infer", passes=timed), {"iterations": watched_rows()})
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+def test_a_case_without_the_further_passes_says_which_has_them(tmp_path: Path) -> None:
+    html = of(of_two_cases(tmp_path))
+    assert html["operators"].count("n/a (taken over gan-train only)") == 1
+    assert "n/a (taken over gan-train only)" in html["glance"]
+    assert "n/a (kernels run on GPUs only)" in html["kernels"]
+    assert "iterations that follow those of the timing" in html["counters"]
+    assert "timing pass" not in html["counters"]
+
+
+def test_flop_that_nobody_counted_have_no_columns(tmp_path: Path, record: Path) -> None:
+    html, counted = of(of_two_cases(tmp_path)), of(load_run(record))
+    for name in ("operators", "layers"):
+        assert "FLOP" not in html[name]
+        assert "FLOP/s" in counted[name]
+
+
+@pytest.mark.parametrize(("attributed_frac", "is_told"), [(0.85, True), (0.95, False)])
+def test_much_other_without_a_sampler_tells_how_to_learn_more(
+    run: Run, attributed_frac: float, is_told: bool
+) -> None:
+    passes = run.manifest["cases"][0]["passes"]
+    passes["timing"]["attributed_frac"] = attributed_frac
+    assert "charact run --sample" not in of(run)["program"] + in_terminal(run)  # it has had one
+    del passes["frames"]
+    for text in (of(run)["program"], in_terminal(run)):
+        assert ("What “other” was: charact run --sample tells where" in text) == is_told
 
 
 def test_it_compares_with_another_run_of_the_program_and_stands_beside_workloads(run: Run, tmp_path: Path) -> None:
@@ -120,7 +179,7 @@ def test_a_run_that_goes_on_is_listed_by_the_name_that_it_will_have(tmp_path: Pa
         "options": {"script": "gan.py", "skip": None, "iterations": None, "passes": []}})  # fmt: skip
     (entry,) = Records(str(tmp_path)).listing()
     assert (entry["id"], entry["status"], entry["num_cases"]) == (writer.run_id, "in progress", 0)
-    assert entry["machine"] == "n/a (told when it has ended)"
+    assert entry["machine"] == "n/a (not recorded, or not yet)"
     assert entry["error"] is None
     (writer.directory / "lock").write_text("999999999")  # no process has such a number
     assert Records(str(tmp_path)).listing()[0]["status"] == "unfinished"
