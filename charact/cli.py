@@ -64,7 +64,8 @@ def build_app() -> typer.Typer:
                       context_settings={"help_option_names": ["-h", "--help"]})
     app.callback(help=HELP, invoke_without_command=True)(_root)
     for module in modules_in("charact.commands"):
-        name = module.__name__.rpartition(".")[2].replace("_", "-")
+        # A command that is named as a keyword of Python has a module with a `_` behind.
+        name = module.__name__.rpartition(".")[2].rstrip("_").replace("_", "-")
         if hasattr(module, "group"):
             app.add_typer(module.group, name=name)
         else:

@@ -31,7 +31,15 @@ from charact.analysis.passes import (
     stop_rules,
     was_asked_for,
 )
-from charact.analysis.program import attribution, blind_spots, has_unexplained_other, is_watched, sampled_frames
+from charact.analysis.program import (
+    attribution,
+    blind_spots,
+    has_unexplained_other,
+    is_imported,
+    is_watched,
+    phase_evidence,
+    sampled_frames,
+)
 from charact.analysis.stages import (
     INFERENCE_PARTS,
     TRAINING_STAGES,
@@ -57,6 +65,7 @@ __all__ = [
     "has_unexplained_other",
     "inference_breakdown",
     "inference_summary",
+    "is_imported",
     "is_memory_run",
     "is_watched",
     "iteration_times",
@@ -80,6 +89,7 @@ __all__ = [
     "passes_taken",
     "peak_moments",
     "phase_breakdown",
+    "phase_evidence",
     "prediction_metrics",
     "sampled_frames",
     "stage_breakdown",

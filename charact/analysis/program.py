@@ -1,9 +1,10 @@
-"""What the record of a watched program says of itself: how its phases were found, and what its `other` time was."""
+"""What the record of a watched program, or of a trace, says of itself: how phases were found, what `other` was."""
 
 from typing import Any
 
 import pandas as pd
 
+from charact.analysis.order import in_order
 from charact.store import Run
 
 _FACTS = ["num_warmup_iterations", "num_iterations", "attributed_frac", "inferred_frac", "compile_s"]
@@ -16,26 +17,40 @@ def is_watched(run: Run) -> bool:
     return "script" in run.manifest.get("options", {})
 
 
+def is_imported(run: Run) -> bool:
+    """Whether the run was made of traces (`charact import`)."""
+    return "traces" in run.manifest.get("options", {})
+
+
 def attribution(run: Run) -> pd.DataFrame:
-    """How the phases of each case of a watched program were found; a run of workloads has no rows.
+    """How the phases of each case of a watched program or a trace were found; a run of workloads has no rows.
 
     Columns: case; num_warmup_iterations, those left out, and num_iterations, those recorded; attributed_frac, the part
     of all iterations' time that lies in a phase other than `other`; inferred_frac, the part that no call into PyTorch
     covers and that a rule gave to a phase; compile_s, what compiling took over the whole program (null where nothing
     was compiled).
     """
-    entries = run.manifest["cases"] if is_watched(run) else []
-    timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in entries]
+    timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in _entries(run)]
     rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
     return pd.DataFrame(rows, columns=["case", *_FACTS]).astype(dict.fromkeys(_FACTS, "float64") | {"case": "str"})
 
 
 def blind_spots(run: Run) -> pd.DataFrame:
-    """What of a watched program could not be seen. Columns: case; blind_spot, in words with its remedy."""
-    entries = run.manifest["cases"] if is_watched(run) else []
-    rows = [(entry["case"], spot) for entry in entries
+    """What of a watched program or a trace could not be seen. Columns: case; blind_spot, in words with its remedy."""
+    rows = [(entry["case"], spot) for entry in _entries(run)
             for spot in entry.get("passes", {}).get("timing", {}).get("blind_spots", [])]
     return pd.DataFrame(rows, columns=["case", "blind_spot"], dtype="str")
+
+
+def phase_evidence(run: Run) -> pd.DataFrame:
+    """What told the phases of each trace. Columns: case; phase; evidence, in words."""
+    rows = [(entry["case"], phase, "; ".join(told)) for entry in _entries(run)
+            for phase, told in entry.get("passes", {}).get("timing", {}).get("evidence", {}).items()]
+    return in_order(pd.DataFrame(rows, columns=["case", "phase", "evidence"], dtype="str"), run, "case", "phase")
+
+
+def _entries(run: Run) -> list[dict[str, Any]]:
+    return list(run.manifest["cases"]) if is_watched(run) or is_imported(run) else []
 
 
 def has_unexplained_other(run: Run, case: str) -> bool:
@@ -43,7 +58,7 @@ def has_unexplained_other(run: Run, case: str) -> bool:
     found = attribution(run)
     much = found.loc[found["case"] == case, "attributed_frac"] < 1 - _MUCH_FRAC
     sampled = {entry["case"] for entry in run.manifest["cases"] if "frames" in entry.get("passes", {})}
-    return bool(much.any()) and case not in sampled
+    return is_watched(run) and bool(much.any()) and case not in sampled
 
 
 def sampled_frames(run: Run) -> pd.DataFrame:

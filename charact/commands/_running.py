@@ -1,6 +1,5 @@
-"""What commands that measure share: run the cases, publish the record, say what came out."""
+"""What commands that measure share: run the cases and publish the record."""
 
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -11,11 +10,11 @@ import torch
 from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.commands._publishing import publish, tell
 from charact.errors import UserError
-from charact.files import write_text
 from charact.hardware import machine_facts, software_facts
 from charact.measure.interrupt import Interrupt
-from charact.store import Run, RunWriter, load_run
+from charact.store import RunWriter, load_run
 from charact.views.progress import LiveProgress
 
 Measure = Callable[[RunWriter, LiveProgress], None]
@@ -23,7 +22,7 @@ Measure = Callable[[RunWriter, LiveProgress], None]
 
 
 def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
-                    quiet: bool, interrupt: Interrupt) -> int:
+                    quiet: bool, interrupt: Interrupt, progress_of: type[LiveProgress] = LiveProgress) -> int:
     """Run the cases into a new record below `out`; returns the exit status.
 
     It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
@@ -34,7 +33,7 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
     writer = open_record(out, label, options, threads)
     console = Console(stderr=True)
     try:
-        with LiveProgress(console, enabled=console.is_terminal and not quiet) as progress:
+        with progress_of(console, enabled=console.is_terminal and not quiet) as progress:
             measure(writer, progress)
         if all(case["status"] == "interrupted" for case in writer.manifest["cases"]):
             writer.discard()
@@ -44,8 +43,8 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
     except UserError:
         writer.discard()
         raise
-    _publish(writer, run)
-    any_ok = _tell(load_run(writer.final), quiet)
+    publish(writer, run)
+    any_ok = tell(load_run(writer.final), quiet)
     if interrupt.signal is not None:
         return 128 + interrupt.signal
     return 0 if any_ok else 1
@@ -67,51 +66,3 @@ def open_record(out: Path, label: str, options: dict[str, Any], threads: int | N
             "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
         },
     })
-
-
-def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
-    """Publish a record that was closed, and say what came out; returns whether any case succeeded.
-
-    Raises:
-        UserError: the record cannot be written.
-    """
-    _publish(writer, load_run(writer.directory))
-    return _tell(load_run(writer.final), quiet)
-
-
-def _publish(writer: RunWriter, run: Run) -> None:
-    """Draw the views into the run's directory and let it be seen; a view that cannot be written leaves the tables."""
-    from charact.views.html import report
-    from charact.views.tensorboard.scalars import write_scalars
-
-    try:
-        write_text(run.path / "report.html", report([run]))
-        write_scalars(run, run.path)
-    except UserError as error:
-        writer.publish()
-        raise UserError(f"{error}; the tables are in {writer.final}") from error
-    writer.publish()
-
-
-def _tell(run: Run, quiet: bool) -> bool:
-    """Say what came out, failures even when quiet; returns whether any case succeeded."""
-    from charact.views.terminal import summary
-
-    failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
-    if not quiet:
-        Console().print(summary(run))
-    for case in failed:
-        print(f"{case['case']}: {case['status']} ({case['reason']})", file=sys.stderr)
-    print(f"Wrote {run.path}")
-    if not quiet:
-        print(f"  report       {run.path / 'report.html'}")
-        print(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
-    return len(failed) < len(run.manifest["cases"])
-
-
-def program() -> str:
-    """What to type for `charact` here: in a virtual environment that is not active it is not on the PATH."""
-    if shutil.which("charact"):
-        return "charact"
-    called = Path(sys.argv[0])
-    return str(called) if called.name == "charact" else "python -m charact"

@@ -44,7 +44,7 @@ def go_on(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
     """
     import torch
 
-    from charact.commands._running import publish_and_tell
+    from charact.commands._publishing import publish_and_tell
     from charact.store import RunWriter, load_run
 
     if "workloads" not in load_run(directory, partial=True).manifest.get("options", {}):
@@ -142,7 +142,7 @@ def _used(case: Any, chosen: Options) -> dict[str, Any]:
 def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt") -> int:
     from rich.console import Console
 
-    from charact.commands._running import program, publish_and_tell
+    from charact.commands._publishing import program, publish_and_tell
     from charact.measure.training import train_cases
     from charact.views.progress import TrainingProgress
 

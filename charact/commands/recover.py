@@ -53,7 +53,7 @@ def _recover(directory: Path, quiet: bool) -> bool:
             raise UserError(nothing)
         writer.close(status)
         remove_spool(directory)
-    from charact.commands._running import publish_and_tell
+    from charact.commands._publishing import publish_and_tell
 
     return publish_and_tell(writer, quiet)
 

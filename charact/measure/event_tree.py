@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.profiler import profile
 
-from charact.measure.marks import LAYER_PREFIX, PHASE_PREFIX, phase_at, with_gaps
+from charact.measure.mark_names import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX, phase_at, with_gaps
 from charact.measure.operator_types import operator_type, own_operator_type
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
@@ -39,6 +39,9 @@ class Allocation:
     device: str
     operator_end_ns: int
     """When the outermost operator around it ended; the time itself where it lies outside of any."""
+    layer: str | None = None
+    operator: str | None = None
+    """The outermost operator around it that is not one of autograd's nodes."""
 
 
 @dataclass
@@ -51,6 +54,10 @@ class EventTree:
     """The same with the gaps that have a phase, too."""
     operators: list[Operator] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
+    releases: list[tuple[int, int]] = field(default_factory=list)
+    """Time and number of each mark of a release."""
+    out_of_memory_ns: int | None = None
+    """When there was last no memory for a block; None where there always was. Some libraries try again with less."""
 
     def phase_at(self, time_ns: int) -> str | None:
         """Name of the phase that a moment lies in; None between phases."""
@@ -60,8 +67,12 @@ class EventTree:
 def read_event_tree(profiler: profile) -> EventTree:
     """Walk the events of a profiler that has stopped."""
     assert profiler.profiler is not None
-    assert profiler.profiler.kineto_results is not None
-    roots = profiler.profiler.kineto_results.experimental_event_tree()
+    return read_results(profiler.profiler.kineto_results)
+
+
+def read_results(results: Any) -> EventTree:
+    """The same of what Kineto gave."""
+    roots = results.experimental_event_tree()
     walk = _Walk()
     # Other threads (autograd's, on CUDA) hold no phase marks: they are read last, and placed by time.
     marked = [root for root in roots if root.name.startswith(("ProfilerStep#", PHASE_PREFIX))]
@@ -86,6 +97,7 @@ class _Context:
     layer: str | None = None
     operator_type: str | None = None
     operator_end_ns: int | None = None
+    operator: str | None = None
 
 
 class _Walk:
@@ -99,6 +111,9 @@ class _Walk:
         if name == "[memory]":
             self._allocation(event, context)
             return 0
+        if name == "[OutOfMemory]":
+            self.tree.out_of_memory_ns = max(event.start_time_ns, self.tree.out_of_memory_ns or 0)
+            return 0
         extra = event.extra_fields
         # What has no sequence number is a call into Python, a kernel or a runtime call: no operator.
         if hasattr(extra, "sequence_number"):
@@ -107,7 +122,10 @@ class _Walk:
                 self.tree.marks.append((event.start_time_ns, event.end_time_ns, phase))
                 context = _Context(phase=phase)
             elif name.startswith(LAYER_PREFIX):
-                context = _Context(context.phase, name.removeprefix(LAYER_PREFIX), None, context.operator_end_ns)
+                context = _Context(context.phase, name.removeprefix(LAYER_PREFIX), None, context.operator_end_ns,
+                                   context.operator)
+            elif name.startswith(RELEASE_PREFIX):
+                self.tree.releases.append((event.start_time_ns, int(name.removeprefix(RELEASE_PREFIX))))
             elif not _is_annotation(name, extra):
                 return self._operator(event, extra, name, context)
         return sum(self.visit(child, context) for child in event.children)
@@ -127,7 +145,8 @@ class _Walk:
                             event.correlation_id, event.start_time_ns)
         self.tree.operators.append(operator)
         if children := event.children:
-            inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns)
+            inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns,
+                             context.operator or (None if _is_autograd_node(name, context.phase) else name))
             operator.self_ns -= sum(self.visit(child, inner) for child in children)
         return duration
 
@@ -135,12 +154,18 @@ class _Walk:
         extra = event.extra_fields
         time_ns: int = event.start_time_ns
         self.tree.allocations.append(Allocation(time_ns, extra.ptr, extra.alloc_size, str(extra.device),
-                                                context.operator_end_ns or time_ns))
+                                                context.operator_end_ns or time_ns, context.layer,
+                                                context.operator))
 
 
 def _is_annotation(name: str, extra: Any) -> bool:
     """Whether an event is a span that someone named (an iteration, an optimizer's step), not an operator."""
     return name.startswith(_ANNOTATIONS) or (own_operator_type(name) is None and extra.scope.name == "USER_SCOPE")
+
+
+def _is_autograd_node(name: str, phase: str | None) -> bool:
+    """Whether an operator is a node of the backward pass, which calls the operators that do the work."""
+    return name.startswith("autograd::") or (phase == "backward" and "::" not in name)
 
 
 def _shapes(inputs: list[Any]) -> str:

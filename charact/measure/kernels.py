@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from charact.measure.marks import PHASE_PREFIX, phase_at, with_gaps
+from charact.measure.mark_names import PHASE_PREFIX, phase_at, with_gaps
 
 _DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
 

@@ -155,9 +155,12 @@ class Loop:
 def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
     """The model on the case's device, in its type and layout."""
     dtype = PRECISIONS[case.precision].weights
-    # Fake tensors cannot be moved, not even to where they are.
-    if case.device.type != "cpu" or any(parameter.dtype != dtype for parameter in model.parameters()):
-        model = model.to(case.device, dtype)
+    if dtype != torch.float32 or any(one.is_floating_point() and one.dtype != dtype for one in model.parameters()):
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(dtype)  # `model.to` refuses fake ones, and takes complex ones for real
+    if case.device.type != "cpu":
+        model = model.to(case.device)
     if case.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model

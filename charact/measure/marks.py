@@ -1,58 +1,26 @@
-"""Names that charact writes into the profiler's stream, so that phases and layers are found again in its events."""
+"""Marks that charact writes into the profiler's stream, so that phases and layers are found again in its events."""
 
 import contextlib
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 from torch._C._profiler import _RecordFunctionFast
 
-PHASE_PREFIX = "charact.phase:"
-LAYER_PREFIX = "charact.layer:"
-
-Moment = TypeVar("Moment", int, float)
-
-
-def phase_at(phases: Sequence[tuple[float, float, str]], moment: float) -> str | None:
-    """Name of the phase that a moment lies in; None between phases.
-
-    Args:
-        phases: start, end and name of each, in order of their starts; they do not overlap.
-        moment: in the unit of the starts and ends.
-    """
-    index = bisect_right(phases, moment, key=lambda phase: phase[0]) - 1
-    return phases[index][2] if index >= 0 and moment < phases[index][1] else None
-
-
-def with_gaps(phases: Sequence[tuple[Moment, Moment, str]]) -> list[tuple[Moment, Moment, str]]:
-    """Phases by time, and those of the gaps between them that are plainly one, as for the timing of a program.
-
-    From the end of a forward to the start of the backward after it a loss is computed by hand. Where no forward was
-    marked, as in a function that was compiled whole, it fills the gap before the loss.
-    """
-    filled: list[tuple[Moment, Moment, str]] = []
-    gaps: list[tuple[Moment, Moment, str]] = []  # what they are if a backward follows
-    in_gap, reached = "forward", None
-    for start, end, name in sorted(phases):
-        if reached is not None and reached < start:
-            gaps.append((reached, start, in_gap))
-        if name == "backward":
-            filled += gaps
-        if name in ("forward", "backward", "loss"):
-            in_gap = "loss"
-        if name in ("forward", "backward") or (in_gap == "forward" and name in ("data", "update")):
-            gaps = []
-        filled.append((start, end, name))
-        reached = end
-    return sorted(filled)
+from charact.measure.mark_names import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
 
 
 def phase_mark(name: str) -> AbstractContextManager[Any]:
     """A mark around a phase, visible as a span of its own in the trace."""
     return torch.profiler.record_function(PHASE_PREFIX + name)
+
+
+def mark_release(number: int) -> None:
+    """Mark the moment at which something of that number is given back."""
+    with torch.profiler.record_function(f"{RELEASE_PREFIX}{number}"):
+        pass
 
 
 @contextlib.contextmanager

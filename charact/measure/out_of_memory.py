@@ -52,16 +52,34 @@ def host_memory_guard() -> Iterator[None]:
     if sys.platform != "linux":  # elsewhere nothing tells what counts against the limit
         yield
         return
-    process, machine = psutil.Process().memory_info(), psutil.virtual_memory()
+    with data_growth_limit(free_host_bytes()):
+        yield
+
+
+def free_host_bytes() -> int:
+    """Memory that this process may still take: what is available of the machine's and of its control group's."""
+    machine = psutil.virtual_memory()
     free = max(0, machine.available - round(RESERVED_FRAC * machine.total))
     if (allowed := memory_limit_bytes()) is not None:
-        free = min(free, max(0, allowed - process.rss))
+        free = min(free, max(0, allowed - psutil.Process().memory_info().rss))
+    return free
+
+
+@contextlib.contextmanager
+def data_growth_limit(num_bytes: int) -> Iterator[None]:
+    """Let this process's data grow by no more than so much (Linux)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     # What counts by now is private writable memory, whether it was touched or not.
-    limits = [process.data + free, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+    limits = [process_data_bytes() + num_bytes, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def process_data_bytes() -> int:
+    """This process's private writable memory, as Linux counts it against its limit; elsewhere its resident set."""
+    process = psutil.Process().memory_info()
+    return int(process.data if sys.platform == "linux" else process.rss)
 

@@ -7,13 +7,16 @@ from charact.measure.case import Case
 from charact.measure.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 
 
-def case_entry(case: Case) -> dict[str, Any]:
-    """A case's entry in the manifest, before anything has run."""
+def case_entry(case: Case, name: str | None = None) -> dict[str, Any]:
+    """A case's entry in the manifest, before anything has run; its device's name is asked of it where it is not given.
+
+    A device that is not there cannot be asked.
+    """
     return {
         "case": case.id, "workload": case.workload.name, "variant": case.workload.variant,
         "input_kind": case.workload.input_kind, "input_size": case.input_size, "batch_size": case.batch_size,
         "mode": case.mode, "precision": case.precision, "device": str(case.device),
-        "device_name": device_name(case.device), "data": case.data.name, "num_parameters": None,
+        "device_name": name or device_name(case.device), "data": case.data.name, "num_parameters": None,
         "source": case.workload.source, "status": "ok", "reason": None, "requested_bytes": None, "passes": {},
     }
 
@@ -30,3 +33,10 @@ def one_line(error: BaseException) -> str:
     """An error as one line: its type, and the first line of what it says."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in words, e.g. 1.5 GiB."""
+    unit, factor = next(((unit, factor) for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+                         if num_bytes >= factor), ("bytes", 1))
+    return f"{num_bytes / factor:.4g} {unit}"

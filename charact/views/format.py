@@ -10,7 +10,7 @@ from charact.analysis.passes import MissedPrecision
 
 ENDED_BY = {
     "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
-    "number": "set number", "program": "the program",
+    "number": "set number", "program": "the program", "trace": "the trace",
 }  # fmt: skip
 """Words for what ended a warm-up or the timing."""
 UNEXPLAINED = "What “other” was: charact run --sample tells where, a Profiler’s phase() gives it a name."

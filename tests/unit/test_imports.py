@@ -16,6 +16,7 @@ PARTS = {
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "hardware", "cgroups"],
     "record": ["store", "partial"],
+    "traces": ["traces"],
     "analysis": ["analysis"],
     "views": ["views"],
     "commands": ["commands"],
@@ -28,13 +29,15 @@ MAY_IMPORT = {
     "workload": {"base", "workload"},
     "measure": {"api", "base", "workload", "measure", "record"},
     "record": {"base", "record"},
+    "traces": {"base", "measure", "traces"},
     "analysis": {"base", "record", "analysis"},
     "views": {"api", "base", "record", "analysis", "views"},
-    "commands": {"api", "base", "workload", "measure", "record", "analysis", "views", "commands"},
+    "commands": {"api", "base", "workload", "measure", "record", "traces", "analysis", "views",
+                 "commands"},
     "cli": {"api", "base", "cli", "commands"},
 }
 MAY_IMPORT_TORCH = {"workload", "measure", "commands", "api", "python"}
-IMPORTED_LATE = ("_running", "_partial", "_watching", "_memory_target")
+IMPORTED_LATE = ("_running", "_publishing", "_partial", "_watching", "_memory_target")
 """Modules that a command imports inside its function, once it knows that it will run or read something."""
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
 
@@ -127,6 +130,9 @@ def test_no_arrow_runs_back(module: str) -> None:
     ("charact.commands.list", "import torch"),
     ("charact.commands.list", "from charact.cli import main"),
     ("charact.commands.list", "try:\n    from rich.table import Table\nexcept ImportError:\n    pass"),
+    ("charact.traces.phases", "import torch"),
+    ("charact.traces.phases", "from charact.analysis import breakdown"),
+    ("charact.measure.timing", "from charact.traces.device import union"),
     ("charact.cli", "from charact.measure import timing"),
     ("charact.cli", "import pandas as pd"),
 ])

@@ -21,6 +21,7 @@ from charact.views.html import (
     memory_glance,
     method,
     program,
+    trace,
     training,
 )
 from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Body
@@ -62,6 +63,7 @@ _PARTS = {
     "phases": _Part("Time by phase", content.phases, ("timing",), ("iterations",)),
     "models": _Part("Models", program.parts, shows=program.has_parts),
     "program": _Part("How phases were found", program.program, shows=analysis.is_watched),
+    "trace": _Part("How phases were found", trace.trace, shows=analysis.is_imported),
     "other": _Part("What “other” was", program.other, ("frames",)),
     "operator-types": _Part("Operator types", content.operator_types, ("operators",), ("operators",)),
     "operators": _Part("Operators", content.operators, ("operators",), ("operators",)),

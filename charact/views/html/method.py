@@ -66,6 +66,22 @@ _INFERENCE_POINTS = [
     ("Time of a batch", "from fetching a batch to the end of its prediction; percentiles are over the batches of the "
      "prediction, the first ones included."),
 ]  # fmt: skip
+_TRACE_POINTS = {
+    "timing": [
+        ("Iteration time, phases", "from the trace, so under the profiler that wrote it. The iteration time is the "
+         "median, with its 95 % interval from order statistics; a phase’s time is its share of all iterations’ time, "
+         "times that median."),
+    ],
+    "operators": [
+        ("Operators, operator types, layers", "from the same iterations. On a device an operator’s time is that of the "
+         "kernels it launched itself."),
+    ],
+    "memory": [
+        ("Memory", "what PyTorch’s allocator had handed out during the last iteration. A trace does not tell what it "
+         "was for: all of it is “unknown”."),
+    ],
+}  # fmt: skip
+"""The same of the numbers of a trace that was imported."""
 _POINTS = {
     "timing": _TIMING_POINTS, "frames": _FRAME_POINTS, "operators": _OPERATOR_POINTS, "memory": _MEMORY_POINTS,
     "prediction": _PREDICTION_POINTS,
@@ -77,8 +93,11 @@ _POINTS = {
 def method(run: Run) -> Body:
     """Where each number comes from, what ended each case, what it missed, and what is not there."""
     kinds = set(analysis.case_summary(run)["kind"])
-    points = [point for name, of_pass in _POINTS.items() if name in analysis.passes_taken(run) for point in of_pass]
+    told = _TRACE_POINTS if analysis.is_imported(run) else _POINTS
+    points = [point for name, of_pass in told.items() if name in analysis.passes_taken(run) for point in of_pass]
     blocks = {"timing": _stops, "operators": _coverage, "flop": _uncounted}
+    if analysis.is_imported(run):  # a trace says how many iterations it has where it says how phases were found
+        del blocks["timing"]
     profiled = [block for name, block in blocks.items() if "profile" in kinds and analysis.was_asked_for(run, name)]
     return Body(points=points, blocks=[*(block(run) for block in profiled), *([_missing(run)] if kinds else [])])
 

@@ -20,7 +20,7 @@ from charact.measure.autophase.quiet import quiet_profiler
 from charact.measure.autophase.seen import PhaseMarks, Seen
 from charact.measure.autophase.spans import Kind, SpanRecorder
 from charact.measure.autophase.stretches import MOST_DROPPED, TRACE, Stretches
-from charact.measure.marks import with_gaps
+from charact.measure.mark_names import with_gaps
 from charact.schema import PHASES
 
 

@@ -1,0 +1,204 @@
+"""`charact memory`."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from charact.commands import _options as opt
+from charact.commands import _own_model as own_model
+from charact.errors import UserError
+from charact.schema import MODES, PRECISIONS
+
+if TYPE_CHECKING:
+    from charact.commands._memory_target import Chosen
+    from charact.commands._running import Measure
+    from charact.measure.case import Case
+    from charact.measure.interrupt import Interrupt
+    from charact.workload import DataRequest, Workload
+
+_AXES = {"batch-size": "batch_size", "input-size": "input_size"}
+_AMOUNT = re.compile(r"[\d.]+[kmgt]i?b", re.IGNORECASE)
+
+
+def command(
+    workloads: Annotated[list[str] | None, typer.Argument(
+        metavar="[WORKLOADS]...", help="Workloads to look at, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
+    model: own_model.Model = None,
+    model_args: own_model.ModelArgs = None,
+    input_spec: Annotated[str | None, typer.Option(help="What your model is fed; see `charact profile --help`.")]
+    = None,
+    loss: own_model.Loss = None,
+    optimizer: own_model.Optimizer = None,
+    learning_rate: own_model.LearningRate = None,
+    input_sizes: opt.InputSizes = None,
+    batch_sizes: opt.BatchSizes = None,
+    mode: Annotated[str, typer.Option(help="train, infer or both.")] = "train,infer",
+    precision: Annotated[str, typer.Option(
+        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")] = "fp32",
+    accumulate: Annotated[int, typer.Option(
+        min=1, max=10_000, help="Batches whose gradients are summed before an update, in a training.")] = 1,
+    predict: Annotated[bool, typer.Option("--predict", help="Predict only: nothing is run but small cases.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure only.")] = False,
+    device_memory: Annotated[str | None, typer.Option(
+        metavar="AMOUNT", help="Memory that the device is to have, e.g. 16GiB. Default: what it has.")] = None,
+    device_like: Annotated[str | None, typer.Option(
+        metavar="GPU", help="Predict for that GPU, e.g. a100-80gb; it need not be here.")] = None,
+    fit: Annotated[bool, typer.Option(
+        "--fit", help="Search the largest batch that fits the device, or an amount: --fit 16GiB.")] = False,
+    fit_by: Annotated[str | None, typer.Option(
+        metavar="AXIS", help="What is searched: batch-size at each input size (default), or input-size at each batch "
+                             "size.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Run what was found, and the next one up.")] = False,
+    variant: opt.Variant = None,
+    data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
+    = "synthetic",
+    data_dir: opt.DataDir = None,
+    synthetic: opt.MadeUp = None,
+    device: opt.Device = "auto",
+    threads: opt.Threads = None,
+    seed: opt.Seed = 0,
+    out: opt.Out = Path("runs"),
+    name: opt.Name = None,
+    quiet: opt.Quiet = False,
+) -> int:
+    """Memory against input size: predicted, measured, and what fits.
+
+    Every combination of workload, input size, batch size, mode and precision is a case. It is predicted on tensors
+    without values, at any size and for a device that need not be here, and measured where the device is here and has
+    room for it. A case that runs out of memory is recorded with what it asked for, and with what would fit.
+
+    \b
+      charact memory resnet18 --input-sizes 32:224:32 --batch-sizes 1,8
+      charact memory vgg16 --predict --device-like a100-80gb --batch-sizes 256 --mode train
+      charact memory transformer --fit 16GiB --input-sizes 32,64 --mode train
+      charact memory resnet18 --device-memory 500MiB --fit --verify
+    """  # noqa: D301  (click wants the character itself)
+    names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
+    amounts = [part for part in names if _AMOUNT.fullmatch(part)]  # no workload is called so
+    names = [part for part in names if part not in amounts]
+    search = _search(fit, fit_by, verify)
+    limit_bytes = _limit_bytes(fit, device_memory, amounts)
+    _check_kinds(predict, measure, search, input_sizes, batch_sizes)
+    sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
+    batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
+    modes = opt.parse_choices(mode, "--mode", MODES)
+    precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
+    if accumulate > 1 and "train" not in modes:
+        raise UserError("--accumulate is for training: add train to --mode, or leave it out")
+    opt.check_data(data, data_dir, synthetic)
+    made_up = None if synthetic is None else opt.parse_synthetic(synthetic)
+    own = {"--model": model, "--model-args": model_args, "--input-spec": input_spec, "--loss": loss,
+           "--optimizer": optimizer, "--learning-rate": learning_rate}
+    own_model.check_own_options(own, {"WORKLOADS": names, "--variant": variant, "--data": data != "synthetic",
+                                      "--synthetic": synthetic}, "memory")
+    opt.check_name(name)
+    options: dict[str, Any] = {
+        "command": "memory", "predict": not measure, "measure": not predict, "fit": search.axis if search.on else None,
+        "verify": verify, "device_like": device_like, "device_memory_bytes": limit_bytes, "accumulate": accumulate,
+        "data": data, "synthetic": synthetic or "", "seed": seed,
+    } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
+
+    from charact.measure.interrupt import Interrupt
+
+    # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
+    with Interrupt() as interrupt:
+        from charact.commands._memory_target import chosen_device
+        from charact.commands._running import run_and_publish
+        from charact.views.progress import MemoryProgress
+        from charact.workload import DataRequest, Synthetic, find_workload
+
+        request = DataRequest(name=data, directory=data_dir, seed=seed, synthetic=made_up or Synthetic())
+        prepared = ([find_workload(workload).prepare(variant) for workload in names]
+                    or [own_model.load_own_model(own).prepare()])
+        chosen = chosen_device(device, device_like, limit_bytes)
+        if (measure or verify) and not chosen.here:
+            raise UserError(f"{chosen.target.name} is not here: leave {'--measure' if measure else '--verify'} out")
+        cases = _cases(prepared, sizes, batches, modes, precisions, request, chosen, accumulate, search)
+        runner = _runner(cases, chosen, search, predict, measure, limit_bytes, interrupt)
+        label = name or "+".join(workload.name for workload in prepared[:3])
+        return run_and_publish(runner, out, label, options, threads, quiet, interrupt, MemoryProgress)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Whether something is searched for, and what."""
+
+    on: bool
+    axis: str
+    verify: bool
+
+
+def _search(fit: bool, fit_by: str | None, verify: bool) -> _Search:
+    """What is searched, once it is clear that anything is."""
+    stray = [option for option, given in (("--fit-by", fit_by is not None), ("--verify", verify)) if given]
+    if not fit and stray:
+        raise UserError(f"{stray[0]} goes with --fit: add that, or leave {stray[0]} out")
+    return _Search(fit, _AXES[opt.parse_choice(fit_by or "batch-size", "--fit-by", _AXES)], verify)
+
+
+def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> int | None:
+    """The memory that was asked for; None for what the device has."""
+    from charact.measure.predict.targets import parse_memory
+
+    if not fit and amounts:
+        raise UserError(f"'{amounts[0]}' is no workload: write --fit {amounts[0]}, or --device-memory {amounts[0]}")
+    given = amounts if device_memory is None else [device_memory, *amounts]
+    if len(given) > 1:
+        raise UserError("the memory to fit is given twice: leave one of them out")
+    return parse_memory(given[0]) if given else None
+
+
+def _check_kinds(predict: bool, measure: bool, search: _Search, input_sizes: str | None, batch_sizes: str | None
+                 ) -> None:
+    """Refuse options that do not go together."""
+    if predict and measure:
+        raise UserError("--predict and --measure exclude each other: leave both out to have both")
+    if search.on and measure:
+        raise UserError("--fit searches on predictions: leave --measure out; --verify runs what was found")
+    if search.verify and predict:
+        raise UserError("--verify runs what was found: leave --predict out")
+    if search.on and search.axis == "batch_size" and batch_sizes is not None:
+        raise UserError("--fit searches the batch size: leave --batch-sizes out, or search with --fit-by input-size")
+    if search.on and search.axis == "input_size" and input_sizes is not None:
+        raise UserError("--fit-by input-size searches the input size: leave --input-sizes out")
+
+
+def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
+           precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search
+           ) -> "list[Case]":
+    """The cross product, each case checked before anything is written; a search begins at the smallest value."""
+    from charact.measure.case import Case
+
+    cases = []
+    for workload in prepared:
+        if search.on and search.axis == "input_size":
+            sizes = [workload.smallest_input_size]
+        elif search.on:
+            batches = [1]
+        cases += [
+            Case(workload, size, batch, mode, precision, chosen.device, request,
+                 accumulate=accumulate if mode == "train" else 1)
+            for size, batch, mode, precision in itertools.product(
+                sizes or [workload.default_input_size], batches or [workload.default_batch_size], modes, precisions)
+        ]
+    for case in cases:
+        case.check(here=chosen.here)
+    return list({case.id: case for case in cases}.values())
+
+
+def _runner(cases: "list[Case]", chosen: "Chosen", search: _Search, predict: bool, measure: bool,
+            limit_bytes: int | None, interrupt: "Interrupt") -> "Measure":
+    """What runs the cases, or the searches, into a record."""
+    from charact.measure.memory_fits import FitPlan, run_fits
+    from charact.measure.memory_runs import MemoryPlan, run_memory_cases
+
+    if search.on:
+        fitting = FitPlan(search.axis, MemoryPlan(chosen.target, measure=search.verify, limit_bytes=limit_bytes))
+        return lambda writer, progress: run_fits(cases, fitting, writer, progress, interrupt)
+    plan = MemoryPlan(chosen.target, not measure, chosen.here and not predict, limit_bytes)
+    return lambda writer, progress: run_memory_cases(cases, plan, writer, progress, interrupt)

@@ -1,0 +1,163 @@
+"""`charact memory` as a user runs it, on cases that take a second."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from charact import Run, load_run
+
+Here = Callable[..., Any]
+MLP = ["memory", "mlp", "--device", "cpu"]
+OWN = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, width=8):
+        super().__init__(nn.Conv2d(3, width, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+"""
+
+
+def only_run(directory: Path) -> Run:
+    (path,) = (directory / "runs").iterdir()
+    return load_run(path)
+
+
+def entries(run: Run) -> dict[str, dict[str, Any]]:
+    return {entry["case"]: entry for entry in run.manifest["cases"]}
+
+
+def test_cases_are_predicted_and_measured_and_told(here: Here, tmp_path: Path) -> None:
+    done = here(*MLP, "--input-sizes", "4,8", "--batch-sizes", "2", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = only_run(tmp_path)
+    assert set(entries(run)) == {f"mlp-{size}-b2-{mode}-fp32-cpu" for size in (4, 8) for mode in ("train", "infer")}
+    assert run.manifest["options"]["command"] == "memory"
+    for entry in run.manifest["cases"]:
+        passes = entry["passes"]
+        assert {name: facts["status"] for name, facts in passes.items()} == {"prediction": "ok", "memory": "ok"}
+        assert passes["prediction"]["peak_bytes"] == pytest.approx(passes["memory"]["peak_bytes"], rel=0.02)
+        assert passes["memory"]["process_before_bytes"] > passes["memory"]["peak_bytes"]
+    assert set(run.memory["method"]) == {"predicted", "measured"}
+    assert f"Wrote runs/{run.path.name}" in done.stdout
+    assert "train ÷ infer" in done.stdout
+    assert (run.path / "report.html").is_file()
+
+
+def test_a_gpu_that_is_not_here_is_predicted_for(here: Here, tmp_path: Path) -> None:
+    done = here(*MLP[:2], "--device-like", "A100-80GB", "--mode", "train", "--batch-sizes", "8", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    ((case, entry),) = entries(only_run(tmp_path)).items()
+    assert case == "mlp-28-b8-train-fp32-cuda"
+    assert entry["device_name"] == "a100-80gb"
+    assert entry["passes"]["memory"] == {"status": "skipped", "reason": "predicted only"}
+    prediction = entry["passes"]["prediction"]
+    assert prediction["needed_bytes"] >= prediction["reserved_peak_bytes"] + prediction["context_bytes"]
+    assert prediction["fits"] is True
+
+
+def test_what_cannot_fit_is_recorded_and_a_run_of_nothing_else_has_failed(here: Here, tmp_path: Path) -> None:
+    done = here(*MLP, "--device-memory", "1MiB", "--mode", "train", "--quiet", cwd=tmp_path)
+    assert done.returncode == 1
+    (entry,) = entries(only_run(tmp_path)).values()
+    assert entry["status"] == "oom"
+    assert entry["reason"] in done.stderr
+    assert entry["out_of_memory"]["limit_bytes"] == 2**20
+
+
+@pytest.mark.parametrize("amount", [["--fit", "32MiB"], ["--fit", "--device-memory", "33554432"]])
+def test_the_largest_batch_that_fits(here: Here, tmp_path: Path, amount: list[str]) -> None:
+    done = here(*MLP, *amount, "--mode", "train", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path)
+    (row,) = run.table("fits").to_dict("records")
+    assert row["limit_bytes"] == 32 * 2**20
+    assert row["needed_bytes"] <= 32 * 2**20 < row["next_needed_bytes"]
+    assert row["case"] == f"mlp-28-b{row['value']}-train-fp32-cpu"
+    assert str(row["value"]) in done.stdout
+
+
+def test_the_largest_input_at_each_batch(here: Here, tmp_path: Path) -> None:
+    done = here(*MLP, "--fit", "60MiB", "--fit-by", "input-size", "--batch-sizes", "4,64", "--mode", "train", "--quiet",
+                cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    fits = only_run(tmp_path).table("fits")
+    assert list(fits["searched"]) == ["input_size"] * 2
+    assert fits["value"][0] > fits["value"][1]
+
+
+def test_what_was_found_is_run(here: Here, tmp_path: Path) -> None:
+    done = here(*MLP, "--fit", "40MiB", "--verify", "--mode", "infer", "--input-sizes", "32", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path)
+    (row,) = run.table("fits").to_dict("records")
+    assert row["verified"] == "ok"
+    assert [entry["batch_size"] for entry in run.manifest["cases"]] == [row["value"], row["next_value"]]
+
+
+def test_a_model_of_your_own(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets_of_memory.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = here("memory", "--model", "nets_of_memory:Net", "--model-args", "width=16", "--input-spec",
+                "3xSxS -> int64[10]", "--input-sizes", "16,24", "--batch-sizes", "4", "--accumulate", "2",
+                "--device", "cpu", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = only_run(tmp_path)
+    assert set(entries(run)) == {"Net-16-b4x2-train-fp32-cpu", "Net-24-b4x2-train-fp32-cpu", "Net-16-b4-infer-fp32-cpu",
+                                 "Net-24-b4-infer-fp32-cpu"}
+    for entry in run.manifest["cases"]:
+        passes = entry["passes"]
+        assert passes["prediction"]["peak_bytes"] == pytest.approx(passes["memory"]["peak_bytes"], rel=0.02)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["resnet19"], "unknown workload 'resnet19': did you mean resnet1"),
+    ([], "name a workload, as in charact memory resnet50, or your own model with --model"),
+    (["mlp", "--input-sizes", "0"], "--input-sizes: 0 is not positive"),
+    (["mlp", "--batch-sizes", "-4"], "--batch-sizes: -4 is not positive"),
+    (["mlp", "--mode", "training"], "--mode: 'training' is not one of train, infer"),
+    (["mlp", "--predict", "--measure"], "--predict and --measure exclude each other: leave both out to have both"),
+    (["mlp", "--verify"], "--verify goes with --fit: add that, or leave --verify out"),
+    (["mlp", "--fit-by", "input-size"], "--fit-by goes with --fit: add that, or leave --fit-by out"),
+    (["mlp", "--fit", "--fit-by", "depth"], "--fit-by: 'depth' is not one of batch-size, input-size"),
+    (["mlp", "--fit", "--measure"], "--fit searches on predictions: leave --measure out; --verify runs what was found"),
+    (["mlp", "--fit", "--verify", "--predict"], "--verify runs what was found: leave --predict out"),
+    (["mlp", "--fit", "--batch-sizes", "8"],
+     "--fit searches the batch size: leave --batch-sizes out, or search with --fit-by input-size"),
+    (["mlp", "--fit", "--fit-by", "input-size", "--input-sizes", "8"],
+     "--fit-by input-size searches the input size: leave --input-sizes out"),
+    (["mlp", "--fit", "1GiB", "--device-memory", "1GiB"],
+     "the memory to fit is given twice: leave one of them out"),
+    (["mlp", "16GiB"], "'16GiB' is no workload: write --fit 16GiB, or --device-memory 16GiB"),
+    (["mlp", "--device-memory", "16GX"], "'16GX' is not an amount of memory"),
+    (["mlp", "--device-memory", "0"], "'0' is no memory at all"),
+    (["mlp", "--device-memory", "-1GiB"], "'-1GiB' is not an amount of memory"),
+    (["mlp", "--device-like", "a100"], "there is no device 'a100' in the table: try a100-40gb, a100-80gb"),
+    (["mlp", "--device-like", "t4", "--device", "cpu"], "--device-like names a GPU: leave --device cpu out"),
+    (["mlp", "--device-like", "k80", "--measure"], "k80 is not here: leave --measure out"),
+    (["mlp", "--device-like", "k80", "--fit", "--verify"], "k80 is not here: leave --verify out"),
+    (["mlp", "--accumulate", "4", "--mode", "infer"],
+     "--accumulate is for training: add train to --mode, or leave it out"),
+    (["mlp", "--model", "a:b"], "--model takes the place of workloads: run them in a run of their own"),
+    (["mlp", "--data-dir", "x"], "--data-dir is for real data"),
+    (["mlp", "--name", " "], "--name is empty"),
+])
+def test_a_mistake_is_one_line_and_writes_nothing(here: Here, tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = here("memory", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {said}")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_units_of_ten_and_of_two_differ(here: Here, tmp_path: Path) -> None:
+    limits = []
+    for amount in ("1GB", "1GiB"):
+        done = here(*MLP, "--device-memory", amount, "--predict", "--mode", "infer", "--quiet", "--out", amount,
+                    cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        ((path,),) = [list((tmp_path / amount).iterdir())]
+        limits.append(json.loads((path / "run.json").read_text())["options"]["device_memory_bytes"])
+    assert limits == [10**9, 2**30]

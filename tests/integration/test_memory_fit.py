@@ -1,0 +1,43 @@
+"""What is predicted to fit does fit: against bisection by really running under a limit."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from charact.measure.case import Case
+from charact.measure.fitting import largest_fitting
+from charact.measure.predict.predictor import Predictor
+from charact.measure.predict.targets import target_of_memory
+from charact.workload import DataRequest, find_workload
+
+CHILD = Path(__file__).parents[1] / "support" / "limited_run.py"
+
+
+def runs(name: str, variant: str, size: int, batch_size: int, limit_bytes: int) -> bool:
+    """Whether a training goes well in a process of its own under a limit."""
+    numbers = [str(number) for number in (size, batch_size, limit_bytes)]
+    done = subprocess.run([sys.executable, str(CHILD), name, variant, *numbers], capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.stdout in ("ok\n", "oom\n"), done.stderr
+    return done.stdout == "ok\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variant", "size", "limit_mib"), [
+    ("resnet18", "imagenet", 112, 300), ("rnn_lm", "lstm", 35, 280), ("transformer", "small", 48, 700),
+])
+def test_it_agrees_with_running_under_a_limit(name: str, variant: str, size: int, limit_mib: int) -> None:
+    limit_bytes = limit_mib * 2**20
+    case = Case(find_workload(name).prepare(variant), size, 1, "train", "fp32", torch.device("cpu"), DataRequest())
+    predictor = Predictor(target_of_memory(limit_bytes, "cpu"))
+    found = largest_fitting(lambda value: bool(predictor.predict(replace(case, batch_size=value)).facts["fits"]),
+                            1, 1, 200)
+    assert found is not None
+    ran = largest_fitting(lambda value: runs(name, variant, size, value, limit_bytes), 1, found, 2 * found)
+    assert ran is not None
+    print(f"{name}: predicted {found}, ran {ran}")
+    assert ran - found in (0, 1)
