@@ -8,7 +8,8 @@ from rich.console import Console
 
 from charact.errors import UserError
 from charact.files import write_text
-from charact.store import Run, RunWriter, load_run
+from charact.store import Run, load_run
+from charact.writer import RunWriter
 
 
 def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:

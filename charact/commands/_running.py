@@ -14,8 +14,9 @@ from charact.commands._publishing import publish, tell
 from charact.errors import UserError
 from charact.hardware import machine_facts, software_facts
 from charact.measure.interrupt import Interrupt
-from charact.store import RunWriter, load_run
+from charact.store import load_run
 from charact.views.progress import LiveProgress
+from charact.writer import RunWriter
 
 Measure = Callable[[RunWriter, LiveProgress], None]
 """Runs every case into the record, and tells how far it is."""

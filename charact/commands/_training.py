@@ -13,8 +13,8 @@ from charact.protocols import Protocol, find_protocol
 if TYPE_CHECKING:
     from charact.measure.interrupt import Interrupt
     from charact.measure.training_plan import Training
-    from charact.store import RunWriter
     from charact.workload import Workload
+    from charact.writer import RunWriter
 
 Options = dict[str, Any]
 """What the user said, as the manifest keeps it: an option that was left out is not there."""
@@ -45,7 +45,8 @@ def go_on(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
     import torch
 
     from charact.commands._publishing import publish_and_tell
-    from charact.store import RunWriter, load_run
+    from charact.store import load_run
+    from charact.writer import RunWriter
 
     if "workloads" not in load_run(directory, partial=True).manifest.get("options", {}):
         raise UserError(f"{directory} is no training: --resume takes what `charact train` left unfinished")

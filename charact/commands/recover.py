@@ -10,7 +10,7 @@ import typer
 from charact.errors import UserError
 
 if TYPE_CHECKING:
-    from charact.store import RunWriter
+    from charact.writer import RunWriter
 
 _BLIND = ("called no model of PyTorch outside of functions that it compiled whole: there is nothing to tell unless it "
           "runs without torch.compile, or names its phases with charact.Profiler")
@@ -41,7 +41,7 @@ def command(
 def _recover(directory: Path, quiet: bool) -> bool:
     """Make a whole run of a partial one; returns whether any of its cases succeeded."""
     from charact.measure.autophase.spool import remove_spool
-    from charact.store import RunWriter
+    from charact.writer import RunWriter
 
     writer = RunWriter.reopen(directory)
     if writer.manifest["status"] == "running":

@@ -26,7 +26,8 @@ from charact.measure.runner import Observer
 from charact.measure.stage import value_of
 from charact.measure.weights import place_weights, read_weights, save_weights
 from charact.schema import LOAD_PHASES
-from charact.store import Rows, RunWriter
+from charact.store import Rows
+from charact.writer import RunWriter
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from charact.measure.memory_runs import (
 )
 from charact.measure.outcome import case_entry
 from charact.measure.predict.predictor import Prediction, Predictor
-from charact.store import Rows, RunWriter
+from charact.store import Rows
+from charact.writer import RunWriter
 
 MOST = {"batch_size": 65_536, "input_size": 16_384}
 """Where a search ends that finds no value too large."""

@@ -14,7 +14,8 @@ from charact.measure.memory_case import MemoryCase
 from charact.measure.outcome import case_entry, failure, one_line, size
 from charact.measure.predict.predictor import Prediction, Predictor
 from charact.measure.predict.targets import Target
-from charact.store import Rows, RunWriter
+from charact.store import Rows
+from charact.writer import RunWriter
 
 Entry = dict[str, Any]
 AXES = ("batch_size", "input_size")

@@ -21,7 +21,8 @@ from charact.measure.out_of_memory import host_memory_guard
 from charact.measure.outcome import case_entry, failure, one_line
 from charact.measure.precision import float32_products
 from charact.measure.timing import StopRule, timing_pass
-from charact.store import Rows, RunWriter
+from charact.store import Rows
+from charact.writer import RunWriter
 
 PASSES = ("timing", "operators", "kernels", "memory", "flop")
 

@@ -19,7 +19,8 @@ from charact.measure.precision import float32_products
 from charact.measure.stage import DivergedError, Stage
 from charact.measure.trainer import Trainer
 from charact.measure.training_plan import Training
-from charact.store import CHECKPOINTS, RunWriter
+from charact.store import CHECKPOINTS
+from charact.writer import RunWriter
 
 UNFINISHED = ("running", "interrupted")
 """Statuses of a case that can be gone on with."""

@@ -14,8 +14,9 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.precision import float32_products
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
-from charact.store import Run, RunWriter
+from charact.store import Run
 from charact.workload import DataRequest, find_workload
+from charact.writer import RunWriter
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

@@ -12,8 +12,8 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.memory_case import MemoryCase
 from charact.measure.memory_runs import MemoryPlan, run_memory_cases
 from charact.measure.predict.targets import this_device
-from charact.store import RunWriter
 from charact.workload import DataRequest, find_workload
+from charact.writer import RunWriter
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 DEVICE = torch.device("cuda", 0)

@@ -13,9 +13,9 @@ from charact.measure.case import Case
 from charact.measure.interrupt import Interrupt
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
-from charact.store import RunWriter
 from charact.views.html import sections
 from charact.workload import DataRequest, all_workloads
+from charact.writer import RunWriter
 
 # Deeper or wider forms of another workload here: minutes of the same code.
 LEFT_OUT = {"resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"}

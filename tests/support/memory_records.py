@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from charact.schema import MEMORY_CATEGORIES
-from charact.store import Rows, RunWriter
+from charact.store import Rows
+from charact.writer import RunWriter
 from support.records import case_entry, manifest
 
 SIZES = {"image": tuple(range(32, 385, 32)), "sequence": tuple(range(10, 121, 10))}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from charact.schema import TABLES
-from charact.store import Rows, RunWriter
+from charact.store import Rows
+from charact.writer import RunWriter
 
 PROFILE_TABLES = sorted(set(TABLES) - {"kernels", "stages", "metrics", "fits"})
 """Tables of a profile's record on a CPU."""

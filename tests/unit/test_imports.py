@@ -15,7 +15,7 @@ PARTS = {
     "base": ["errors", "files", "partial", "protocols", "schema", "plugins", "stats"],
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "hardware", "cgroups"],
-    "record": ["store", "partial"],
+    "record": ["store", "writer", "partial"],
     "traces": ["traces"],
     "analysis": ["analysis"],
     "views": ["views"],
@@ -143,7 +143,7 @@ def test_a_planted_arrow_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(("module", "source"), [
     ("charact.analysis.breakdown", "from charact.store import Run\nfrom charact import schema\nimport pandas"),
     ("charact.views.terminal", "from charact.analysis.breakdown import phase_breakdown"),
-    ("charact.measure.timing", "import torch\nfrom charact.store import RunWriter"),
+    ("charact.measure.timing", "import torch\nfrom charact.writer import RunWriter"),
     ("charact.measure.inference", "from charact.metrics import Metric"),
     ("charact.workload", "if TYPE_CHECKING:\n    from charact.metrics import Metric"),
     ("charact.commands.list", "def command():\n    import torch\n    from charact.views import terminal"),

@@ -21,7 +21,8 @@ from charact import partial
 from charact.errors import UserError
 from charact.files import write_text
 from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
-from charact.store import PARTIAL_PREFIX, Run, RunWriter, load_run
+from charact.store import PARTIAL_PREFIX, Run, load_run
+from charact.writer import RunWriter
 
 # A file may come from anywhere: the same directory is used for every example.
 MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -132,7 +133,7 @@ def test_a_number_that_is_none_never_reaches_the_manifest(tmp_path: Path) -> Non
 KILLED = """
 import sys
 from pathlib import Path
-from charact.store import RunWriter
+from charact.writer import RunWriter
 
 rows = [{"iteration": i, "phase": "forward", "host_s": 0.5, "device_s": None} for i in range(2000)]
 while True:
@@ -220,7 +221,7 @@ def test_writers_of_one_directory_never_collide(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from charact.store import RunWriter
+from charact.writer import RunWriter
 
 sys.stdin.read()  # until all are ready
 for number in range(5):
@@ -246,7 +247,8 @@ FULL = """
 import os, resource, sys
 from pathlib import Path
 from charact.errors import UserError
-from charact.store import RunWriter, load_run
+from charact.store import load_run
+from charact.writer import RunWriter
 
 def limit(num_bytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))

@@ -7,8 +7,8 @@ from support.records import case_entry, case_tables
 
 from charact import load_run
 from charact.analysis import counter_values, top_kernels
-from charact.store import RunWriter
 from charact.views.html import sections
+from charact.writer import RunWriter
 
 
 def kernel(name: str, device_s: float, occupancy_frac: float | None, phase: str = "forward") -> dict[str, object]:

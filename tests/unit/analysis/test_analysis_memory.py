@@ -12,7 +12,8 @@ from charact import analysis
 from charact.analysis.compare import memory_comparison, run_comparison
 from charact.analysis.memory_growth import of_series
 from charact.schema import MEMORY_CATEGORIES
-from charact.store import Run, RunWriter, load_run
+from charact.store import Run, load_run
+from charact.writer import RunWriter
 
 TRAIN, INFER = "resnet18-256-b8-train-fp32-cpu", "resnet18-256-b8-infer-fp32-cpu"
 RAN_OUT, TOO_LARGE = "resnet18-384-b8-train-fp32-cpu", "resnet18-352-b8-train-fp32-cpu"

@@ -10,8 +10,9 @@ from support import records
 from charact import analysis
 from charact.analysis.passes import MissedPrecision
 from charact.schema import MEMORY_CATEGORIES
-from charact.store import Run, RunWriter, load_run
+from charact.store import Run, load_run
 from charact.views import format as fmt
+from charact.writer import RunWriter
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 ANALYSES: list[Callable[[Run], pd.DataFrame]] = [

@@ -8,7 +8,8 @@ import pytest
 from support import records
 
 from charact import analysis
-from charact.store import Run, RunWriter, load_run
+from charact.store import Run, load_run
+from charact.writer import RunWriter
 
 FIRST, SECOND, DIVERGED = (f"resnet18-32-b{batch_size}-train-fp32-cpu" for batch_size in (10, 20, 40))
 NOUNS: list[Callable[[Run], pd.DataFrame]] = [

@@ -8,7 +8,8 @@ from support import records
 
 from charact import analysis
 from charact.schema import PHASES
-from charact.store import RunWriter, load_run
+from charact.store import load_run
+from charact.writer import RunWriter
 
 TRAIN = "resnet50-32-b8-train-fp32-cpu"
 INFER = "resnet50-224-b8-infer-fp32-cpu"

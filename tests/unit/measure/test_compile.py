@@ -25,8 +25,9 @@ from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
 from charact.measure.training import train_cases
 from charact.measure.training_plan import Training
-from charact.store import Run, RunWriter
+from charact.store import Run
 from charact.workload import DataRequest, find_workload
+from charact.writer import RunWriter
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="there is no C++ compiler"),

@@ -28,7 +28,8 @@ from charact.measure.prediction import Prediction, predict
 from charact.measure.weights import check_weights, save_weights
 from charact.metrics import Accuracy, Metric
 from charact.schema import LOAD_PHASES
-from charact.store import Run, RunWriter
+from charact.store import Run
+from charact.writer import RunWriter
 
 METRIC_S = 0.015
 

@@ -19,7 +19,8 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.memory_fits import FitPlan, run_fits
 from charact.measure.memory_runs import MemoryPlan, run_memory_cases
 from charact.measure.predict.targets import target_of_memory
-from charact.store import Run, RunWriter
+from charact.store import Run
+from charact.writer import RunWriter
 
 MIB = 2**20
 AMPLE, TIGHT = target_of_memory(1000 * MIB, "cpu"), target_of_memory(1_700_000, "cpu")

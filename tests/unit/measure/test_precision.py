@@ -19,8 +19,9 @@ from charact.measure.precision import PRECISIONS, float32_products, refusal
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
 from charact.schema import PRECISIONS as NAMES
-from charact.store import Run, RunWriter
+from charact.store import Run
 from charact.workload import DataRequest, find_workload
+from charact.writer import RunWriter
 
 FP32, BF16 = torch.float32, torch.bfloat16
 

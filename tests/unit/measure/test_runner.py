@@ -19,7 +19,8 @@ from charact.measure.out_of_memory import is_out_of_memory, reason_line, request
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
 from charact.schema import TABLES
-from charact.store import Run, RunWriter
+from charact.store import Run
+from charact.writer import RunWriter
 
 RULE = StopRule(max_iterations=6, max_seconds=1.0)
 

@@ -23,8 +23,9 @@ from charact.measure.trainer import Trainer
 from charact.measure.training import train_cases
 from charact.measure.training_plan import Target, Training
 from charact.metrics import Accuracy, Metric
-from charact.store import CHECKPOINTS, Run, RunWriter
+from charact.store import CHECKPOINTS, Run
 from charact.workload import DataRequest, Workload
+from charact.writer import RunWriter
 
 
 class Silent:

@@ -11,8 +11,9 @@ from support.memory_records import write_memory
 from charact.commands import export as export_command
 from charact.errors import UserError
 from charact.schema import SCHEMA_VERSION, TABLES, column_names
-from charact.store import RunWriter, load_run
+from charact.store import load_run
 from charact.views.export import FORMATS, export
+from charact.writer import RunWriter
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -11,8 +11,9 @@ from support import records
 
 from charact.commands import report as report_command
 from charact.errors import UserError
-from charact.store import RunWriter, load_run
+from charact.store import load_run
 from charact.views.html import report, sections
+from charact.writer import RunWriter
 
 HOSTILE = """<script>alert('x"&y')</script>$\\frac{1}{2}$"""
 SECTION_IDS = [

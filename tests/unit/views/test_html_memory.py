@@ -12,8 +12,9 @@ from test_html import HOSTILE, Page
 from test_html_stages import row_of, words_of
 
 from charact import analysis
-from charact.store import Run, RunWriter, load_run
+from charact.store import Run, load_run
 from charact.views.html import memory_tables, report, sections
+from charact.writer import RunWriter
 
 TRAIN = "resnet18-256-b8-train-fp32-cpu"
 RAN_OUT, TOO_LARGE = "resnet18-384-b8-train-fp32-cpu", "resnet18-352-b8-train-fp32-cpu"

@@ -8,8 +8,9 @@ import pytest
 from support import records
 from test_html import HOSTILE, Page
 
-from charact.store import Run, RunWriter, load_run
+from charact.store import Run, load_run
 from charact.views.html import report, sections
+from charact.writer import RunWriter
 
 FIRST = "resnet18-32-b10-train-fp32-cpu"
 

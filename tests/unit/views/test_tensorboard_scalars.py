@@ -9,8 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 from charact.errors import UserError
-from charact.store import RunWriter, load_run
+from charact.store import load_run
 from charact.views.tensorboard.scalars import EVENTS_FILE, write_scalars
+from charact.writer import RunWriter
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 PEAK = "peak_memory_bytes/resnet50-imagenet-b8-train-fp32-cpu"
@@ -103,7 +104,7 @@ def test_a_disk_that_fills_is_one_line_and_leaves_nothing(record: Path) -> None:
     code = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from charact.store import RunWriter, load_run\n"
+        "from charact.store import load_run\n"
         "from charact.views.tensorboard.scalars import write_scalars\n"
         "from charact.errors import UserError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 from support import records
 
-from charact.store import RunWriter, load_run
+from charact.store import load_run
 from charact.views.terminal import summary
+from charact.writer import RunWriter
 
 
 def shown(path: Path, *, width: int = 80, color: bool = False) -> str:

@@ -10,8 +10,8 @@ from support import memory_records as made
 from support import records
 from test_terminal import shown
 
-from charact.store import RunWriter
 from charact.views import memory_words as words
+from charact.writer import RunWriter
 
 RAN_OUT = "resnet18-384-b8-train-fp32-cpu"
 

@@ -7,8 +7,8 @@ import pytest
 from support import records
 from test_terminal import shown
 
-from charact.store import RunWriter
 from charact.views.bars import sparkline
+from charact.writer import RunWriter
 
 
 def test_a_training(tmp_path: Path) -> None:

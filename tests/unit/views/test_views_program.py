@@ -7,12 +7,13 @@ import pytest
 from rich.console import Console
 from support.records import watched_entry, watched_rows, write_record, write_watched
 
-from charact.store import Run, RunWriter, load_run
+from charact.store import Run, load_run
 from charact.views.html import report, sections
 from charact.views.tensorboard.comparison import comparison
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import scalars
 from charact.views.terminal import summary
+from charact.writer import RunWriter
 
 
 @pytest.fixture
