@@ -7,7 +7,7 @@ from typing import Any
 
 from charact.errors import UserError
 from charact.measure.case import Case
-from charact.measure.fitting import largest_fitting
+from charact.measure.fitting import largest_fitting, smallest_taken
 from charact.measure.interrupt import Interrupt
 from charact.measure.memory_runs import (
     Entry,
@@ -25,6 +25,8 @@ from charact.writer import RunWriter
 
 MOST = {"batch_size": 65_536, "input_size": 16_384}
 """Where a search ends that finds no value too large."""
+_LARGEST_FIRST = 512
+"""The largest value that a search begins with, where a network takes none that is smaller."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class _Search:
         return case_entry(self._case, self._plan.memory.target.name)
 
     def _search(self) -> int | None:
+        self._smallest = smallest_taken(self._fits, self._smallest, _LARGEST_FIRST)
         found = largest_fitting(self._fits, self._smallest, self._smallest, MOST[self._plan.axis])
         if found is None and self._smallest in self._refusals:
             raise UserError(self._refusals[self._smallest])
@@ -97,6 +100,8 @@ class _Search:
 
     def _fits(self, value: int) -> bool:
         """Whether a value is predicted to fit; one that the workload or its data refuse does not."""
+        if value in self._predictions or value in self._refusals:
+            return value in self._predictions and bool(self._predictions[value].facts["fits"])
         self._observer.pass_started(f"fit, {self._plan.axis.replace('_', ' ')} {value}")
         case = self._of(value)
         try:

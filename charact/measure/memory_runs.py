@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from charact.errors import UserError
 from charact.measure.case import Case
-from charact.measure.fitting import largest_fitting
+from charact.measure.fitting import largest_fitting, smallest_taken
 from charact.measure.interrupt import Interrupt
 from charact.measure.limit import give_back_to_system, release_memory
 from charact.measure.memory_case import MemoryCase
@@ -166,8 +166,11 @@ class MemoryRun:
         self._observer.pass_started("fit")
         try:
             for axis in AXES:
-                of, first = on_axis(self._case, axis), smallest(self._case, axis)
-                fits[axis] = largest_fitting(self._fits(of, limit_bytes), first, first, getattr(self._case, axis) - 1)
+                of, most = on_axis(self._case, axis), getattr(self._case, axis) - 1
+                if (first := smallest(self._case, axis)) <= most:
+                    does_fit = self._fits(of, limit_bytes)
+                    first = smallest_taken(does_fit, first, most)
+                    fits[axis] = largest_fitting(does_fit, first, first, most)
         except Exception as error:
             return {"fits": fits, "fits_reason": reason(error)}
         return {"fits": fits, "fits_reason": None}

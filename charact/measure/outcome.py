@@ -36,7 +36,7 @@ def one_line(error: BaseException) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in words, e.g. 1.5 GiB."""
-    unit, factor = next(((unit, factor) for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-                         if num_bytes >= factor), ("bytes", 1))
+    """Bytes in words, e.g. 1.5 GB, in powers of ten as in the views."""
+    unit, factor = next(((unit, factor) for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+                         if num_bytes >= factor), ("B", 1.0))
     return f"{num_bytes / factor:.4g} {unit}"

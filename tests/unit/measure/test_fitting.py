@@ -1,10 +1,13 @@
 """The search for the largest value that fits."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.measure.fitting import largest_fitting
+from charact.errors import UserError
+from charact.measure.fitting import largest_fitting, smallest_taken
 
 
 @given(st.integers(1, 20), st.integers(0, 3000), st.integers(0, 3000), st.integers(-5, 3100))
@@ -36,3 +39,23 @@ def test_where_nothing_is_allowed_nothing_is_asked() -> None:
         pytest.fail("asked")
 
     assert largest_fitting(fits, 1, 1, 0) is None
+
+
+def refused_below(least: int, error: type[Exception] = ValueError) -> Callable[[int], None]:
+    def run(value: int) -> None:
+        if value < least:
+            raise error(f"{value} is too few")
+
+    return run
+
+
+@pytest.mark.parametrize(("least", "taken"), [(1, 1), (2, 2), (5, 8), (64, 64)])
+def test_a_network_that_takes_no_single_sample_is_begun_with_more(least: int, taken: int) -> None:
+    assert smallest_taken(refused_below(least), 1, 64) == taken
+
+
+def test_one_that_takes_none_says_so() -> None:
+    with pytest.raises(ValueError, match="64 is too few"):
+        smallest_taken(refused_below(65), 1, 64)
+    with pytest.raises(UserError, match="1 is too few"):
+        smallest_taken(refused_below(2, UserError), 1, 64)
