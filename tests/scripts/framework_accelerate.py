@@ -75,5 +75,5 @@ gc.collect()
 pairs = [sum(model.times[number:number + 2]) for number in range(0, 16, 2)]
 print(json.dumps({
     "bare": bare, "watched": watched, "times": {"forward": pairs}, "run": str(run), "raised": raised,
-    "failed": str(profiler.run.path), "train": 8, "infer": 2 * 4, "batch_sizes": [4, 8],
+    "failed": str(profiler.run.path), "train": 8, "infer": 2 * 4, "batch_sizes": [2 * 4, 8],
 }))

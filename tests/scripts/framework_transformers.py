@@ -68,5 +68,5 @@ gc.collect()  # Trainer and callback hold each other
 pairs = [sum(model.times["forward"][number:number + 2]) for number in range(0, 16, 2)]
 print(json.dumps({
     "bare": bare, "watched": watched, "times": {"forward": pairs}, "run": str(run), "raised": raised,
-    "failed": str(profiler.run.path), "train": 8, "infer": 2 * 4, "batch_sizes": [2, 4],
+    "failed": str(profiler.run.path), "train": 8, "infer": 2 * 4, "batch_sizes": [2 * 2, 4],
 }))
