@@ -19,11 +19,13 @@ from torch.profiler import ProfilerActivity, profile
 from charact.measure.batches import Batches
 from charact.measure.case import Case
 from charact.measure.loop import Loop
+from charact.measure.operator_types import operator_type
 from charact.measure.predict.program import weight_shapes
 from charact.measure.predict.tape import MARK, Op, Recorder, Tape, record_iteration
 from charact.measure.running_layer import RunningLayer
 
-_FEATURES = ((0,), (1,), (0, 1), (2,), (0, 2), (3,), (0, 3), (1, 3), (1, 2), (2, 3), (0, 1, 3), (0, 1, 2), (0, 1, 2, 3))
+_FEATURES = ((0,), (1,), (2,), (3,), (4,), (5,), (0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (2, 3), (0, 5), (4, 5),
+             (0, 1, 3), (0, 1, 2), (0, 1, 2, 3))
 """What an allocation may grow with, by place in `_features`; the simplest that fits is taken."""
 _FITS_FRAC = (1e-4, 0.005, 0.03)
 """A growth that fits better is preferred to a simpler one; the last is what rounding to pages makes of small blocks."""
@@ -115,9 +117,13 @@ class Calibration:
                 _fill(known, op, features, scenarios)
                 peak, doubt = _peak_inside(known, op, features, likely.sizes)
                 extra = max(0, peak - sum(likely.sizes[number] for number in op.made))
+            factors = _factors(doubt)
+            # oneDNN copies matrices of such numbers in tiles: from some size on that takes no more memory.
+            if op.item_bytes == 2 and operator_type(op.name) == "GEMM":
+                factors, doubt = (0.0, *factors[1:]), _UNKNOWN
             if extra and doubt == _UNKNOWN:
                 doubted.add(op.name)
-            for inner, factor in zip(scenarios, _factors(doubt), strict=True):
+            for inner, factor in zip(scenarios, factors, strict=True):
                 inner.workspaces.append(round(extra * factor))
         return Range(low, likely, high, doubted)
 
@@ -153,7 +159,8 @@ def _growth(at: NDArray[Any], values: Sequence[int]) -> _Growth:
         if (factors >= 0).all() and (np.abs(at[:, columns] @ factors - known) <= tolerance * known).all():
             well = len(columns) < len(known) and tolerance < _FITS_FRAC[-1]
             return _Growth(columns, factors, _KNOWN if well else _SOLVED)
-    return _Growth([2], np.array([known.max() / at[:, 2].max()]), _UNKNOWN)
+    column = next(column for column in (4, 2, 0) if at[:, column].any())
+    return _Growth([column], np.array([known.max() / at[:, column].max()]), _UNKNOWN)
 
 
 def _fill(known: _Known, op: Op, features: NDArray[Any], scenarios: Sequence[Inner]) -> None:
@@ -171,8 +178,10 @@ def _peak_inside(known: _Known, op: Op, features: NDArray[Any], sizes: Sequence[
         if isinstance(amount, _Growth):
             doubt = max(doubt, amount.doubt)
             held += sign * amount.at(features)
-        else:
+        elif amount < len(op.made):
             held += sign * sizes[op.made[amount]]
+        else:  # fake kernels leave some blocks out
+            held += sign * known.made[amount].at(features)
         peak = max(peak, held)
     return round(peak), doubt
 
@@ -182,8 +191,9 @@ def _factors(doubt: float) -> tuple[float, float, float]:
 
 
 def _features(op: Op, case: Case) -> NDArray[Any]:
-    """A constant, the batch size, the activations, and those of one sample."""
-    return np.array([1.0, case.batch_size, op.num_activations, op.num_activations / case.batch_size])
+    """A constant, the batch size, activations, those of one sample, those read, and each of these with its sample."""
+    of_one, read_of_one = op.num_activations / case.batch_size, op.num_read / case.batch_size
+    return np.array([1.0, case.batch_size, op.num_activations, of_one, op.num_read, op.num_read * read_of_one])
 
 
 def _run(cases: Sequence[Case]) -> list[_Point]:

@@ -28,7 +28,7 @@ def function_tape(build: Callable[[], Any], name: str) -> Tape:
 
     Raises:
         CannotPredict: it reads numbers of tensors, or has an operator without a fake kernel.
-        UserError: `build` returns nothing that can be called.
+        UserError: `build` returns nothing that can be called, or what does nothing.
     """
     with predictable(name), FakeTensorMode():
         recorder = _FunctionRecorder()
@@ -43,6 +43,8 @@ def function_tape(build: Callable[[], Any], name: str) -> Tape:
                 with recorder:
                     step()
                 tape = recorder.ended()
+        if not tape.ops:
+            raise UserError(f"{name} returned a function that runs no operator of PyTorch: let it run one iteration")
         for number in tape.held:
             if tape.blocks[number].category in ("temporary", "unknown", "activations"):
                 tape.blocks[number].category = "input"

@@ -1,6 +1,7 @@
 """Predictions of memory: for one case after another, on a device that need not be there."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,6 +31,9 @@ _SMALL = {"image": 64, "sequence": 16, "other": 16}
 _BATCHES = (2, 3)
 _FREE_SHARE = 0.5
 """Of the memory that is free, what a calibration may take."""
+_LEAST_DOUBT = 0.002
+"""What is stated about every peak, up and down as a share: some numbers are made past the dispatcher, such as the
+states of random generators that checkpointing keeps."""
 _MODELLED: dict[str, Any] = {"method": "modelled", "points": [], "reason": None}
 
 
@@ -82,8 +86,9 @@ class Predictor:
         """
         started = time.perf_counter()
         family, case = self._family(case), self._on_target(case)
-        tape = family.tape(case)
-        return _prediction(tape, *family.inner(tape, case), self.target, started)
+        with torch.random.fork_rng(devices=[]):  # small runs are seeded and draw numbers
+            tape = family.tape(case)
+            return _prediction(tape, *family.inner(tape, case), self.target, started)
 
     def tape(self, case: Case) -> Tape:
         """Tape of a case's iteration on the device: its tensors alone.
@@ -131,11 +136,11 @@ def _prediction(tape: Tape, inner: Range, calibration: dict[str, Any], target: T
              for origin in MEMORY_ORIGINS}
     # Larger blocks may leave CUDA's allocator with fewer holes: what it hands out and reserves may shrink with them.
     peaks = [played.peak.total_bytes for played in (low, likely, high)]
-    most = max(peaks)
+    least, most = math.floor(min(peaks) * (1 - _LEAST_DOUBT)), math.ceil(max(peaks) * (1 + _LEAST_DOUBT))
     reserved = max((played.reserved_bytes or 0 for played in (low, likely, high)), default=0)
     needed = (reserved or most) + target.context_bytes
     return Prediction(likely.rows(), {
-        "peak_bytes": likely.peak.total_bytes, "low_bytes": min(peaks), "high_bytes": most,
+        "peak_bytes": likely.peak.total_bytes, "low_bytes": least, "high_bytes": most,
         **{f"{origin}_bytes": num_bytes for origin, num_bytes in parts.items()},
         "reserved_peak_bytes": likely.reserved_bytes, "context_bytes": target.context_bytes if on_cuda else None,
         "needed_bytes": needed, "device": target.name, "device_memory_bytes": target.memory_bytes,
@@ -186,16 +191,16 @@ class _Family:
         """Small real runs, of sizes that the model takes and the memory allows."""
         reason = None
         for points in _points(case):
-            largest = self.tape(max(points, key=lambda point: (point.input_size, point.batch_size)))
-            need = replay(largest, HostAllocator(), [0] * len(largest.ops)).peak.total_bytes
-            if need > _FREE_SHARE * psutil.virtual_memory().available:
-                reason = f"{need} bytes would be needed for it"
-                continue
             try:
+                largest = self.tape(max(points, key=lambda point: (point.input_size, point.batch_size)))
+                need = replay(largest, HostAllocator(), [0] * len(largest.ops)).peak.total_bytes
+                if need > _FREE_SHARE * psutil.virtual_memory().available:
+                    reason = f"{need} bytes would be needed for it"
+                    continue
                 with host_memory_guard():
                     calibration = Calibration(points)
-            except Exception as error:
-                reason = one_line(error)
+            except Exception as error:  # a model may take no other size than the case's
+                reason, self._program_made = one_line(error), None  # which stopped in the middle
                 continue
             sizes = [[point.input_size, point.batch_size] for point in points]
             return calibration, {"method": "calibrated", "points": sizes, "reason": None}

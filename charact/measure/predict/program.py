@@ -26,8 +26,15 @@ from charact.measure.predict.tape import Recorder, Tape, record_iteration
 from charact.measure.running_layer import RunningLayer
 from charact.workload import Workload
 
-_NO_KERNEL = re.compile(r"(?:no fake impl registered for|Could not run) .*?(?P<operator>\w+::\w+)")
-"""What PyTorch says of an operator that was registered without a fake kernel."""
+_SIGNS = (
+    (r"(\.numpy\(\)) is not supported|annot access (data pointer)", "its {} reads numbers, of which there are none"),
+    (r"convert all Tensors to FakeTensors first(?s:.*) Found in ([\w.]+)",
+     "its operator {} meets a tensor that was made outside of it: make that inside"),
+    (r"SparseTensorImpl()", "it makes sparse tensors, whose size depends on numbers"),
+    (r"(UninitializedParameter)", "it has lazy layers: give them their sizes"),
+    (r"(?:no fake impl registered for|Could not run) .*?(\w+::\w+)", "its operator {} has no fake kernel"),
+)
+"""What PyTorch says where fake tensors cannot do what real ones can, and what that is in other words."""
 
 
 class CannotPredict(UserError):
@@ -67,14 +74,14 @@ class FakeProgram:
 
 
 def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:
-    """Shapes of the case's parameters and buffers, in order; None where the model reads numbers as it is made."""
+    """Shapes of the case's parameters and buffers, in order; None where only numbers or inputs tell them."""
     dataset = fake_case(case).dataset()
     try:
         with torch.device("meta"):
             model = case.workload.prepare(case.workload.variant).model(dataset)
+        return [tuple(tensor.shape) for tensor in (*model.parameters(), *model.buffers())]
     except (RuntimeError, NotImplementedError):
         return None
-    return [tuple(tensor.shape) for tensor in (*model.parameters(), *model.buffers())]
 
 
 @contextlib.contextmanager
@@ -84,22 +91,26 @@ def predictable(name: str) -> Iterator[None]:
     was_off, log.disabled = log.disabled, True
     try:
         yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise CannotPredict(_cannot(name, error.func, "depends on numbers, not on shapes alone")) from error
-    except (UnsupportedOperatorException, RuntimeError) as error:
-        operator = getattr(error, "func", None)
-        if operator is None and (match := _NO_KERNEL.search(str(error))):
-            operator = match["operator"]
-        if operator is None:
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        why = _why(error)
+        if why is None:
             raise
-        raise CannotPredict(_cannot(name, operator, "has no fake kernel")) from error
+        raise CannotPredict(f"the memory of {name} cannot be predicted: {why}; run it with --measure") from error
     finally:
         log.disabled = was_off
 
 
-def _cannot(name: str, operator: object, why: str) -> str:
-    return (f"the memory of {name} cannot be predicted: its operator {str(operator).replace('::', '.')} {why}; "
-            "run it with --measure")
+def _why(error: Exception) -> str | None:
+    """Why fake tensors cannot do what real ones can; None where an error is none of theirs."""
+    operator = getattr(error, "func", None)
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        return f"its operator {operator} depends on numbers, not on shapes alone"
+    if isinstance(error, UnsupportedOperatorException):
+        return f"its operator {operator} has no fake kernel"
+    for sign, why in _SIGNS:
+        if found := re.search(sign, str(error)):
+            return why.format(next(filter(None, found.groups()), "").replace("::", "."))
+    return None
 
 
 def _fake_batches(case: Case) -> Iterator[Any]:

@@ -81,8 +81,8 @@ class Replayed:
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the table `memory`: the peak's composition, each phase's, and the timeline, thinned out."""
         peaks = self.phase_peaks()
-        stride = -(-len(self.moments) // MAX_TIMELINE_MOMENTS)
-        kept = [moment for i, moment in enumerate(self.moments) if i % stride == 0 or moment in peaks.values()]
+        stride, numbers = -(-len(self.moments) // MAX_TIMELINE_MOMENTS), set(map(id, peaks.values()))
+        kept = [moment for i, moment in enumerate(self.moments) if i % stride == 0 or id(moment) in numbers]
         chosen = [("peak", None, self.peak), *(("phase_peak", None, moment) for moment in peaks.values()),
                   *(("timeline", number, moment) for number, moment in enumerate(kept))]
         return [row for kind, number, moment in chosen for row in _rows(kind, number, moment)]
@@ -103,31 +103,36 @@ def replay(tape: Tape, allocator: Allocator, workspaces: Sequence[int], sizes: S
     held: dict[tuple[str, str], int] = defaultdict(int)
     handles: dict[int, int] = {}
     moments: list[Moment] = []
-    reserved = 0
+    total = reserved = 0
 
     def change(number: int, sign: int) -> None:
-        block = tape.blocks[number]
+        nonlocal total
+        category = tape.blocks[number].category
         handle = handles[number] if sign < 0 else handles.setdefault(number, allocator.allocate(sizes[number]))
-        held[block.category, "tensors"] += sign * sizes[number]
-        held[block.category, "rounding"] += sign * (allocator.size_of(handle) - sizes[number])
+        size = allocator.size_of(handle)
+        held[category, "tensors"] += sign * sizes[number]
+        held[category, "rounding"] += sign * (size - sizes[number])
+        total += sign * size
         if sign < 0:
             allocator.free(handles.pop(number))
 
-    def note(number: int, inside: int = 0) -> None:
+    def note(number: int, inside: int) -> None:
         nonlocal reserved
-        op = tape.ops[number]
-        now = {key: num_bytes for key, num_bytes in held.items() if num_bytes or key[1] == "tensors"}
+        op, now, size = tape.ops[number], dict(held), 0
         if inside:
             handle = allocator.allocate(inside)
-            now["temporary", "workspaces"] = now.get(("temporary", "workspaces"), 0) + allocator.size_of(handle)
+            size = allocator.size_of(handle)
+            now["temporary", "workspaces"] = now.get(("temporary", "workspaces"), 0) + size
             allocator.free(handle)
         reserved = max(reserved, allocator.reserved_bytes or 0)
-        moments.append(Moment(op.phase, op.layer, op.name, now, sum(now.values())))
+        moments.append(Moment(op.phase, op.layer, op.name, now, total + size))
 
     for category in MEMORY_CATEGORIES:
         held[category, "tensors"] = 0
     for num_bytes in library_blocks:
-        held["temporary", "workspaces"] += allocator.size_of(allocator.allocate(num_bytes))
+        size = allocator.size_of(allocator.allocate(num_bytes))
+        held["temporary", "workspaces"] += size
+        total += size
     for number in tape.held:
         change(number, +1)
     for kind, number in tape.events:
@@ -143,4 +148,5 @@ def replay(tape: Tape, allocator: Allocator, workspaces: Sequence[int], sizes: S
 def _rows(kind: str, number: int | None, moment: Moment) -> list[dict[str, Any]]:
     return [{"kind": kind, "method": "predicted", "phase": moment.phase, "layer": moment.layer,
              "operator": moment.operator, "moment": number, "category": category, "origin": origin,
-             "bytes": float(num_bytes)} for (category, origin), num_bytes in moment.held.items()]
+             "bytes": float(num_bytes)}
+            for (category, origin), num_bytes in moment.held.items() if num_bytes or origin == "tensors"]

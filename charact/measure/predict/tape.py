@@ -7,17 +7,23 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from charact.measure.predict.convolutions import library_of
+from charact.measure.predict.fake_results import run
+from charact.measure.predict.operator_kinds import COMPOSITE, is_composite
 from charact.measure.running_layer import RunningLayer
 
 if TYPE_CHECKING:
     from charact.measure.loop import Loop
 
 Kind = Literal["begin", "allocate", "free", "end"]
+
+_LINEAR = torch.ops.aten.linear.default
 
 MARK = "charact#"
 """What the profiler's marks around operators begin with; their numbers follow."""
@@ -44,6 +50,8 @@ class Op:
     num_activations: int = 0
     """Numbers in the tensors that it reads and writes, but for weights, what has the shape of one, and workspaces
     (bytes): what the memory that it needs inside grows with."""
+    num_read: int = 0
+    """Of those, the ones that it reads."""
     made: tuple[int, ...] = ()
     """Its new blocks."""
     item_bytes: int = 0
@@ -75,6 +83,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._layer, self._marks = layer, marks
         self._phase: str = "other"
+        self._composite: Any = None
+        """Operator that is being taken apart."""
         self._number_of: dict[int, int] = {}
         """Address of a live storage's object -> number of its block."""
         self.tape = Tape()
@@ -114,18 +124,36 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # autograd asks it of every gradient
         if func.namespace in ("prim", "profiler"):  # questions about a tensor, marks
             return func(*args, **kwargs)
+        if is_composite(func):
+            return self._taken_apart(func, args, kwargs)
+        if self._composite is _LINEAR and func is torch.ops.aten.add.Tensor:
+            func = torch.ops.aten.add_.Tensor  # what it does outside of any mode
         tape, number = self.tape, len(self.tape.ops)
         op = Op(f"{func.namespace}::{func._overloadpacket.__name__}", self._phase_now(), self._layer.name())
         tape.ops.append(op)
         tape.events.append(("begin", number))
         with record_function(f"{MARK}{number}") if self._marks else contextlib.nullcontext():
-            outputs = func(*args, **kwargs)
+            outputs = run(func, args, kwargs)
         op.library = library_of(func, args, kwargs)
         self._describe(op, _tensors((args, kwargs)), _tensors(outputs))
         tape.events.append(("end", number))
         return outputs
+
+    def _taken_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an operator that is made of others, which inference mode leaves whole.
+
+        What `decompose` would take instead are forms in Python that make copies.
+        """
+        outer, self._composite = self._composite, func
+        try:
+            with self:
+                return func._op_dk(COMPOSITE, *args, **kwargs)
+        finally:
+            self._composite = outer
 
     def _describe(self, op: Op, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         first_new = len(self.tape.blocks)
@@ -137,8 +165,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op.input_shapes = tuple(tuple(tensor.shape) for tensor in inputs)
         op.item_bytes = next((tensor.itemsize for tensor in inputs if tensor.is_floating_point()), 0)
         weights = {tensor.shape for tensor in inputs if self._is_weight(tensor)}
-        op.num_activations = sum(tensor.numel() for tensor in (*inputs, *outputs)
-                                 if tensor.shape not in weights and tensor.dtype != torch.uint8)
+        op.num_read, num_written = (
+            sum(tensor.numel() for tensor in tensors if tensor.shape not in weights and tensor.dtype != torch.uint8)
+            for tensors in (inputs, outputs))
+        op.num_activations = op.num_read + num_written
 
     def _is_weight(self, tensor: torch.Tensor) -> bool:
         number = self._number_of.get(tensor.untyped_storage()._cdata)
@@ -189,7 +219,8 @@ def record_iteration(loop: "Loop", recorder: Recorder) -> Tape:
         elif phase == "update":
             recorder.hold("optimizer_state", _states(loop))
 
-    recorder.hold("weights", [*loop.model.parameters(), *loop.model.buffers()])
+    weights = (*loop.model.parameters(), *loop.model.buffers())
+    recorder.hold("weights", [tensor for tensor in weights if not is_lazy(tensor)])
     recorder.hold("optimizer_state", _states(loop))
     with recorder:
         loop.iteration(mark)

@@ -1,74 +1,28 @@
 """Predictions of memory, against bytes worked out by hand and against real runs of the same iterations."""
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from support.predictions import case_of, measured_peak, predicted, real_tape, tensor_peak
 from support.small import WIDTH, TwoLayers, small_case
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from charact import memory
 from charact.errors import UserError
-from charact.measure.batches import Batches
 from charact.measure.case import Case
-from charact.measure.loop import Loop
-from charact.measure.memory import memory_pass
-from charact.measure.predict.predictor import Prediction, Predictor
-from charact.measure.predict.program import CannotPredict, FakeProgram
-from charact.measure.predict.replay import HostAllocator, replay
-from charact.measure.predict.tape import Recorder, Tape, record_iteration
-from charact.measure.predict.targets import this_device
-from charact.measure.running_layer import RunningLayer
-from charact.own.input_spec import parse_input_spec
-from charact.own.model import own_model
+from charact.measure.predict.predictor import Prediction
+from charact.measure.predict.program import FakeProgram
 from charact.schema import MEMORY_ORIGINS, PHASES
-from charact.workload import DataRequest, find_workload
+from charact.workload import find_workload
 
-CPU = torch.device("cpu")
 BATCH, FEATURES, CLASSES = 64, 512, 10
 WEIGHTS = 4 * (FEATURES * WIDTH + WIDTH * CLASSES)
 INPUT = 4 * BATCH * FEATURES + 8 * BATCH
-
-
-def case_of(name: str, size: int, batch: int, mode: str = "train", precision: str = "fp32", variant: str | None = None,
-            **options: Any) -> Case:
-    return Case(find_workload(name).prepare(variant), size, batch, mode, precision, CPU, DataRequest(), **options)
-
-
-@contextlib.contextmanager
-def fed(case: Case) -> Iterator[Loop]:
-    """A loop that sees the batch that predictions are of."""
-    loop = Loop(case)
-    loop.feed(Batches(case, loop.dataset, shuffle=case.training, whole=True).first(case.data.seed))
-    yield loop
-    loop.close()
-
-
-def tensor_peak(tape: Tape) -> int:
-    return replay(tape, HostAllocator(), [0] * len(tape.ops)).peak.total_bytes
-
-
-def real_tape(case: Case) -> Tape:
-    with fed(case) as loop:
-        recorder = Recorder(RunningLayer(loop.model))
-        record_iteration(loop, recorder)
-        return record_iteration(loop, recorder)
-
-
-def measured_peak(case: Case) -> int:
-    with fed(case) as loop:
-        loop.iteration(lambda _: contextlib.nullcontext())
-        return int(memory_pass(loop)[1]["peak_bytes"])
-
-
-def predicted(case: Case) -> Prediction:
-    return Predictor(this_device(CPU)).predict(case)
 
 
 def held(prediction: Prediction, kind: str, phase: str | None = None) -> dict[str, float]:
@@ -126,67 +80,19 @@ class TestOptimizers:
         assert tensor_peak(FakeProgram(case).tape(case)) == tensor_peak(real_tape(case))
 
 
-class Deep(nn.Module):
-    """Layers whose activations are made again in the backward pass, or kept."""
-
-    def __init__(self, again: bool = False) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
-                                    for _ in range(4))
-        self.again = again
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False) if self.again else layer(x)
-        return x
+def test_nothing_is_left_changed() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    predicted(case_of("mlp", 28, 8, precision="pure-bf16"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() == torch.float32
+    assert torch._C._len_torch_dispatch_stack() == 0
 
 
-class Choosing(nn.Module):
-    """Keeps what is positive: how many that is, only numbers tell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.layer(x)
-        return y[y > 0]
-
-
-@torch.library.custom_op("charact_tests::no_fake", mutates_args=())
-def no_fake(x: torch.Tensor) -> torch.Tensor:
-    """An operator without a fake kernel."""
-    return x.clone()
-
-
-class Special(nn.Module):
-    """Calls it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return no_fake(self.layer(x))
-
-
-def own_case(name: str, spec: str, size: int, batch: int, arguments: str = "", mode: str = "train") -> Case:
-    workload = own_model(f"{__name__}:{name}", arguments, parse_input_spec(spec), None, "SGD", 0.01)
-    return Case(workload.prepare(), size, batch, mode, "fp32", CPU, DataRequest())
-
-
-def test_checkpointing_trades_memory_for_work() -> None:
-    kept, again = (own_case("Deep", "Sx256", 64, 8, f"again={again}") for again in (False, True))
-    assert predicted(kept).peak_bytes > 1.4 * predicted(again).peak_bytes
-    for case in (kept, again):
-        assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=2e-3)
-
-
-@pytest.mark.parametrize(("name", "operator"), [("Choosing", "aten.nonzero"), ("Special", "charact_tests.no_fake")])
-def test_what_cannot_be_predicted_names_its_operator(name: str, operator: str) -> None:
-    with pytest.raises(CannotPredict, match=rf"{operator}.*--measure") as caught:
-        predicted(own_case(name, "Sx8", 2, 4, mode="infer"))
-    assert "\n" not in str(caught.value)
+def test_a_tape_is_the_same_each_time() -> None:
+    case = case_of("rnn_lm", 7, 3)
+    first, second = (FakeProgram(case).tape(case) for _ in range(2))
+    assert [block.num_bytes for block in first.blocks] == [block.num_bytes for block in second.blocks]
 
 
 @pytest.mark.parametrize("case", [
@@ -259,7 +165,8 @@ class TestFunctions:
         assert held["optimizer_state"] == 2 * weights + 4  # and the number of steps
         assert held["input"] == 4 * 64 * 1000
         assert (found.composition["phase"] == "update").all()
-        assert found.low_bytes == found.high_bytes == found.peak_bytes  # nothing here allocates inside
+        assert found.low_bytes < found.peak_bytes < found.high_bytes
+        assert found.high_bytes == pytest.approx(found.low_bytes, rel=0.005)  # nothing here allocates inside
         assert found.fits(found.needed_bytes)
         assert not found.fits(found.needed_bytes - 1)
         assert "weights" in found._repr_html_()
@@ -276,6 +183,7 @@ class TestFunctions:
 
     @pytest.mark.parametrize(("arguments", "message"), [
         ({"what": lambda: 3}, "returned a int: let it make"),
+        ({"what": lambda: lambda: None}, "runs no operator"),
         ({"what": "resnett"}, "did you mean"),
         ({"what": "resnet18", "mode": "trian"}, "not one of train, infer"),
         ({"what": "resnet18", "precision": "fp8"}, "not one of fp32"),

@@ -1,0 +1,60 @@
+"""What tests of predictions compare: predicted and real iterations of a case."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from charact.measure.batches import Batches
+from charact.measure.case import Case
+from charact.measure.loop import Loop
+from charact.measure.memory import memory_pass
+from charact.measure.predict.predictor import Prediction, Predictor
+from charact.measure.predict.replay import HostAllocator, replay
+from charact.measure.predict.tape import Recorder, Tape, record_iteration
+from charact.measure.predict.targets import this_device
+from charact.measure.running_layer import RunningLayer
+from charact.workload import DataRequest, find_workload
+
+CPU = torch.device("cpu")
+
+
+def case_of(name: str, size: int, batch: int, mode: str = "train", precision: str = "fp32", variant: str | None = None,
+            **options: Any) -> Case:
+    """A case of a workload on the CPU."""
+    return Case(find_workload(name).prepare(variant), size, batch, mode, precision, CPU, DataRequest(), **options)
+
+
+@contextlib.contextmanager
+def fed(case: Case) -> Iterator[Loop]:
+    """A loop that sees the batch that predictions are of."""
+    loop = Loop(case)
+    loop.feed(Batches(case, loop.dataset, shuffle=case.training, whole=True).first(case.data.seed))
+    yield loop
+    loop.close()
+
+
+def tensor_peak(tape: Tape) -> int:
+    """The most that tensors hold at a time (bytes)."""
+    return replay(tape, HostAllocator(), [0] * len(tape.ops)).peak.total_bytes
+
+
+def real_tape(case: Case) -> Tape:
+    """Tape of a later iteration on real tensors."""
+    with fed(case) as loop:
+        recorder = Recorder(RunningLayer(loop.model))
+        record_iteration(loop, recorder)
+        return record_iteration(loop, recorder)
+
+
+def measured_peak(case: Case) -> int:
+    """Peak of a later iteration, as measured (bytes)."""
+    with fed(case) as loop:
+        loop.iteration(lambda _: contextlib.nullcontext())
+        return int(memory_pass(loop)[1]["peak_bytes"])
+
+
+def predicted(case: Case) -> Prediction:
+    """What is predicted of a case on this machine's CPU."""
+    return Predictor(this_device(CPU)).predict(case)
