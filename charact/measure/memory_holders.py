@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from charact.measure.marks import mark_release
@@ -113,9 +114,19 @@ class Holders:
         return {storage.data_ptr(): self._size(storage) for storage in self._storages(tensors)}
 
     def _storages(self, tensors: Iterable[Any]) -> list[torch.UntypedStorage]:
-        return [tensor.untyped_storage() for tensor in tensors
-                if isinstance(tensor, torch.Tensor) and tensor.device.type == self.device.type]
+        return [part.untyped_storage() for tensor in tensors
+                if isinstance(tensor, torch.Tensor) and tensor.device.type == self.device.type
+                for part in _parts(tensor)]
 
     def _size(self, storage: torch.UntypedStorage) -> int:
         num_bytes: int = storage.nbytes()
         return -(-num_bytes // CUDA_UNIT_BYTES) * CUDA_UNIT_BYTES if self.device.type == "cuda" else num_bytes
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors with storage that a tensor is made of: of a sparse one its places and values; none of a lazy one."""
+    if is_lazy(tensor):
+        return []
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    return [tensor] if tensor.layout == torch.strided else []

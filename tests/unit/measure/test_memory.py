@@ -2,11 +2,14 @@
 
 from collections import defaultdict
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from support.small import WIDTH, small_case
+from support.small import WIDTH, TwoLayers, small_case
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from charact.measure.batches import Batches
 from charact.measure.case import Case
@@ -102,6 +105,32 @@ def test_the_timeline_numbers_its_moments() -> None:
     times = {row["moment"]: row["time_s"] for row in rows if row["kind"] == "timeline"}
     assert list(times) == list(range(len(times)))
     assert list(times.values()) == sorted(times.values())
+
+
+@dataclass(kw_only=True)
+class SparseGradients(TwoLayers):
+    """An embedding whose gradient holds the rows that were looked up alone, before a lazy layer."""
+
+    def dataset(self, input_size: int, request: DataRequest) -> Any:
+        torch.manual_seed(request.seed)
+        return TensorDataset(torch.randint(0, 100, (256, 4)), torch.randint(0, 10, (256,)))
+
+    def model(self, dataset: Any) -> nn.Module:
+        return nn.Sequential(nn.Embedding(100, 8, sparse=True), nn.Flatten(), nn.LazyLinear(10, bias=False))
+
+    def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(model.parameters(), lr=0.01)]
+
+
+def test_a_sparse_gradient_is_its_values() -> None:
+    loop = Loop(small_case("train", batch_size=16, workload=SparseGradients()))
+    loop.iteration(lambda _: nullcontext())
+    rows, _ = memory_pass(loop)
+    loop.close()
+    (held,) = (row["bytes"] for row in rows if (row["kind"], row["phase"], row["category"]) == (
+        "phase_peak", "update", "gradients"))
+    # 8 values of each of 64 rows that were looked up, whose places are the batch's own; and those of a layer.
+    assert held == 4 * 64 * 8 + 4 * 4 * 8 * 10
 
 
 def test_gradients_of_several_batches_are_summed_in_place() -> None:
