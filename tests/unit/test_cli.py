@@ -36,7 +36,7 @@ def other() -> None:
 @pytest.fixture(autouse=True)
 def commands(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = []
-    for name in ("profile", "two_words"):
+    for name in ("profile", "two_words", "import_"):
         module = ModuleType(f"charact.commands.{name}")
         module.command = profile  # type: ignore[attr-defined]
         modules.append(module)
@@ -54,8 +54,9 @@ def test_a_command_that_returns_nothing_went_well(capsys: pytest.CaptureFixture[
 
 
 def test_a_command_is_named_as_its_module(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["two-words"]) == 0
-    assert capsys.readouterr().out == "profiled 1\n"
+    for name in ("two-words", "import"):
+        assert cli.run([name]) == 0
+        assert capsys.readouterr().out == "profiled 1\n"
 
 
 def test_a_module_may_hold_a_group_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +156,8 @@ def test_help_costs_little_more_than_its_parser() -> None:
 
 
 def test_every_file_of_commands_is_a_command_with_help() -> None:
-    names = {path.stem.replace("_", "-") for path in (Path(cli.__file__).parent / "commands").glob("[!_]*.py")}
+    files = (Path(cli.__file__).parent / "commands").glob("[!_]*.py")
+    names = {path.stem.rstrip("_").replace("_", "-") for path in files}
     described = {}
     for line in charact("--help").stdout.partition("Commands:\n")[2].splitlines():
         if line.strip() and not line.startswith("   "):  # deeper lines continue the one above

@@ -33,10 +33,8 @@ def phases(run: Run) -> Body:
         figures=figures.phases(breakdown), legend=legend_of(breakdown["phase"], palette.PHASES),
         table=table(breakdown, "Time of an iteration by phase", columns),
     )  # fmt: skip
-    lead = (
-        "Phases never overlap, and with “other” they sum to the iteration’s wall time. Taken while nothing else is "
-        "measured."
-    )
+    taken = "Taken from the trace." if analysis.is_imported(run) else "Taken while nothing else is measured."
+    lead = f"Phases never overlap, and with “other” they sum to the iteration’s wall time. {taken}"
     return Body(lead=lead, blocks=[block, *missing_cases(run, "timing", breakdown["case"])])
 
 

@@ -54,7 +54,7 @@ def counters(run: Run) -> Body:
                Column("shown", "Value")]  # fmt: skip
     return Body(
         lead=lead,
-        blocks=[Block(folded=True, table=table(rows, "Counters by case", columns)),
+        blocks=[Block(folded=not analysis.is_imported(run), table=table(rows, "Counters by case", columns)),
                 *missing_cases(run, name, rows["case"])],
     )  # fmt: skip
 

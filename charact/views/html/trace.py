@@ -9,9 +9,9 @@ from charact.views.html.tables import Column, share_column, table
 _LEAD = (
     "The times are those of the trace: the profiler that wrote it was at work, and lengthens short operators. Where "
     "charact has not marked phases they are inferred: from the marks of loaders and optimizers, calls of modules and "
-    "of backward, and autograd’s nodes. On a device a phase lasts from when the device has passed all that was launched "
-    "before it to when it has passed what the phase launched, as CUDA events would tell. What the device spent on "
-    "communication alone is a phase of its own; communication beside other work belongs to that."
+    "of backward, and autograd’s nodes. On a device a phase lasts from when the device has passed all that was "
+    "launched before it to when it has passed what the phase launched, as CUDA events would tell. What the device "
+    "spent on communication alone is a phase of its own; communication beside other work belongs to that."
 )
 
 
@@ -21,7 +21,7 @@ def trace(run: Run) -> Body:
         CASE,
         Column("num_iterations", "Iterations", fmt.number, "in the trace"),
         share_column("attributed_frac", "Attributed", "part of the iterations' time in another phase than “other”"),
-        Column("inferred_frac", "Inferred", fmt.share, "part of the iterations' time whose phase no mark of charact tells"),
+        Column("inferred_frac", "Inferred", fmt.share, "part of the iterations' time that no mark of charact covers"),
     ]  # fmt: skip
     blocks = [Block(table=table(analysis.attribution(run), "How phases were found", columns))]
     evidence = analysis.phase_evidence(run)

@@ -172,4 +172,6 @@ def _machine(facts: dict[str, Any]) -> str:
     """Host and device; those of a watched program are looked for when it has ended, and on its own machine only."""
     if not facts:
         return "n/a (not recorded, or not yet)"
-    return f"{facts['hostname']} · {facts['gpus'][0]['name'] if facts['gpus'] else facts['cpu']['model']}"
+    device = str(facts["gpus"][0]["name"] if facts["gpus"] else facts["cpu"]["model"])
+    # A trace does not tell the name of its machine.
+    return f"{facts['hostname']} · {device}" if "hostname" in facts else device

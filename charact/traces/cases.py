@@ -1,0 +1,139 @@
+"""From a trace to a case of a record: its entry in the manifest and its tables."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from charact.errors import UserError
+from charact.traces.device import find_launches, usage
+from charact.traces.events import OPTIMIZER, DeviceEvent, Kept
+from charact.traces.files import Trace, readable
+from charact.traces.phases import Iteration, find_iterations, find_phases
+from charact.traces.tables import (
+    Places,
+    Rows,
+    iteration_rows,
+    kernel_rows,
+    layer_rows,
+    memory_rows,
+    operator_rows,
+    usage_rows,
+)
+from charact.traces.threads import Outline, outline
+
+_NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
+             "step() after each")
+_NO_HOST = "the trace holds no operators: profile with ProfilerActivity.CPU, too"
+_NO_PHASES = ("nothing tells phases apart: name them in the program, as with "
+              "torch.profiler.record_function('charact.phase:forward')")
+
+
+def trace_case(trace: Trace, name: str) -> tuple[dict[str, Any], dict[str, Rows]]:
+    """A trace's case and its tables by name.
+
+    Args:
+        trace: what was read of it; it is completed here.
+        name: of the case's workload; the case is named after it and its mode.
+
+    Raises:
+        UserError: the trace holds nothing that a case could be made of.
+    """
+    kept = trace.kept
+    if not kept.operators and not kept.device:
+        raise UserError(f"{trace.path} holds neither operators nor kernels: record them with torch.profiler")
+    outlined = outline(kept)
+    find_launches(kept)
+    iterations, marked = find_iterations(kept)
+    own_marks = find_phases(kept, outlined, iterations)
+    if not any(iteration.end_ns > iteration.start_ns for iteration in iterations):
+        raise UserError(f"{trace.path} holds nothing that takes time: record more with torch.profiler")
+    places = Places(iterations)
+    tables = {
+        "iterations": iteration_rows(iterations, kept.device),
+        "operators": operator_rows(kept, places, len(iterations)),
+        "kernels": kernel_rows(kept.device, places, len(iterations)),
+        "layers": layer_rows(kept), "counters": usage_rows(_usages(kept), trace.rank),
+        "memory": memory_rows(kept, places, iterations[-1]),
+    }  # fmt: skip
+    entry = _entry(trace, name, outlined)
+    entry["passes"] = {"timing": _timing(trace, iterations, tables["iterations"], marked=marked, own_marks=own_marks),
+                       **_passes(kept, iterations, tables)}
+    return entry, tables
+
+
+def _entry(trace: Trace, name: str, outlined: Outline) -> dict[str, Any]:
+    kept = trace.kept
+    trains = bool(outlined.nodes or kept.backwards or any(mark.name.startswith(OPTIMIZER) for mark in kept.marks))
+    mode = "train" if trains else "infer"
+    device_name = _device_name(trace)
+    return {
+        "case": f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None, "input_size": None,
+        "batch_size": None, "mode": mode, "precision": "as written", "device": "cuda" if kept.device else "cpu",
+        "device_name": device_name, "data": "as written", "num_parameters": None, "source": readable(trace.path),
+        "status": "ok", "reason": None, "requested_bytes": None, "rank": trace.rank, "world_size": trace.world_size,
+    }  # fmt: skip
+
+
+def _device_name(trace: Trace) -> str | None:
+    """Name of the device that most events ran on."""
+    devices = [event.device for event in trace.kept.device]
+    used = max(set(devices), key=devices.count, default=None)
+    return next((one["name"] for one in trace.devices if str(one["index"]) == used), None)
+
+
+def _usages(kept: Kept) -> dict[str, Any]:
+    by_device: dict[str, list[DeviceEvent]] = defaultdict(list)
+    for event in kept.device:
+        by_device[event.device].append(event)
+    return {f"cuda:{device}": usage(events) for device, events in sorted(by_device.items())}
+
+
+def _timing(trace: Trace, iterations: Sequence[Iteration], rows: Rows, *, marked: bool,
+            own_marks: bool) -> dict[str, Any]:
+    """What the pass over the iterations says of itself."""
+    clock = "device_s" if trace.kept.device else "host_s"
+    walls_s: dict[int, float] = defaultdict(float)
+    for row in rows:
+        walls_s[row["iteration"]] += row[clock]
+    other_s = sum(row[clock] for row in rows if row["phase"] == "other")
+    spans = [span for iteration in iterations for span in iteration.spans]
+    by_rule_ns = sum(span.end_ns - span.start_ns for span in spans if span.inferred)
+    told_ns = sum(span.end_ns - span.start_ns for span in spans)
+    attributed_frac = 1 - other_s / sum(walls_s.values()) if sum(walls_s.values()) else 0.0
+    evidence: dict[str, list[str]] = defaultdict(list)
+    for span in spans:
+        if span.evidence not in evidence[span.phase]:
+            evidence[span.phase].append(span.evidence)
+    blind = [_NO_HOST] if not trace.kept.operators else [] if spans else [_NO_PHASES]
+    blind += [] if marked else [_NO_STEPS]
+    if trace.kept.num_left_out:
+        blind.append(f"events left out that have no end or end before they begin: {trace.kept.num_left_out:,}")
+    return {
+        "status": "ok", "reason": None, "num_warmup_iterations": 0, "warmup_ended_by": "number",
+        "num_iterations": len(iterations), "ended_by": "trace", "precision_target_frac": None, "interval_frac": None,
+        "median_s": median(walls_s.values()), "attributed_frac": attributed_frac,
+        "inferred_frac": attributed_frac * (by_rule_ns / told_ns if told_ns else 0.0), "compile_s": None,
+        "blind_spots": blind, "own_marks": own_marks, "evidence": dict(evidence),
+    }  # fmt: skip
+
+
+def _passes(kept: Kept, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, dict[str, Any]]:
+    """What was read beside the iterations, each like a pass of its own."""
+    phase_ns: dict[str, int] = defaultdict(int)
+    for iteration in iterations:
+        for span in iteration.spans:
+            phase_ns[span.phase] += span.end_ns - span.start_ns
+    operators = {**_outcome(bool(kept.operators), _NO_HOST), "num_iterations": len(iterations),
+                 "phase_s": {phase: spent / 1e9 / len(iterations) for phase, spent in phase_ns.items()}}
+    passes = {"operators": operators,
+              "kernels": _outcome(bool(kept.device), "the trace holds no kernels", status="skipped")}
+    if tables["memory"]:
+        peak = next(row["bytes"] for row in tables["memory"] if row["kind"] == "peak")
+        passes["memory"] = {**_outcome(True, ""), "peak_bytes": peak, "reserved_peak_bytes": None,
+                            "process_peak_bytes": None}
+    return passes
+
+
+def _outcome(found: bool, reason: str, status: str = "failed") -> dict[str, Any]:
+    return {"status": "ok", "reason": None} if found else {"status": status, "reason": reason}

@@ -1,0 +1,158 @@
+"""What ran on the device: who launched it, how long it was busy, and when it passed a moment of the host."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from charact.traces.events import DeviceEvent, Geometry, Kept, Launch, Operator
+
+Intervals = list[tuple[int, int]]
+"""Starts and ends, by time, that do not touch."""
+
+
+def union(intervals: Iterable[tuple[int, int]]) -> Intervals:
+    """The time that any of the intervals covers."""
+    joined: Intervals = []
+    for start, end in sorted(intervals):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def without(intervals: Intervals, covered: Intervals) -> Intervals:
+    """The time of some intervals that others do not cover."""
+    left: Intervals = []
+    place = 0
+    for start, end in intervals:
+        while place < len(covered) and covered[place][1] <= start:
+            place += 1
+        behind = place
+        while behind < len(covered) and covered[behind][0] < end:
+            if start < covered[behind][0]:
+                left.append((start, covered[behind][0]))
+            start = max(start, covered[behind][1])
+            behind += 1
+        if start < end:
+            left.append((start, end))
+    return left
+
+
+def length_ns(intervals: Intervals) -> int:
+    """Time that intervals cover together."""
+    return sum(end - start for start, end in intervals)
+
+
+def is_communication(event: DeviceEvent) -> bool:
+    """Whether a kernel exchanges data between ranks."""
+    name = event.name[:40].lower()
+    return event.kind == "kernel" and ("nccl" in name or "rccl" in name)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How one device spent the time from its first event to its last, in nanoseconds.
+
+    Exposed is what nothing hides: communication without computation, copies without either.
+    """
+
+    span_ns: int
+    computation_ns: int
+    communication_ns: int
+    exposed_communication_ns: int
+    copy_ns: int
+    exposed_copy_ns: int
+    busy_ns: int
+
+
+def usage(events: Sequence[DeviceEvent]) -> Usage:
+    """How a device was used; fills count as computation."""
+    by_kind: dict[str, list[tuple[int, int]]] = {"computation": [], "communication": [], "copy": []}
+    for event in events:
+        kind = "copy" if event.kind in ("gpu_memcpy", "memcpy") else "computation"
+        by_kind["communication" if is_communication(event) else kind].append((event.start_ns, event.end_ns))
+    computation, communication, copies = (union(by_kind[kind]) for kind in by_kind)
+    working = union([*computation, *communication])
+    return Usage(
+        span_ns=max(event.end_ns for event in events) - min(event.start_ns for event in events),
+        computation_ns=length_ns(computation), communication_ns=length_ns(communication),
+        exposed_communication_ns=length_ns(without(communication, computation)), copy_ns=length_ns(copies),
+        exposed_copy_ns=length_ns(without(copies, working)), busy_ns=length_ns(union([*working, *copies])),
+    )
+
+
+def find_launches(kept: Kept) -> None:
+    """Tell of every device event when it was launched and by which operator, where the trace tells.
+
+    What has no launch of its own counts as launched with what ran before it in its stream; before the first that has
+    one it was launched before the trace began.
+    """
+    kept.device.sort(key=lambda event: event.start_ns)
+    unnamed: list[tuple[Launch, DeviceEvent]] = []
+    before: dict[tuple[str, str], int] = {}
+    for event in kept.device:
+        launch = None if event.correlation is None else kept.launches.get(event.correlation)
+        external_id = event.external_id if launch is None or event.external_id is not None else launch.external_id
+        event.operator = None if external_id is None else kept.by_id.get(external_id)
+        if event.operator is None and launch is not None:
+            unnamed.append((launch, event))
+        stream = event.device, event.stream
+        if launch is not None:
+            event.launched_ns = launch.start_ns
+            event.geometry = _first_told(event.geometry, launch.geometry)
+        elif event.operator is not None:
+            event.launched_ns = event.operator.start_ns
+        else:
+            event.launched_ns = before.get(stream)
+        if event.launched_ns is not None:
+            before[stream] = max(event.launched_ns, before.get(stream, event.launched_ns))
+    _launchers(kept, unnamed)
+
+
+def _first_told(ours: Geometry, theirs: Geometry) -> Geometry:
+    """A kernel's geometry, and its launch's where that is silent."""
+    grid, block, registers, shared, occupancy = ours
+    return (grid or theirs[0], block or theirs[1], registers, theirs[3] if shared is None else shared, occupancy)
+
+
+def _launchers(kept: Kept, unnamed: Sequence[tuple[Launch, DeviceEvent]]) -> None:
+    """Find operators of launches that carry no operator's id: the innermost one that was running in their thread."""
+    threads = {launch.thread for launch, _ in unnamed}
+    waiting: defaultdict[object, list[tuple[int, int, Operator | DeviceEvent]]] = defaultdict(list)
+    for launch, event in unnamed:
+        waiting[launch.thread].append((launch.start_ns, 0, event))
+    for operator in kept.operators:
+        if operator.thread in threads:
+            waiting[operator.thread].append((operator.start_ns, -operator.end_ns, operator))
+    for moments in waiting.values():
+        stack: list[Operator] = []
+        for start_ns, _, one in sorted(moments, key=lambda moment: moment[:2]):
+            while stack and stack[-1].end_ns <= start_ns:
+                stack.pop()
+            if isinstance(one, Operator):
+                stack.append(one)
+            else:
+                one.operator = stack[-1] if stack else None
+
+
+class DeviceClock:
+    """When the device passed moments of the host: what CUDA events recorded at them would tell.
+
+    That is when all had ended that was launched before, communication apart, and no earlier than the moment itself.
+    """
+
+    def __init__(self, events: Iterable[DeviceEvent]) -> None:
+        work = [event for event in events if not is_communication(event)]
+        self._earlier_ns = max((event.end_ns for event in work if event.launched_ns is None), default=0)
+        launched = sorted((event.launched_ns, event.end_ns) for event in work if event.launched_ns is not None)
+        self._launched_ns = [launched_ns for launched_ns, _ in launched]
+        self._ended_ns = list(accumulate((end_ns for _, end_ns in launched), max))
+
+    def at(self, moment_ns: int) -> int:
+        """When the device passed a moment of the host."""
+        number = bisect_right(self._launched_ns, moment_ns)
+        ended_ns = self._ended_ns[number - 1] if number else 0
+        return max(moment_ns, ended_ns, self._earlier_ns)

@@ -1,0 +1,126 @@
+"""Events of a trace: as they stand in the file, and as they are kept."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+
+Thread = tuple[int | str, int | str]
+"""Process and thread, as the trace names them."""
+
+Geometry = tuple[str | None, str | None, int | None, int | None, float | None]
+"""Grid and block as JSON, registers, shared memory, occupancy; on AMD's devices the launch has it, not the kernel."""
+
+STEP, OPTIMIZER, LOADER = "ProfilerStep#", "Optimizer.", "enumerate(DataLoader)"
+FORWARDS = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """What is read of an event's arguments; older profilers wrote some names in lower case."""
+
+    external_id: int | None = msgspec.field(name="External id", default=None)
+    old_external_id: int | None = msgspec.field(name="external id", default=None)
+    correlation: int | None = None
+    sequence: int | None = msgspec.field(name="Sequence number", default=None)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    old_shapes: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw(b""))
+    device: int | str | None = None
+    stream: int | str | None = None
+    grid: msgspec.Raw = msgspec.Raw(b"")
+    block: msgspec.Raw = msgspec.Raw(b"")
+    registers: _Int64 | None = msgspec.field(name="registers per thread", default=None)
+    shared_memory: _Int64 | None = msgspec.field(name="shared memory", default=None)
+    occupancy_percent: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
+    warps_per_sm: float | None = msgspec.field(name="warps per SM", default=None)
+    allocated: _Int64 | None = msgspec.field(name="Total Allocated", default=None)
+    device_type: int | None = msgspec.field(name="Device Type", default=None)
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event as it stands in the file; times in microseconds."""
+
+    name: str = ""
+    cat: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float | None = None
+    dur: float | None = None
+    args: Arguments | None = None
+
+
+class Operator(msgspec.Struct, gc=False):
+    """A call of an operator; what is around it is told by `charact.traces.threads`."""
+
+    thread: Thread
+    start_ns: int
+    end_ns: int
+    name: str
+    sequence: int | None
+    shapes: str
+    self_ns: int = 0
+    operator_type: str = ""
+    layer: str | None = None
+
+
+class Mark(msgspec.Struct, gc=False):
+    """A span that the program, PyTorch or charact named."""
+
+    thread: Thread
+    start_ns: int
+    end_ns: int
+    name: str
+
+
+class DeviceEvent(msgspec.Struct, gc=False):
+    """A kernel, copy or fill."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    kind: str
+    device: str
+    stream: str
+    external_id: int | None
+    correlation: int | None
+    geometry: Geometry
+    launched_ns: int | None = None
+    operator: Operator | None = None
+
+
+class Launch(msgspec.Struct, gc=False):
+    """A call into the device's runtime."""
+
+    thread: Thread
+    start_ns: int
+    external_id: int | None
+    geometry: Geometry
+
+
+class Allocated(msgspec.Struct, gc=False):
+    """What PyTorch's allocator has handed out from a moment on."""
+
+    time_ns: int
+    num_bytes: int
+    device_type: int
+
+
+@dataclass
+class Kept:
+    """The events of a trace that its tables are made of."""
+
+    operators: list[Operator] = field(default_factory=list)
+    by_id: dict[int, Operator] = field(default_factory=dict)
+    """Operators by their external id."""
+    marks: list[Mark] = field(default_factory=list)
+    modules: list[Mark] = field(default_factory=list)
+    """Calls of modules, by their own names."""
+    forwards: list[Mark] = field(default_factory=list)
+    backwards: list[Mark] = field(default_factory=list)
+    """Calls of `backward`."""
+    device: list[DeviceEvent] = field(default_factory=list)
+    launches: dict[int, Launch] = field(default_factory=dict)
+    """By correlation."""
+    allocated: list[Allocated] = field(default_factory=list)
+    num_left_out: int = 0
+    """Events without an end, or that end before they begin."""

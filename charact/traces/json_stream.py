@@ -1,0 +1,202 @@
+"""Reading the JSON of a trace by pieces, so that a large file takes little memory.
+
+A piece is cut where an event seems to end, and the parser that reads it proves the cut: what begins at an event's start
+and is a list of whole values ends at an event's end. Only where the guess was wrong every bracket is looked at.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from charact.errors import UserError
+
+Event = TypeVar("Event")
+
+PIECE_BYTES = 1 << 20
+LARGEST_VALUE_BYTES = 64 << 20
+"""No event and no value beside the events is longer in any real trace."""
+_NO_EVENTS = (msgspec.DecodeError, UnicodeDecodeError)
+_BETWEEN = re.compile(rb"\}\s*,(?=\s*\{)")
+_NEAR_END_BYTES = 1 << 18
+"""So far back a cut is looked for."""
+_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+_SCALAR_END = re.compile(rb"[\s,\]}]")
+_NO_SPACE = re.compile(rb"[^ \t\r\n]")
+_NON_FINITE = re.compile(rb'("(?:[^"\\]++|\\.)*+")|-?\b(?:inf|nan|Infinity|NaN)\b', re.DOTALL)
+_KEY = re.compile(rb'"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*:', re.DOTALL)
+
+
+class JsonStream:
+    """The JSON of a trace file: its events in lists, piece by piece, then what stands beside them.
+
+    Args:
+        file: the text, unpacked.
+        path: what messages name.
+        kept: names of the values beside the events that are wanted.
+    """
+
+    def __init__(self, file: IO[bytes], path: Path, kept: frozenset[str]) -> None:
+        self._file, self._path, self._kept = file, path, kept
+        self._text, self._at, self._ended = b"", 0, False
+        self._passed_bytes = 0
+        self.beside: dict[str, Any] = {}
+        """What stands beside the events; whole once all events were read."""
+
+    def events(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
+        """Lists of events, in the order of the file.
+
+        Raises:
+            UserError: the text is no trace, or is cut off or damaged.
+        """
+        first = self._next()
+        found = first == b"["
+        if found:  # the other form of such files: events alone
+            self._at += 1
+            yield from self._array(decode)
+        elif first == b"{":
+            self._at += 1
+            while (key := self._key()) is not None:
+                if key == "traceEvents" and self._next() == b"[":
+                    found = True
+                    self._at += 1
+                    yield from self._array(decode)
+                else:
+                    self._beside(key)
+        else:
+            raise UserError(f"{self._path} is {'no JSON' if first else 'empty'}: name a trace of torch.profiler")
+        if not found:
+            raise UserError(f"{self._path} holds no traceEvents: name a trace of torch.profiler")
+        if self._next():
+            raise self._damaged("goes on after its end")
+
+    def _key(self) -> str | None:
+        """Name of the next value; None at the object's end."""
+        if self._next() == b",":
+            self._at += 1
+        if self._next() == b"}":
+            self._at += 1
+            return None
+        while (match := _KEY.match(self._text, self._at)) is None:
+            self._more_or_cut_off()
+        self._at = match.end()
+        return match[1].decode("utf-8", "replace")
+
+    def _beside(self, key: str) -> None:
+        """Pass a value that is no event, and keep it if it is wanted."""
+        self._next()
+        while (end := self._end_of_value()) is None:
+            self._more_or_cut_off()
+        if key in self._kept:
+            try:
+                self.beside[key] = msgspec.json.decode(mended(self._text[self._at:end]))
+            except _NO_EVENTS as error:
+                raise self._damaged(f"is no JSON at '{key}': {error}") from error
+        self._at = end
+
+    def _end_of_value(self) -> int | None:
+        """Where the value that begins here ends; None where that is not in memory yet."""
+        if self._text[self._at:self._at + 1] in b'[{"':
+            depth = 0
+            for token in _BRACKET.finditer(self._text, self._at):
+                kind = token[0]
+                if kind == b'"':  # the string goes on
+                    return None
+                depth += (kind in (b"[", b"{")) - (kind in (b"]", b"}"))
+                if depth == 0:
+                    return token.end()
+            return None
+        end = _SCALAR_END.search(self._text, self._at)
+        return end.start() if end else None
+
+    def _array(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
+        comma_due = False
+        while (first := self._next()) != b"]":
+            if comma_due and first == b",":
+                self._at += 1
+            if first and (comma_due != (first == b",") or self._next() == b"]"):
+                raise self._damaged("is no trace of torch.profiler: a comma is missing or too many")
+            while len(self._text) - self._at < PIECE_BYTES and self._read():
+                pass
+            piece = self._guessed(decode)
+            comma_due = piece is None
+            yield self._looked_for(decode) if piece is None else piece
+        self._at += 1
+
+    def _guessed(self, decode: Callable[[bytes], list[Event]]) -> list[Event] | None:
+        """Events up to the last place that looks like an event's end; None where it was none."""
+        near = max(self._at, len(self._text) - _NEAR_END_BYTES)
+        cuts = list(_BETWEEN.finditer(self._text, near))
+        if not cuts:
+            return None
+        cut = cuts[-1]
+        try:
+            events = decode(b"[" + self._text[self._at:cut.start() + 1] + b"]")
+        except _NO_EVENTS:
+            return None
+        self._at = cut.end()
+        return events
+
+    def _looked_for(self, decode: Callable[[bytes], list[Event]]) -> list[Event]:
+        """Events up to the last end of one that is in memory, or to the end of the array."""
+        while (end := self._last_end()) is None:
+            self._more_or_cut_off()
+        text = b"[" + self._text[self._at:end] + b"]"
+        try:
+            events = decode(mended(text))
+        except _NO_EVENTS as error:
+            raise self._damaged(f"is no trace of torch.profiler: {error}") from error
+        self._at = end
+        return events
+
+    def _last_end(self) -> int | None:
+        """Where the last event that is whole in memory ends; None where none is."""
+        depth, last = 0, None
+        for token in _BRACKET.finditer(self._text, self._at):
+            kind = token[0]
+            if kind == b'"':
+                break
+            if kind in (b"[", b"{"):
+                depth += 1
+            elif kind in (b"]", b"}"):
+                depth -= 1
+                if depth < 0:  # the array's own end
+                    return token.start()
+                if depth == 0:
+                    last = token.end()
+        return last
+
+    def _next(self) -> bytes:
+        """The next byte that is no space; none at the end."""
+        while (found := _NO_SPACE.search(self._text, self._at)) is None:
+            self._at = len(self._text)
+            if not self._read():
+                return b""
+        self._at = found.start()
+        return found[0]
+
+    def _more_or_cut_off(self) -> None:
+        if len(self._text) - self._at > LARGEST_VALUE_BYTES:
+            raise self._damaged(f"holds a single value of more than {LARGEST_VALUE_BYTES >> 20} MB")
+        if not self._read():
+            raise UserError(f"{self._path} is cut off: it ends within a value; write the trace again")
+
+    def _read(self) -> bool:
+        """Read on; what was passed is forgotten. Returns whether there was more."""
+        # As much again as is held: what is searched anew then stays in proportion to what is read.
+        more = b"" if self._ended else self._file.read(max(PIECE_BYTES, len(self._text) - self._at))
+        self._ended = not more
+        self._passed_bytes += self._at
+        self._text, self._at = self._text[self._at:] + more, 0
+        return bool(more)
+
+    def _damaged(self, what: str) -> UserError:
+        return UserError(f"{self._path} {what} (near byte {self._passed_bytes + self._at:,}): write the trace again")
+
+
+def mended(text: bytes) -> bytes:
+    """JSON out of what profilers write that is none: numbers such as inf, and bytes that are no UTF-8."""
+    text = text.decode("utf-8", "replace").encode()
+    return _NON_FINITE.sub(lambda match: match[1] or b"null", text)

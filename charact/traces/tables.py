@@ -1,0 +1,190 @@
+"""Rows of the record's tables, from what a trace holds."""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from charact.measure.mark_names import LAYER_PREFIX
+from charact.schema import PHASES
+from charact.traces.device import DeviceClock, Intervals, Usage, is_communication, union, without
+from charact.traces.events import DeviceEvent, Kept, Operator
+from charact.traces.phases import Iteration
+
+Rows = list[dict[str, Any]]
+
+MAX_TIMELINE_MOMENTS = 200
+
+
+class Places:
+    """Which iteration and which phase a moment of the host lies in."""
+
+    def __init__(self, iterations: Sequence[Iteration]) -> None:
+        self._iterations = iterations
+        self._starts = [iteration.start_ns for iteration in iterations]
+        self._spans = [span for iteration in iterations for span in iteration.spans]
+        self._span_starts = [span.start_ns for span in self._spans]
+
+    def phase(self, moment_ns: int | None) -> str | None:
+        """The phase of a moment, `other` between phases; None outside of all iterations."""
+        if moment_ns is None:
+            return None
+        number = bisect_right(self._starts, moment_ns) - 1
+        if number < 0 or moment_ns > self._iterations[number].end_ns:
+            return None
+        place = bisect_right(self._span_starts, moment_ns) - 1
+        if place >= 0 and moment_ns < self._spans[place].end_ns:
+            return self._spans[place].phase
+        return "other"
+
+
+def iteration_rows(iterations: Sequence[Iteration], device: Sequence[DeviceEvent]) -> Rows:
+    """Rows of the table `iterations`; on a device, what it spent on nothing but communication is a phase of its own."""
+    clock = DeviceClock(device) if device else None
+    exchanging = union((event.start_ns, event.end_ns) for event in device if is_communication(event))
+    computing = union((event.start_ns, event.end_ns) for event in device if not is_communication(event))
+    exposed = without(exchanging, computing)
+    rows: Rows = []
+    for number, iteration in enumerate(iterations):
+        host_ns = _host_ns(iteration)
+        device_ns = None if clock is None else _device_ns(iteration, clock, exposed)
+        if device_ns and exchanging:
+            host_ns["communication"] = 0  # the host only launches it, which belongs to the phase that does
+        rows += [
+            {"iteration": number, "phase": phase, "part": None, "host_s": host_ns[phase] / 1e9,
+             "device_s": None if device_ns is None else device_ns[phase] / 1e9}
+            for phase in PHASES if phase in host_ns
+        ]
+    return rows
+
+
+def _host_ns(iteration: Iteration) -> dict[str, int]:
+    spent: dict[str, int] = defaultdict(int)
+    for span in iteration.spans:
+        spent[span.phase] += span.end_ns - span.start_ns
+    spent["other"] += iteration.end_ns - iteration.start_ns - sum(spent.values())
+    return spent
+
+
+def _device_ns(iteration: Iteration, clock: DeviceClock, exposed: Intervals) -> dict[str, int]:
+    """Time of each phase between the moments at which the device passed its start and its end."""
+    spent: dict[str, int] = defaultdict(int)
+    edges = [(iteration.start_ns, "other")]
+    for span in iteration.spans:
+        edges += [(span.start_ns, span.phase), (span.end_ns, "other")]
+    edges.append((iteration.end_ns, "other"))
+    for (start_ns, phase), (end_ns, _) in pairwise(edges):
+        begun_ns, ended_ns = clock.at(start_ns), clock.at(end_ns)
+        alone_ns = _covered_ns(exposed, begun_ns, ended_ns)
+        spent[phase] += ended_ns - begun_ns - alone_ns
+        spent["communication"] += alone_ns
+    return spent
+
+
+def _covered_ns(intervals: Intervals, start_ns: int, end_ns: int) -> int:
+    """How much of a stretch intervals cover."""
+    first = bisect_right(intervals, start_ns, key=lambda one: one[1])
+    last = bisect_left(intervals, end_ns, key=lambda one: one[0])
+    return sum(min(end, end_ns) - max(start, start_ns) for start, end in intervals[first:last])
+
+
+def operator_rows(kept: Kept, places: Places, num_iterations: int) -> Rows:
+    """Rows of the table `operators`, per iteration; what lies outside of all iterations is left out."""
+    device_ns: dict[int, int] = defaultdict(int)
+    for event in kept.device:
+        if event.operator is not None:
+            device_ns[id(event.operator)] += event.end_ns - event.start_ns
+    totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for operator in kept.operators:
+        phase = _operator_phase(operator, places, bool(kept.device))
+        if phase is not None:
+            total = totals[phase, operator.name, operator.operator_type, operator.layer, operator.shapes]
+            total[0] += 1
+            total[1] += operator.self_ns
+            total[2] += device_ns.get(id(operator), 0)
+    return [
+        {"phase": phase, "operator": name, "operator_type": kind, "layer": layer, "input_shapes": shapes,
+         "num_calls": num_calls / num_iterations, "self_host_s": self_ns / 1e9 / num_iterations,
+         "device_s": launched_ns / 1e9 / num_iterations if kept.device else None, "flop": None, "bytes": None}
+        for (phase, name, kind, layer, shapes), (num_calls, self_ns, launched_ns) in totals.items()
+    ]
+
+
+def _operator_phase(operator: Operator, places: Places, on_device: bool) -> str | None:
+    phase = places.phase(operator.start_ns)
+    communicates = on_device and operator.operator_type == "communication" and phase is not None
+    return "communication" if communicates else phase
+
+
+def kernel_rows(device: Sequence[DeviceEvent], places: Places, num_iterations: int) -> Rows:
+    """Rows of the table `kernels`, per iteration; what was launched outside of all iterations is left out."""
+    totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
+    for event in device:
+        phase = places.phase(event.launched_ns)
+        if phase is not None:
+            phase = "communication" if is_communication(event) else phase
+            operator = event.operator.name if event.operator else None
+            total = totals[phase, operator, event.name, event.geometry]
+            total[0] += 1
+            total[1] += event.end_ns - event.start_ns
+    return [
+        {"phase": phase, "operator": operator, "kernel": kernel, "num_calls": num_calls / num_iterations,
+         "device_s": spent_ns / 1e9 / num_iterations, "grid": grid, "block": block, "registers": registers,
+         "shared_memory_bytes": shared, "occupancy_frac": occupancy}
+        for (phase, operator, kernel, (grid, block, registers, shared, occupancy)), (num_calls, spent_ns)
+        in totals.items()
+    ]
+
+
+def layer_rows(kept: Kept) -> Rows:
+    """Rows of the table `layers`: the modules that were called; charact's own marks do not tell their class."""
+    if any(mark.name.startswith(LAYER_PREFIX) for mark in kept.marks):
+        return []
+    names = dict.fromkeys(mark.name for mark in kept.modules)
+    return [{"layer": name, "layer_type": name.rpartition("_")[0] or name, "num_parameters": None} for name in names]
+
+
+def usage_rows(used: dict[str, Usage], rank: int | None) -> Rows:
+    """Rows of the table `counters`: how each device was used over the whole trace."""
+    return [
+        {"phase": None, "time_s": None, "rank": rank, "device": device, "source": "kineto", "counter": counter,
+         "value": value}
+        for device, one in used.items() for counter, value in _counters(one).items()
+    ]
+
+
+def _counters(used: Usage) -> dict[str, float]:
+    return {
+        "span_s": used.span_ns / 1e9, "busy_s": used.busy_ns / 1e9, "idle_s": (used.span_ns - used.busy_ns) / 1e9,
+        "utilization_frac": used.busy_ns / used.span_ns if used.span_ns else 1.0,
+        "computation_s": used.computation_ns / 1e9, "communication_s": used.communication_ns / 1e9,
+        "exposed_communication_s": used.exposed_communication_ns / 1e9,
+        "overlapped_communication_s": (used.communication_ns - used.exposed_communication_ns) / 1e9,
+        "copy_s": used.copy_ns / 1e9, "exposed_copy_s": used.exposed_copy_ns / 1e9,
+    }  # fmt: skip
+
+
+def memory_rows(kept: Kept, places: Places, iteration: Iteration) -> Rows:
+    """Rows of the table `memory` for one iteration; a trace does not tell what memory is for, so all is `unknown`."""
+    on_device = 1 if any(one.device_type == 1 for one in kept.allocated) else 0
+    moments = sorted((one.time_ns, one.num_bytes) for one in kept.allocated if one.device_type == on_device
+                     and iteration.start_ns <= one.time_ns <= iteration.end_ns)
+    peaks: dict[str, tuple[int, int]] = {}
+    for time_ns, num_bytes in moments:
+        phase = places.phase(time_ns) or "other"
+        peaks[phase] = max(peaks.get(phase, (-1, 0)), (num_bytes, time_ns))
+    if not any(held for held, _ in peaks.values()):
+        return []
+    peak = max(peaks, key=lambda phase: peaks[phase])
+    every = -(-len(moments) // MAX_TIMELINE_MOMENTS)
+    top = {time_ns for _, time_ns in peaks.values()}
+    timeline = [moment for number, moment in enumerate(moments) if number % every == 0 or moment[0] in top]
+    common: dict[str, Any] = {"method": "measured", "category": "unknown"}
+    return [
+        {**common, "kind": "peak", "phase": peak, "bytes": peaks[peak][0]},
+        *({**common, "kind": "phase_peak", "phase": phase, "bytes": held} for phase, (held, _) in peaks.items()),
+        *({**common, "kind": "timeline", "phase": places.phase(time_ns) or "other", "moment": number,
+           "time_s": (time_ns - iteration.start_ns) / 1e9, "bytes": held}
+          for number, (time_ns, held) in enumerate(timeline)),
+    ]  # fmt: skip

@@ -1,0 +1,184 @@
+"""`charact import`: traces become a run like any other, or are refused in one line that leaves nothing behind."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.traces import TraceMaker, training
+
+from charact.store import load_run
+from charact.views.html import report
+from charact.views.tensorboard.records import Records
+
+NASTY = "</script><img src=x onerror=alert(1)>"
+
+
+def only_run(directory: Path) -> Path:
+    (run,) = [path for path in (directory / "runs").iterdir() if not path.name.startswith(".")]
+    return run
+
+
+def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any], tmp_path: Path) -> None:
+    training().write(tmp_path / "mine.pt.trace.json.gz")
+    done = here("import", "mine.pt.trace.json.gz", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mine-train" in done.stdout
+    assert "1.20 ms per iteration" in done.stdout
+    assert "inferred" in done.stdout
+    run = load_run(only_run(tmp_path))
+    assert run.run_id.split("-")[2] == "mine"
+    assert run.cases["case"].tolist() == ["mine-train"]
+    assert run.manifest["tables"] == ["iterations", "operators", "kernels", "layers", "counters"]
+    assert any(path.name.startswith("events.out.tfevents") for path in run.path.iterdir())
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    for words in ("How phases were found", "autograd’s nodes", "exposed communication", "Taken from the trace."):
+        assert words in page
+    assert "Taken while nothing else is measured" not in page
+
+
+def test_it_can_be_exported_and_compared(here: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        training().write(tmp_path / f"{name}.json")
+        assert here("import", f"{name}.json", "--quiet", cwd=tmp_path).returncode == 0
+    runs = sorted(str(path) for path in (tmp_path / "runs").iterdir())
+    assert here("report", *runs, "--to", "both.html", cwd=tmp_path).returncode == 0
+    assert here("export", runs[0], "--format", "csv", "--to", "csv", cwd=tmp_path).returncode == 0
+    exported = pd.read_csv(tmp_path / "csv" / "iterations.csv")
+    assert exported.groupby("iteration")["device_s"].sum().iloc[1] == pytest.approx(1.2e-3)
+
+
+def test_tensorboard_shows_it_beside_others(here: Callable[..., Any], tmp_path: Path) -> None:
+    properties = [{"id": index, "name": "AMD Instinct MI300X", "totalGlobalMem": 2**37} for index in range(8)]
+    training(deviceProperties=properties).write(tmp_path / "one.json")
+    training(1).write(tmp_path / "two.json")
+    for name in ("one", "two"):
+        assert here("import", f"{name}.json", "--name", "net", "--out", f"runs/{name}", cwd=tmp_path).returncode == 0
+    records = Records(str(tmp_path / "runs"))
+    listed = {entry["id"].partition("/")[0]: entry for entry in records.listing()}
+    assert [entry["error"] for entry in listed.values()] == [None, None]
+    assert listed["one"]["machine"] == "AMD Instinct MI300X"
+    assert listed["two"]["machine"].startswith("n/a")
+    shown = records.sections(listed["one"]["id"])
+    assert "How phases were found" in str(shown)
+    assert "net-train" in records.comparison([entry["id"] for entry in listed.values()])
+    assert load_run(records.directories()[listed["one"]["id"]]).manifest["machine"] == {
+        "num_gpus": 8, "gpus": [{"name": "AMD Instinct MI300X", "memory_bytes": 2**37, "num_multiprocessors": None}]}
+
+
+def test_ranks_of_a_directory_are_cases_of_one_run(here: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ddp").mkdir()
+    for rank in (0, 1):
+        training(distributedInfo={"rank": rank, "world_size": 2}).write(tmp_path / "ddp" / f"part{rank}.json.gz")
+    assert here("import", "ddp", cwd=tmp_path).returncode == 0
+    run = load_run(only_run(tmp_path))
+    assert run.cases["case"].tolist() == ["ddp-rank0-train", "ddp-rank1-train"]
+    assert run.counters.groupby("case")["rank"].first().tolist() == [0, 1]
+
+
+def test_files_without_ranks_go_by_their_names(here: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        training(1).write(tmp_path / f"{name}.json")
+    assert here("import", "a.json", "b.json", "--name", "both", cwd=tmp_path).returncode == 0
+    assert load_run(only_run(tmp_path)).cases["case"].tolist() == ["both-a-train", "both-b-train"]
+
+
+def test_two_traces_of_one_rank_are_refused(here: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        training(1, distributedInfo={"rank": 0, "world_size": 2}).write(tmp_path / f"{name}.json")
+    done = here("import", "a.json", "b.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "both make the case" in done.stderr
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_names_are_text_and_no_page(here: Callable[..., Any], tmp_path: Path) -> None:
+    made = training(1, deviceProperties=[{"id": 0, "name": NASTY}])
+    made.operator(NASTY, 150, 10)
+    made.module(f"{NASTY}_0", 120, 20)
+    made.kernel(NASTY, 160, 2000, 50)
+    made.write(tmp_path / "a.json")
+    assert here("import", "a.json", "--name", NASTY, cwd=tmp_path).returncode == 0
+    run = load_run(only_run(tmp_path))
+    page = report([run])
+    assert "<img src=x" not in page
+    assert "&lt;img src=x" in page
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "is empty"),
+    (b"no json", "is no JSON"),
+    (b"{}", "holds no traceEvents"),
+    (b'{"traceEvents": []}', "neither operators nor kernels"),
+    (training().text().encode()[:-500], "is cut off"),
+    (gzip.compress(training().text().encode())[:-40], "is cut off or damaged"),
+    (b'{"traceEvents": [{"ph": "X", "args": {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}", "nested too deeply"),
+    (b'{"traceEvents": [{"name": 5}]}', "is no trace of torch.profiler"),
+    (b"\x1f\x8b garbage", "is cut off or damaged"),
+])
+def test_what_is_no_trace_is_told_in_one_line_and_leaves_nothing(here: Callable[..., Any], tmp_path: Path,
+                                                                 content: bytes, words: str) -> None:
+    (tmp_path / "broken.json").write_bytes(content)
+    done = here("import", "broken.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_name_that_is_no_text_is_no_fault(here: Callable[..., Any], tmp_path: Path) -> None:
+    name = os.fsdecode(b"bad\xff.json")
+    training(1, deviceProperties=[{"id": {}, "name": {"a": []}, "totalGlobalMem": "much"}]).write(tmp_path / name)
+    assert here("import", name, "--quiet", cwd=tmp_path).returncode == 0
+    assert load_run(only_run(tmp_path)).cases["case"].tolist() == ["bad\ufffd-train"]
+
+
+def test_one_broken_trace_of_several_leaves_nothing(here: Callable[..., Any], tmp_path: Path) -> None:
+    training().write(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text("{}", encoding="utf-8")
+    assert here("import", "a.json", "b.json", cwd=tmp_path).returncode == 2
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_an_absent_trace_is_refused(here: Callable[..., Any], tmp_path: Path) -> None:
+    done = here("import", "absent.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is no file" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_trace_on_the_host_alone_has_no_device(here: Callable[..., Any], tmp_path: Path) -> None:
+    made = TraceMaker()
+    made.mark("ProfilerStep#0", 0, 100)
+    made.operator("aten::linear", 10, 50)
+    made.write(tmp_path / "a.json")
+    assert here("import", "a.json", cwd=tmp_path).returncode == 0
+    run = load_run(only_run(tmp_path))
+    assert run.cases["device"].tolist() == ["cpu"]
+    assert "the trace holds no kernels" in (run.path / "report.html").read_text(encoding="utf-8")
+
+
+def test_characts_own_trace_has_the_phases_that_were_measured(here: Callable[..., Any], tmp_path: Path) -> None:
+    done = here("profile", "mlp", "--input-sizes", "32", "--mode", "train", "--max-iterations", "5",
+                "--max-seconds", "2", "--out", "measured", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (measured,) = (tmp_path / "measured").iterdir()
+    (trace,) = (measured / "trace").iterdir()
+    assert here("import", str(trace), cwd=tmp_path).returncode == 0
+    run = load_run(only_run(tmp_path))
+    timing = run.manifest["cases"][0]["passes"]["timing"]
+    assert timing["own_marks"] is True
+    assert timing["inferred_frac"] < 0.05
+    shares = run.iterations.groupby("phase")["host_s"].sum() / run.iterations["host_s"].sum()
+    assert shares[["data", "forward", "loss", "backward", "update"]].gt(0).all()
+    theirs = load_run(measured).operators
+    ours = run.operators
+    names = theirs.loc[theirs["phase"] == "backward", "operator"]
+    assert set(names) <= set(ours.loc[ours["phase"] == "backward", "operator"])
+    assert set(ours["layer"].dropna()) == set(theirs["layer"].dropna())
+    assert json.loads((run.path / "run.json").read_text(encoding="utf-8"))["options"]["traces"] == [str(trace)]
