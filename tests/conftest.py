@@ -1,6 +1,9 @@
 """Fixtures that every test may use."""
 
 import gc
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,18 @@ def imports_are_not_collected() -> None:
     """Keep the collector, which every measured case calls, from walking all that tests import: 0.4 s each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked `fresh_process` in a process of its own: the heap of this one has holes by now."""
+    if pyfuncitem.get_closest_marker("fresh_process") is None or "IN_FRESH_PROCESS" in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    done = subprocess.run(command, cwd=pyfuncitem.config.rootpath, env=os.environ | {"IN_FRESH_PROCESS": "1"},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    return True
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def test_each_phase_has_the_same_peak_without_operators() -> None:
     assert facts["peak_bytes"] == max(peaks.values())
 
 
+@pytest.mark.fresh_process
 @linux
 def test_the_process_peak_is_that_of_the_case_alone() -> None:
     held = torch.ones(400 * MIB, dtype=torch.uint8)
@@ -51,6 +52,7 @@ def test_the_process_peak_is_that_of_the_case_alone() -> None:
     assert facts["process_before_bytes"] <= facts["process_peak_bytes"] < facts["process_before_bytes"] + 200 * MIB
 
 
+@pytest.mark.fresh_process
 @linux
 def test_the_resident_peak_begins_anew() -> None:
     held = torch.ones(300 * MIB, dtype=torch.uint8)
@@ -61,6 +63,7 @@ def test_the_resident_peak_begins_anew() -> None:
     assert resident_peak_bytes() < high - 200 * MIB
 
 
+@pytest.mark.fresh_process
 @linux
 def test_a_shortage_tells_what_was_asked_and_free_and_held() -> None:
     measured = MemoryCase(small_case(workload=Hungry()), 100 * MIB)
@@ -86,6 +89,7 @@ def test_what_fits_runs_under_the_limit() -> None:
     assert 56 * MIB <= facts["peak_bytes"] <= 60 * MIB
 
 
+@pytest.mark.fresh_process
 @linux
 def test_a_model_too_large_for_the_limit_leaves_no_composition() -> None:
     measured = MemoryCase(small_case(workload=TwoLayers(default_input_size=100_000)), 20 * MIB)
@@ -104,6 +108,7 @@ def test_an_error_of_the_model_is_no_shortage() -> None:
     assert measured.shortage is None
 
 
+@pytest.mark.fresh_process
 @linux
 def test_a_limit_ends_with_its_block() -> None:
     with memory_limit(torch.device("cpu"), 50 * MIB) as limit:

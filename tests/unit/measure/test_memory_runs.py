@@ -114,18 +114,19 @@ def test_a_case_that_cannot_fit_is_not_run_and_is_told_what_would(tmp_path: Path
         assert again.manifest["cases"][0]["status"] == "ok", axis
 
 
+@pytest.mark.fresh_process
 @linux
 def test_a_case_that_runs_out_is_told_what_was_held_and_the_sweep_goes_on(tmp_path: Path) -> None:
-    plan = MemoryPlan(TIGHT, predict=False, limit_bytes=2 * MIB)
-    wide = small_case(workload=TwoLayers(default_input_size=4000), batch_size=128)
+    plan = MemoryPlan(TIGHT, predict=False, limit_bytes=20 * MIB)
+    wide = small_case(workload=TwoLayers(default_input_size=40_000), batch_size=128)
     run = looked_at(tmp_path, [wide, small_case("infer")], plan)
     failed, ok = run.manifest["cases"]
     assert (failed["status"], ok["status"]) == ("oom", "ok")
     assert failed["passes"]["memory"]["status"] == "skipped"
     told = failed["out_of_memory"]
-    assert told["limit_bytes"] == 2 * MIB
+    assert told["limit_bytes"] == 20 * MIB
     assert told["requested_bytes"] == failed["requested_bytes"] > 0
-    assert told["fits"]["input_size"] < 4000
+    assert told["fits"]["input_size"] < 40_000
     assert set(run.memory["case"]) == {ok["case"]}
 
 
