@@ -136,7 +136,7 @@ class TestTimes:
         around_s = time.perf_counter() - begun
         assert tuple(durations) == LOAD_PHASES
         assert all(seconds > 0 for seconds in durations.values())
-        assert durations["build"] == pytest.approx(0.03, rel=0.2)
+        assert 0.03 <= durations["build"] <= around_s - durations["read"] - durations["place"]  # it sleeps so long
         assert 0.9 * around_s < sum(durations.values()) <= around_s
 
 
