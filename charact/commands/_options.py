@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 InputSizes = Annotated[str | None, typer.Option(
     help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
 BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")]
+Modes = Annotated[str, typer.Option(help="train, infer or both.")]
+Precision = Annotated[str, typer.Option(
+    help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")]
+Data = Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
 Variant = Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")]
 MadeUp = Annotated[str | None, typer.Option(

@@ -20,11 +20,9 @@ def command(
         help="File of its weights, by torch.save or safetensors. Default: random ones, saved first.")] = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
-    precision: Annotated[str, typer.Option(
-        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")] = "fp32",
+    precision: opt.Precision = "fp32",
     variant: opt.Variant = None,
-    data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
-    = "synthetic",
+    data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
     synthetic: opt.MadeUp = None,
     split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "test",

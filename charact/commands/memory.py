@@ -37,9 +37,8 @@ def command(
     learning_rate: own_model.LearningRate = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
-    mode: Annotated[str, typer.Option(help="train, infer or both.")] = "train,infer",
-    precision: Annotated[str, typer.Option(
-        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")] = "fp32",
+    mode: opt.Modes = "train,infer",
+    precision: opt.Precision = "fp32",
     accumulate: Annotated[int, typer.Option(
         min=1, max=10_000, help="Batches whose gradients are summed before an update, in a training.")] = 1,
     predict: Annotated[bool, typer.Option("--predict", help="Predict only: nothing is run but small cases.")] = False,
@@ -55,8 +54,7 @@ def command(
                              "size.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Run what was found, and the next one up.")] = False,
     variant: opt.Variant = None,
-    data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
-    = "synthetic",
+    data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
     synthetic: opt.MadeUp = None,
     device: opt.Device = "auto",

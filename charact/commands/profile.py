@@ -11,7 +11,6 @@ from charact.commands import _options as opt
 from charact.commands import _own_model as own_model
 from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
 from charact.commands._own_model import check_own_options, load_own_model
-from charact.errors import UserError
 from charact.schema import MODES, PRECISIONS
 
 if TYPE_CHECKING:
@@ -31,12 +30,10 @@ def command(
     learning_rate: own_model.LearningRate = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
-    mode: Annotated[str, typer.Option(help="train, infer or both.")] = "train,infer",
-    precision: Annotated[str, typer.Option(
-        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")] = "fp32",
+    mode: opt.Modes = "train,infer",
+    precision: opt.Precision = "fp32",
     variant: opt.Variant = None,
-    data: Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
-    = "synthetic",
+    data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
     synthetic: Annotated[str | None, typer.Option(
         help="Made-up data: classes=100, or vocabulary=5000,zipf=1.2,length-mean=0.5,length-spread=0.1, the lengths of "
@@ -84,20 +81,16 @@ def command(
     batches = None if batch_sizes is None else parse_sizes(batch_sizes, "--batch-sizes")
     modes = parse_choices(mode, "--mode", MODES)
     precisions = parse_choices(precision, "--precision", PRECISIONS)
-    chosen_split = parse_choice(split, "--split", ("train", "valid", "test"))
+    chosen_split = parse_choice(split, "--split", opt.SPLITS)
 
-    if data != "synthetic" and synthetic is not None:
-        raise UserError(f"--synthetic is for made-up data, not for {data}: leave one of them out")
+    opt.check_data(data, data_dir, synthetic)
     made_up = None if synthetic is None else parse_synthetic(synthetic)
     names = [part for workload in workloads or [] for part in parse_list(workload, "WORKLOADS")]
-    if data == "synthetic" and data_dir is not None:
-        raise UserError("--data-dir is for real data: name them with --data, or leave it out")
     own = {"--model": model, "--model-args": model_args, "--input-spec": input_spec, "--loss": loss,
            "--optimizer": optimizer, "--learning-rate": learning_rate}
     check_own_options(own, {"WORKLOADS": workloads, "--variant": variant, "--data": data != "synthetic",
                             "--synthetic": synthetic, "--split": split != "train"})
-    if name is not None and not name.strip():
-        raise UserError("--name is empty: give the run a name, or leave it out")
+    opt.check_name(name)
     options: dict[str, Any] = {
         "data": data, "synthetic": synthetic or "", "split": split, "workers": workers, "seed": seed,
         "channels_last": channels_last, "compiled": compiled,
