@@ -57,8 +57,8 @@ def memory_growth(run: Run) -> pd.DataFrame:
     """What a pixel or token adds to the peak, and what is there without any: a line through each series' sizes.
 
     Columns: the series; position; method; num_sizes; slope_bytes (bytes a position, of the whole batch) and
-    fixed_bytes, each with its standard error and 95 % interval (_error, _low, _high); sample_slope_bytes = slope_bytes
-    / batch size; reason, why errors or all of it are missing.
+    fixed_bytes, each with its standard error and 95 % interval (_error, _low, _high, and _half of its width);
+    sample_slope_bytes = slope_bytes / batch size; reason, why errors or all of it are missing.
 
     *Error*: least squares, intervals from Student's t. Predictions have no noise: there, and mostly where measured,
     the error tells how far the peak is from growing in a line (another phase's peak, sizes rounded, attention).
@@ -70,6 +70,8 @@ def memory_growth(run: Run) -> pd.DataFrame:
         rows.append(series | {"num_sizes": len(group)} | _line_bytes(line))
     growth = pd.DataFrame(rows, columns=[*SERIES, "position", "method", "num_sizes", *_LINE, "reason"])
     growth = growth.astype(dict.fromkeys(_LINE, "float64"))
+    for name in ("slope", "fixed"):
+        growth[f"{name}_half_bytes"] = (growth[f"{name}_high_bytes"] - growth[f"{name}_low_bytes"]) / 2
     growth["sample_slope_bytes"] = growth["slope_bytes"] / growth["batch_size"].astype("float64")
     return growth
 

@@ -68,19 +68,15 @@ def ratios(rows: pd.DataFrame, caption: str) -> Table:
 
 def growth(rows: pd.DataFrame) -> Table:
     """Slope and fixed part of each series, with their intervals."""
-    rows = rows.assign(
-        series=[words.series(row) for row in fmt.rows(rows)],
-        slope_half=(rows["slope_high_bytes"] - rows["slope_low_bytes"]) / 2,
-        fixed_half=(rows["fixed_high_bytes"] - rows["fixed_low_bytes"]) / 2,
-    )
+    rows = rows.assign(series=[words.series(row) for row in fmt.rows(rows)])
     why = _reason
     columns = [
         _SERIES, _METHOD, Column("num_sizes", "Sizes", fmt.number, "points that the line goes through"),
         Column("position", "For each"), Column("slope_bytes", "Adds", fmt.num_bytes, "slope, of the whole batch", why),
-        Column("slope_half", "± 95 %", fmt.num_bytes, "half of the slope's 95 % interval", why),
+        Column("slope_half_bytes", "± 95 %", fmt.num_bytes, "half of the slope's 95 % interval", why),
         Column("sample_slope_bytes", "Of a sample", fmt.num_bytes, "slope / batch size", why),
         Column("fixed_bytes", "Fixed", fmt.num_bytes, "where the line begins: what is there at any size", why),
-        Column("fixed_half", "± 95 %", fmt.num_bytes, "half of the fixed part's 95 % interval", why),
+        Column("fixed_half_bytes", "± 95 %", fmt.num_bytes, "half of the fixed part's 95 % interval", why),
     ]  # fmt: skip
     note = (
         "A line of least squares through the peaks of a series. The intervals say how far the peaks are from a line: a "
