@@ -159,7 +159,7 @@ class _Family:
     """Cases that differ in input and batch size only."""
 
     def __init__(self, workload: Workload, target: Target) -> None:
-        self.workload, self._target = workload, target
+        self._workload, self._target = workload, target  # held, since families are known by its identity
         self._program_made: FakeProgram | None = None
         self._shapes: list[tuple[int, ...]] | None = None
         self._calibrations: dict[bool, tuple[Calibration | None, dict[str, Any]]] = {}
