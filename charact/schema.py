@@ -157,12 +157,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("rank", "int64", "rank of the process"),
         Column("device", "string", "device it was read from"),
         Column("source", "string", "counter source, e.g. host"),
+        Column("kernel", "string", "kernel it belongs to; null where it covers all that ran"),
         Column("counter", "string", "name, ending in its unit"),
         Column("value", "float64", "value in the unit of its name"),
     ),
 }
 
 ADDED_COLUMNS: dict[str, frozenset[str]] = {
+    "counters": frozenset({"kernel"}),
     "iterations": frozenset({"part"}),
     "memory": frozenset({"layer", "operator", "moment", "origin"}),
 }

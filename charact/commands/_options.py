@@ -28,6 +28,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Threads = Annotated[int | None, typer.Option(min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")]
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")]
 Compiled = Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")]
+Counters = Annotated[str, typer.Option(
+    help="Counter sources: auto for all that cost nothing, none, or names as in host,nvml,pm; see `charact doctor`.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all that is random.")]
 Out = Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")]
 Name = Annotated[str | None, typer.Option(help="Name of the run. Default: the workload's.")]
@@ -68,6 +70,15 @@ def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]
         if word not in choices:
             raise UserError(f"{option}: '{word}' is not one of {', '.join(choices)}")
     return words
+
+
+def parse_counters(text: str) -> list[str] | None:
+    """Names of counter sources; None for `auto`.
+
+    Raises:
+        UserError: the list is empty.
+    """
+    return None if text == "auto" else [] if text == "none" else parse_list(text, "--counters")
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:

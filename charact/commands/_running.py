@@ -13,6 +13,7 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.commands._publishing import publish, tell
 from charact.errors import UserError
 from charact.hardware import machine_facts, software_facts
+from charact.measure.counters import described
 from charact.measure.interrupt import Interrupt
 from charact.store import load_run
 from charact.views.progress import LiveProgress
@@ -61,7 +62,7 @@ def open_record(out: Path, label: str, options: dict[str, Any], threads: int | N
         torch.set_num_threads(threads)
     return RunWriter(out, label, {
         "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": machine_facts(), "software": software_facts(),
+        "machine": machine_facts(), "software": software_facts(), "counters": described(),
         "options": options | {
             "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,

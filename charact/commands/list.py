@@ -76,11 +76,14 @@ def _datasets() -> list[Row]:
 def _counters() -> list[Row]:
     from charact.measure.counters import all_sources
 
-    return [
-        {"counter": counter.name, "method": counter.method, "scope": counter.scope, "definition": counter.definition,
-         "source": source.name, "cost": source.cost, "unavailable_reason": source.available()}
-        for source in all_sources().values() for counter in source.counters
-    ]
+    rows: list[Row] = []
+    for source in all_sources().values():
+        refusal = source.available()
+        reason = None if refusal is None else refusal.reason
+        rows += [{"counter": counter.name, "method": counter.method, "scope": counter.scope,
+                  "definition": counter.definition, "source": source.name, "cost": source.cost, "taken": source.taken,
+                  "unavailable_reason": reason} for counter in source.counters]
+    return rows
 
 
 def _counter_heading(row: Row) -> str:

@@ -44,6 +44,7 @@ def command(
     threads: opt.Threads = None,
     channels_last: opt.ChannelsLast = False,
     compiled: opt.Compiled = False,
+    counters: opt.Counters = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and made-up data.")] = 0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop a case when the 95 % interval of its median is within this share.")] = 0.02,
@@ -83,6 +84,8 @@ def command(
     precisions = parse_choices(precision, "--precision", PRECISIONS)
     chosen_split = parse_choice(split, "--split", opt.SPLITS)
 
+    sources_named = opt.parse_counters(counters)
+
     opt.check_data(data, data_dir, synthetic)
     made_up = None if synthetic is None else parse_synthetic(synthetic)
     names = [part for workload in workloads or [] for part in parse_list(workload, "WORKLOADS")]
@@ -93,7 +96,7 @@ def command(
     opt.check_name(name)
     options: dict[str, Any] = {
         "data": data, "synthetic": synthetic or "", "split": split, "workers": workers, "seed": seed,
-        "channels_last": channels_last, "compiled": compiled,
+        "channels_last": channels_last, "compiled": compiled, "counters": counters,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
@@ -102,6 +105,7 @@ def command(
     # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
     with Interrupt() as interrupt:
         from charact.commands._running import run_and_publish
+        from charact.measure.counters import chosen_sources
         from charact.measure.runner import run_cases
         from charact.measure.timing import StopRule
         from charact.workload import DataRequest, Synthetic, find_workload
@@ -111,10 +115,12 @@ def command(
         prepared = [find_workload(workload).prepare(variant) for workload in names] or [load_own_model(own).prepare()]
         cases = _cases(prepared, sizes, batches, modes, precisions, request, device, workers, channels_last,
                        compiled)
+        sources = chosen_sources(sources_named)
         rule = StopRule(precision_target, max_iterations, max_seconds)
         label = name or "+".join(workload.name for workload in prepared[:3])
-        return run_and_publish(lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt), out, label,
-                               options, threads, quiet, interrupt)
+        return run_and_publish(
+            lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources), out, label, options,
+            threads, quiet, interrupt)
 
 
 def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],

@@ -57,10 +57,10 @@ def counter_checks() -> list[Check]:
     """Each counter source: what it gives, or why it gives nothing."""
     checks = []
     for source in all_sources().values():
-        reason = source.available()
+        refusal = source.available()
         names = ", ".join(counter.name for counter in source.counters)
-        checks.append(Check("Counters", source.name, "ok", names) if reason is None
-                      else Check("Counters", source.name, "n/a", reason))
+        checks.append(Check("Counters", source.name, "ok", names) if refusal is None
+                      else Check("Counters", source.name, "n/a", refusal.reason, refusal.remedy))
     return checks
 
 

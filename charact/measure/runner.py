@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from charact.measure.case import Case
-from charact.measure.counters import all_sources
+from charact.measure.counter_pass import counter_pass
+from charact.measure.counters import CounterSource
 from charact.measure.flops import flop_pass
 from charact.measure.interrupt import Interrupt
 from charact.measure.loop import Loop
@@ -24,7 +25,7 @@ from charact.measure.timing import StopRule, timing_pass
 from charact.store import Rows
 from charact.writer import RunWriter
 
-PASSES = ("timing", "operators", "kernels", "memory", "flop")
+PASSES = ("timing", "operators", "kernels", "memory", "flop", "counters")
 
 
 class Observer(Protocol):
@@ -43,15 +44,23 @@ class Observer(Protocol):
         """The case is flushed to the record."""
 
 
-def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer,
-              interrupt: Interrupt) -> None:
+def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt,
+              sources: Sequence[CounterSource] = ()) -> None:
     """Run each case and flush it to the record; the sweep goes on after a case that fails.
 
     A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+
+    Args:
+        cases: in this order.
+        rule: when the timing pass has measured enough.
+        writer: of the record.
+        observer: who is told.
+        interrupt: what ends it early.
+        sources: of counters that are asked for; without any there is no counter pass.
     """
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
-        entry, tables = _CaseRun(case, rule, writer.trace_path(case.id), observer).run(interrupt)
+        entry, tables = _CaseRun(case, rule, sources, writer.trace_path(case.id), observer).run(interrupt)
         writer.add_case(entry, tables)
         observer.case_ended(entry["status"], entry["reason"])
         if interrupt.signal is not None:
@@ -61,8 +70,10 @@ def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer
 class _CaseRun:
     """The passes over one case, and what they leave: an entry of the manifest and rows of tables."""
 
-    def __init__(self, case: Case, rule: StopRule, trace_path: Path, observer: Observer) -> None:
-        self._case, self._rule, self._trace_path, self._observer = case, rule, trace_path, observer
+    def __init__(self, case: Case, rule: StopRule, sources: Sequence[CounterSource], trace_path: Path,
+                 observer: Observer) -> None:
+        self._case, self._rule, self._sources = case, rule, sources
+        self._trace_path, self._observer = trace_path, observer
         self._tables: dict[str, Rows] = {}
         self._passes: dict[str, dict[str, Any]] = {}
         self._entry = case_entry(case) | {"passes": self._passes}
@@ -96,6 +107,10 @@ class _CaseRun:
             self._passes["kernels"] = self._kernels()
             self._optional("memory", lambda: self._memory(loop))
             self._optional("flop", lambda: self._flop(loop))
+            if self._sources:
+                self._optional("counters", lambda: self._counters(loop))
+            else:
+                self._passes["counters"] = {"status": "skipped", "reason": "not asked for: --counters auto"}
         finally:
             loop.close()
 
@@ -105,9 +120,8 @@ class _CaseRun:
 
     def _timing(self, loop: Loop) -> None:
         self._observer.pass_started("timing")
-        sources = [source for source in all_sources().values() if source.available() is None]
-        timing = timing_pass(loop, self._rule, self._observer.iteration, sources)
-        self._tables |= {"iterations": timing.rows, "counters": timing.counter_rows}
+        timing = timing_pass(loop, self._rule, self._observer.iteration)
+        self._tables["iterations"] = timing.rows
         self._passes["timing"] = {"status": "ok", "reason": None, **timing.facts, "median_s": median(timing.wall_s)}
         self._entry["facts"] = loop.workload.facts()
 
@@ -132,6 +146,10 @@ class _CaseRun:
         if self._case.compiled:  # its operators belong to no layer
             counts = [count | {"layer": None} for count in counts]
         return facts | place_flop(self._tables.get("operators", []), counts)
+
+    def _counters(self, loop: Loop) -> dict[str, Any]:
+        self._tables["counters"], facts = counter_pass(loop, self._sources)
+        return facts
 
     def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
         """Run a pass that the case can do without; its failure is kept with its reason."""

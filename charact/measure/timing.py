@@ -1,12 +1,11 @@
 """The timing pass: iterations with nothing but phase marks. All reported times come from here."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from charact.measure.counters import CounterSource
 from charact.measure.loop import Loop
 from charact.measure.phases import phases_for
 from charact.stats import median_interval
@@ -31,16 +30,14 @@ class StopRule:
 
 @dataclass(frozen=True)
 class Timing:
-    """What the timing pass found: rows of the tables `iterations` and `counters`, wall times, and how it went."""
+    """What the timing pass found: rows of the table `iterations`, wall times, and how it went."""
 
     rows: list[dict[str, Any]]
-    counter_rows: list[dict[str, Any]]
     wall_s: list[float]
     facts: dict[str, Any]
 
 
-def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None],
-                sources: Sequence[CounterSource] = ()) -> Timing:
+def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None]) -> Timing:
     """Warm up until iterations are alike, then measure until the rule is met.
 
     The wall time that the rule watches is the device's on CUDA and the host's on a CPU. At least 6 iterations are
@@ -53,12 +50,9 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         loop: the case.
         rule: when to stop.
         on_iteration: told (iterations so far, median seconds) between iterations, outside of what is measured.
-        sources: counters that are read when the measured iterations begin and end; they cost nothing in between.
     """
     begun = time.perf_counter()
     warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
-    for source in sources:
-        source.start()
     phases = phases_for(loop.case.device)
     measured: list[Durations] = []
     wall_s: list[float] = []
@@ -72,13 +66,12 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         if wall_s:
             on_iteration(len(wall_s), median(wall_s))
     measured += phases.take(wait=True)
-    counter_rows = [row for source in sources for row in source.stop()]
     wall_s += [_wall_s(durations) for durations in measured[len(wall_s):]]
     rows = [
         {"iteration": i, "phase": phase, "host_s": host_s, "device_s": device_s}
         for i, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()
     ]
-    return Timing(rows, counter_rows, wall_s, {
+    return Timing(rows, wall_s, {
         "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
         "ended_by": reason, "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(wall_s),
         "compile_s": max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,

@@ -18,10 +18,11 @@ from charact.measure.autophase.replacements import Replacements
 from charact.measure.autophase.seen import PhaseMarks, Seen
 from charact.measure.autophase.spans import SpanRecorder
 from charact.measure.autophase.stretches import TRACE
-from charact.measure.counters import all_sources
+from charact.measure.counters import chosen_sources
 from charact.measure.marks import layer_marks, layer_rows
 from charact.measure.memory import MemoryProbe
 from charact.measure.operators import NUM_ITERATIONS, OperatorProbe
+from charact.measure.sampler import Sampler
 
 Rows = list[dict[str, Any]]
 
@@ -169,35 +170,35 @@ class MemoryInstrument:
 
 
 class CounterInstrument:
-    """Iterations between two readings of the counters."""
+    """Iterations along which the counters are read."""
 
     num_iterations = 10
 
     def __init__(self, *_: Any) -> None:
-        self._sources = [source for source in all_sources().values() if source.available() is None]
-        self._rows: Rows | None = None
+        self._sampler: Sampler | None = None
+        self._rows: Rows = []
 
     def prepare(self) -> None:
         """As in `Instrument`."""
 
     def begin(self) -> None:
         """Read the counters before the first iteration."""
-        if self._rows is None:
-            self._rows = []
-            for source in self._sources:
-                source.start()
+        if self._sampler is None:
+            self._sampler = Sampler(chosen_sources(None), _device())
+            self._sampler.start()
 
     def end(self, *, last: bool) -> None:
         """Read them after the last."""
-        if last:
-            self._rows = [row for source in self._sources for row in source.stop()]
+        if last and self._sampler is not None:
+            self._rows = self._sampler.stop()
 
     def drop(self) -> None:
         """What is not an iteration is counted all the same."""
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
         """As in `Instrument`."""
-        return {"counters": self._rows or []}, {"num_iterations": self.num_iterations}
+        outcomes = self._sampler.outcomes if self._sampler is not None else {}
+        return {"counters": self._rows}, {"num_iterations": self.num_iterations, "sources": outcomes}
 
     def clean(self) -> None:
         """As in `Instrument`."""

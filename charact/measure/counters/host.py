@@ -3,12 +3,15 @@
 import re
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import torch
 
 from charact.hardware import usable_cores
-from charact.measure.counters import Counter
+from charact.measure.counters import Counter, Refusal
 
 _STATUS = Path("/proc/self/status")
 _CHANGES = {
@@ -28,13 +31,17 @@ class _Reading:
 
 
 class HostCounters:
-    """Differences between the start and the stop of a pass, over all threads of the process; no thread of its own.
+    """What the operating system counts for all threads of the process; no thread of its own.
 
     Data-loader workers are processes of their own and not counted.
     """
 
     name = "host"
     cost = "two system calls and a read of /proc, before the first iteration and after the last"
+    devices = frozenset({"cpu", "cuda"})
+    reads: Literal["host"] = "host"
+    taken: Literal["along"] = "along"
+    period_s = None
     counters = (
         Counter("rss_bytes", "resident memory of the process when the pass ends", "measured", "process"),
         Counter("peak_rss_bytes", "largest resident memory of the process since it began, not only in this pass",
@@ -45,35 +52,39 @@ class HostCounters:
           for name, (definition, _) in _CHANGES.items()),
     )
 
+    def available(self) -> Refusal | None:
+        """Only on Linux, whose /proc it reads."""
+        return None if sys.platform == "linux" else Refusal(
+            f"read from Linux's /proc, which {sys.platform} does not have")
+
+    def open(self, device: torch.device) -> "_HostReading":
+        """Take the first reading; the device is the host, whatever the case runs on."""
+        return _HostReading()
+
+
+class _HostReading:
+    """Differences from the opening to the close."""
+
+    missing: Mapping[str, str] = {}
+
     def __init__(self) -> None:
-        self._begin: _Reading | None = None
-
-    def available(self) -> str | None:
-        """Null on Linux, whose /proc it reads."""
-        return None if sys.platform == "linux" else f"read from Linux's /proc, which {sys.platform} does not have"
-
-    def start(self) -> None:
-        """Take the first reading."""
         self._begin = _read()
 
-    def stop(self) -> list[dict[str, Any]]:
-        """Take the last reading; returns one row a counter."""
-        assert self._begin is not None, "stopped before it was started"
+    def sample(self) -> Mapping[str, float]:
+        """Nothing is sampled."""
+        return {}
+
+    def close(self) -> Mapping[str, float]:
+        """Take the last reading."""
         begin, end = self._begin, _read()
-        self._begin = None
         status = _STATUS.read_text(encoding="ascii", errors="replace")
-        values: dict[str, float] = {
+        return {
             "rss_bytes": _status_bytes(status, "VmRSS"),
             # Not ru_maxrss: a process inherits that from the one that started it.
             "peak_rss_bytes": _status_bytes(status, "VmHWM"),
             "cpu_utilization_frac": (end.cpu_s - begin.cpu_s) / ((end.time_s - begin.time_s) * usable_cores()),
             **{name: end.changes[name] - begin.changes[name] for name in _CHANGES},
         }
-        return [
-            {"phase": None, "time_s": None, "rank": 0, "device": "cpu", "source": self.name, "counter": counter.name,
-             "value": float(values[counter.name])}
-            for counter in self.counters
-        ]
 
 
 def _read() -> _Reading:
