@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.profiler import profile
 
-from charact.measure.mark_names import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX, phase_at, with_gaps
-from charact.measure.operator_types import operator_type, own_operator_type
+from charact.mark_names import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX, phase_at, with_gaps
+from charact.operator_types import operator_type, own_operator_type
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 

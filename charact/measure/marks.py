@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._C._profiler import _RecordFunctionFast
 
-from charact.measure.mark_names import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
+from charact.mark_names import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
 
 
 def phase_mark(name: str) -> AbstractContextManager[Any]:

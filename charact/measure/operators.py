@@ -2,8 +2,6 @@
 
 import contextlib
 import gc
-import gzip
-import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,8 +14,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from charact.measure.event_tree import EventTree, read_event_tree
-from charact.measure.kernels import device_ns_by_operator, kernel_rows
 from charact.measure.marks import layer_marks, phase_mark
+from charact.traces.counters import counter_rows
+from charact.traces.device import device_ns_by_operator
+from charact.traces.files import read_trace
+from charact.traces.placed import Placed, place
+from charact.traces.tables import kernel_rows
 
 if TYPE_CHECKING:
     from charact.measure.loop import Loop
@@ -28,10 +30,14 @@ _ACTIVITIES = {False: [ProfilerActivity.CPU], True: [ProfilerActivity.CPU, Profi
 
 @dataclass(frozen=True)
 class OperatorPass:
-    """What the operator pass found: rows of `operators` and `kernels`, and facts about itself."""
+    """What the operator pass found: rows of `operators`, `kernels` and `counters`, and facts about itself.
+
+    Launch geometry stands only in the exported traces: kernels and counters are read from these.
+    """
 
     operator_rows: list[dict[str, Any]]
     kernel_rows: list[dict[str, Any]]
+    counter_rows: list[dict[str, Any]]
     facts: dict[str, Any]
 
 
@@ -63,7 +69,7 @@ class OperatorProbe:
         self._on_cuda = device.type == "cuda"
         self._wall_s: list[float] = []
         self._profiled: list[ProfiledIteration] = []
-        self._traces: list[dict[str, Any]] = []
+        self._traces: list[Placed] = []
 
     def begin(self) -> None:
         """An iteration starts now."""
@@ -81,8 +87,8 @@ class OperatorProbe:
         if self._on_cuda or last:
             self._profiler.export_chrome_trace(str(self._trace_path))
         if self._on_cuda:
-            self._traces.append(json.loads(gzip.decompress(self._trace_path.read_bytes())))
-        device_ns = device_ns_by_operator(self._traces[-1]) if self._on_cuda else None
+            self._traces.append(place(read_trace(self._trace_path).kept))
+        device_ns = device_ns_by_operator(self._traces[-1].kept) if self._on_cuda else None
         self._profiled.append(ProfiledIteration(read_event_tree(self._profiler), device_ns))
         self._forget()
 
@@ -96,6 +102,7 @@ class OperatorProbe:
         """What the iterations were."""
         return OperatorPass(
             operator_rows=operator_rows(self._profiled), kernel_rows=kernel_rows(self._traces),
+            counter_rows=counter_rows([trace.kept for trace in self._traces], rank=0),
             facts={"num_iterations": len(self._profiled), "iteration_s": median(self._wall_s),
                    "phase_s": _phase_s(self._profiled)},
         )

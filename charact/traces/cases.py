@@ -6,21 +6,13 @@ from statistics import median
 from typing import Any
 
 from charact.errors import UserError
-from charact.traces.device import find_launches, usage
-from charact.traces.events import OPTIMIZER, DeviceEvent, Kept
+from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
+from charact.traces.events import OPTIMIZER, Kept
 from charact.traces.files import Trace, readable
-from charact.traces.phases import Iteration, find_iterations, find_phases
-from charact.traces.tables import (
-    Places,
-    Rows,
-    iteration_rows,
-    kernel_rows,
-    layer_rows,
-    memory_rows,
-    operator_rows,
-    usage_rows,
-)
-from charact.traces.threads import Outline, outline
+from charact.traces.phases import Iteration
+from charact.traces.placed import Placed, place
+from charact.traces.tables import Rows, iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
+from charact.traces.threads import Outline
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
              "step() after each")
@@ -42,22 +34,19 @@ def trace_case(trace: Trace, name: str) -> tuple[dict[str, Any], dict[str, Rows]
     kept = trace.kept
     if not kept.operators and not kept.device:
         raise UserError(f"{trace.path} holds neither operators nor kernels: record them with torch.profiler")
-    outlined = outline(kept)
-    find_launches(kept)
-    iterations, marked = find_iterations(kept)
-    own_marks = find_phases(kept, outlined, iterations)
+    placed = place(kept)
+    iterations, places = placed.iterations, placed.places
     if not any(iteration.end_ns > iteration.start_ns for iteration in iterations):
         raise UserError(f"{trace.path} holds nothing that takes time: record more with torch.profiler")
-    places = Places(iterations)
     tables = {
         "iterations": iteration_rows(iterations, kept.device),
         "operators": operator_rows(kept, places, len(iterations)),
-        "kernels": kernel_rows(kept.device, places, len(iterations)),
-        "layers": layer_rows(kept), "counters": usage_rows(_usages(kept), trace.rank),
+        "kernels": kernel_rows([placed]),
+        "layers": layer_rows(kept), "counters": counter_rows([kept], trace.rank),
         "memory": memory_rows(kept, places, iterations[-1]),
     }  # fmt: skip
-    entry = _entry(trace, name, outlined)
-    entry["passes"] = {"timing": _timing(trace, iterations, tables["iterations"], marked=marked, own_marks=own_marks),
+    entry = _entry(trace, name, placed.outlined)
+    entry["passes"] = {"timing": _timing(trace, placed, tables["iterations"]),
                        **_passes(kept, iterations, tables)}
     return entry, tables
 
@@ -82,16 +71,9 @@ def _device_name(trace: Trace) -> str | None:
     return next((one["name"] for one in trace.devices if str(one["index"]) == used), None)
 
 
-def _usages(kept: Kept) -> dict[str, Any]:
-    by_device: dict[str, list[DeviceEvent]] = defaultdict(list)
-    for event in kept.device:
-        by_device[event.device].append(event)
-    return {f"cuda:{device}": usage(events) for device, events in sorted(by_device.items())}
-
-
-def _timing(trace: Trace, iterations: Sequence[Iteration], rows: Rows, *, marked: bool,
-            own_marks: bool) -> dict[str, Any]:
+def _timing(trace: Trace, placed: Placed, rows: Rows) -> dict[str, Any]:
     """What the pass over the iterations says of itself."""
+    iterations = placed.iterations
     clock = "device_s" if trace.kept.device else "host_s"
     walls_s: dict[int, float] = defaultdict(float)
     for row in rows:
@@ -106,7 +88,7 @@ def _timing(trace: Trace, iterations: Sequence[Iteration], rows: Rows, *, marked
         if span.evidence not in evidence[span.phase]:
             evidence[span.phase].append(span.evidence)
     blind = [_NO_HOST] if not trace.kept.operators else [] if spans else [_NO_PHASES]
-    blind += [] if marked else [_NO_STEPS]
+    blind += [] if placed.marked else [_NO_STEPS]
     if trace.kept.num_left_out:
         blind.append(f"events left out that have no end or end before they begin: {trace.kept.num_left_out:,}")
     return {
@@ -114,7 +96,7 @@ def _timing(trace: Trace, iterations: Sequence[Iteration], rows: Rows, *, marked
         "num_iterations": len(iterations), "ended_by": "trace", "precision_target_frac": None, "interval_frac": None,
         "median_s": median(walls_s.values()), "attributed_frac": attributed_frac,
         "inferred_frac": attributed_frac * (by_rule_ns / told_ns if told_ns else 0.0), "compile_s": None,
-        "blind_spots": blind, "own_marks": own_marks, "evidence": dict(evidence),
+        "blind_spots": blind, "own_marks": placed.own_marks, "evidence": dict(evidence),
     }  # fmt: skip
 
 
@@ -126,8 +108,10 @@ def _passes(kept: Kept, iterations: Sequence[Iteration], tables: dict[str, Rows]
             phase_ns[span.phase] += span.end_ns - span.start_ns
     operators = {**_outcome(bool(kept.operators), _NO_HOST), "num_iterations": len(iterations),
                  "phase_s": {phase: spent / 1e9 / len(iterations) for phase, spent in phase_ns.items()}}
-    passes = {"operators": operators,
-              "kernels": _outcome(bool(kept.device), "the trace holds no kernels", status="skipped")}
+    sources = {SOURCE: outcome(tables["counters"])}
+    passes = {"operators": operators, "kernels": _outcome(bool(kept.device), NO_KERNELS, status="skipped"),
+              "counters": {**_outcome(bool(kept.device), NO_KERNELS, status="skipped"),
+                           "num_iterations": len(iterations), "sources": sources}}
     if tables["memory"]:
         peak = next(row["bytes"] for row in tables["memory"] if row["kind"] == "peak")
         passes["memory"] = {**_outcome(True, ""), "peak_bytes": peak, "reserved_peak_bytes": None,

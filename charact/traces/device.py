@@ -138,6 +138,17 @@ def _launchers(kept: Kept, unnamed: Sequence[tuple[Launch, DeviceEvent]]) -> Non
                 one.operator = stack[-1] if stack else None
 
 
+def device_ns_by_operator(kept: Kept) -> dict[int, int]:
+    """Time of the device's work by the external id of the operator that launched it, once launches are found."""
+    numbers = {id(operator): number for number, operator in kept.by_id.items()}
+    spent_ns: dict[int, int] = defaultdict(int)
+    for event in kept.device:
+        number = numbers.get(id(event.operator))
+        if number is not None:
+            spent_ns[number] += event.end_ns - event.start_ns
+    return dict(spent_ns)
+
+
 class DeviceClock:
     """When the device passed moments of the host: what CUDA events recorded at them would tell.
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from charact.errors import UserError
-from charact.measure.mark_names import LAYER_PREFIX, PHASE_PREFIX
+from charact.mark_names import LAYER_PREFIX, PHASE_PREFIX
 from charact.traces.events import (
     FORWARDS,
     LOADER,
@@ -133,7 +133,7 @@ class Keeper:
 
     def _geometry(self, args: Arguments) -> Geometry:
         percent = args.occupancy_percent
-        if percent == 0 and (args.warps_per_sm or 0) > _WARPS_OF_NONE:
+        if percent == 0 and (args.warps_per_sm is None or args.warps_per_sm > _WARPS_OF_NONE):
             percent = None
         return (self._json(bytes(args.grid)), self._json(bytes(args.block)), args.registers, args.shared_memory,
                 None if percent is None else percent / 100)

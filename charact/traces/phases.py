@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from charact.measure.mark_names import PHASE_PREFIX, with_gaps
-from charact.measure.operator_types import own_operator_type
+from charact.mark_names import PHASE_PREFIX, with_gaps
+from charact.operator_types import own_operator_type
 from charact.schema import PHASES
 from charact.traces.events import LOADER, OPTIMIZER, STEP, Kept, Mark, Operator
 from charact.traces.threads import Outline

@@ -6,37 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from charact.measure.mark_names import LAYER_PREFIX
+from charact.mark_names import LAYER_PREFIX
 from charact.schema import PHASES
-from charact.traces.device import DeviceClock, Intervals, Usage, is_communication, union, without
+from charact.traces.device import DeviceClock, Intervals, is_communication, union, without
 from charact.traces.events import DeviceEvent, Kept, Operator
 from charact.traces.phases import Iteration
+from charact.traces.placed import Placed, Places
 
 Rows = list[dict[str, Any]]
 
 MAX_TIMELINE_MOMENTS = 200
-
-
-class Places:
-    """Which iteration and which phase a moment of the host lies in."""
-
-    def __init__(self, iterations: Sequence[Iteration]) -> None:
-        self._iterations = iterations
-        self._starts = [iteration.start_ns for iteration in iterations]
-        self._spans = [span for iteration in iterations for span in iteration.spans]
-        self._span_starts = [span.start_ns for span in self._spans]
-
-    def phase(self, moment_ns: int | None) -> str | None:
-        """The phase of a moment, `other` between phases; None outside of all iterations."""
-        if moment_ns is None:
-            return None
-        number = bisect_right(self._starts, moment_ns) - 1
-        if number < 0 or moment_ns > self._iterations[number].end_ns:
-            return None
-        place = bisect_right(self._span_starts, moment_ns) - 1
-        if place >= 0 and moment_ns < self._spans[place].end_ns:
-            return self._spans[place].phase
-        return "other"
 
 
 def iteration_rows(iterations: Sequence[Iteration], device: Sequence[DeviceEvent]) -> Rows:
@@ -117,17 +96,19 @@ def _operator_phase(operator: Operator, places: Places, on_device: bool) -> str 
     return "communication" if communicates else phase
 
 
-def kernel_rows(device: Sequence[DeviceEvent], places: Places, num_iterations: int) -> Rows:
-    """Rows of the table `kernels`, per iteration; what was launched outside of all iterations is left out."""
+def kernel_rows(traces: Sequence[Placed]) -> Rows:
+    """Rows of the table `kernels`, per iteration of all traces; what was launched outside of iterations is left out."""
     totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
-    for event in device:
-        phase = places.phase(event.launched_ns)
-        if phase is not None:
-            phase = "communication" if is_communication(event) else phase
-            operator = event.operator.name if event.operator else None
-            total = totals[phase, operator, event.name, event.geometry]
-            total[0] += 1
-            total[1] += event.end_ns - event.start_ns
+    for trace in traces:
+        for event in trace.kept.device:
+            phase = trace.places.phase(event.launched_ns)
+            if phase is not None:
+                phase = "communication" if is_communication(event) else phase
+                operator = event.operator.name if event.operator else None
+                total = totals[phase, operator, event.name, event.geometry]
+                total[0] += 1
+                total[1] += event.end_ns - event.start_ns
+    num_iterations = sum(len(trace.iterations) for trace in traces)
     return [
         {"phase": phase, "operator": operator, "kernel": kernel, "num_calls": num_calls / num_iterations,
          "device_s": spent_ns / 1e9 / num_iterations, "grid": grid, "block": block, "registers": registers,
@@ -143,26 +124,6 @@ def layer_rows(kept: Kept) -> Rows:
         return []
     names = dict.fromkeys(mark.name for mark in kept.modules)
     return [{"layer": name, "layer_type": name.rpartition("_")[0] or name, "num_parameters": None} for name in names]
-
-
-def usage_rows(used: dict[str, Usage], rank: int | None) -> Rows:
-    """Rows of the table `counters`: how each device was used over the whole trace."""
-    return [
-        {"phase": None, "time_s": None, "rank": rank, "device": device, "source": "kineto", "counter": counter,
-         "value": value}
-        for device, one in used.items() for counter, value in _counters(one).items()
-    ]
-
-
-def _counters(used: Usage) -> dict[str, float]:
-    return {
-        "span_s": used.span_ns / 1e9, "busy_s": used.busy_ns / 1e9, "idle_s": (used.span_ns - used.busy_ns) / 1e9,
-        "utilization_frac": used.busy_ns / used.span_ns if used.span_ns else 1.0,
-        "computation_s": used.computation_ns / 1e9, "communication_s": used.communication_ns / 1e9,
-        "exposed_communication_s": used.exposed_communication_ns / 1e9,
-        "overlapped_communication_s": (used.communication_ns - used.exposed_communication_ns) / 1e9,
-        "copy_s": used.copy_ns / 1e9, "exposed_copy_s": used.exposed_copy_ns / 1e9,
-    }  # fmt: skip
 
 
 def memory_rows(kept: Kept, places: Places, iteration: Iteration) -> Rows:

@@ -66,7 +66,8 @@ class TestTraining:
         used = case[1]["counters"].set_index("counter")["value"]
         per_trace = {"span_s": 3600e-6, "busy_s": 3600e-6, "idle_s": 0, "utilization_frac": 1, "computation_s": 3000e-6,
                      "communication_s": 900e-6, "exposed_communication_s": 600e-6, "copy_s": 0, "exposed_copy_s": 0,
-                     "overlapped_communication_s": 300e-6}
+                     "overlapped_communication_s": 300e-6, "num_gaps": 0, "gap_s": 0, "launch_delay_s": 648e-6,
+                     "tensor_core_frac": 0, "warp_occupancy_frac": 0.5}
         assert used.to_dict() == pytest.approx(per_trace)
 
     def test_operators_have_their_own_time_phase_layer_and_device_time(self, case: Case) -> None:
@@ -226,9 +227,9 @@ class TestRules:
         assert operator == 1
         assert kernels[["grid", "block", "operator"]].to_numpy().tolist() == [["[2,1,1]", "[64,1,1]", "aten::add"]]
 
-    @pytest.mark.parametrize(("warps", "occupancy"), [(10.9, None), (0.06, 0.0)])
-    def test_an_occupancy_of_nothing_is_missing_where_there_were_warps(self, tmp_path: Path, warps: float,
-                                                                      occupancy: float | None) -> None:
+    @pytest.mark.parametrize(("warps", "occupancy"), [(10.9, None), (0.06, 0.0), (None, None)])
+    def test_an_occupancy_of_nothing_is_missing_unless_there_were_hardly_any_warps(
+            self, tmp_path: Path, warps: float | None, occupancy: float | None) -> None:
         made = TraceMaker()
         made.kernel("gemm", 0, 10, 90, **{"est. achieved occupancy %": 0, "warps per SM": warps})
         _, tables = trace_case(read_trace(made.write(tmp_path / "a.json")), "a")

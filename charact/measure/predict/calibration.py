@@ -19,10 +19,10 @@ from torch.profiler import ProfilerActivity, profile
 from charact.measure.batches import Batches
 from charact.measure.case import Case
 from charact.measure.loop import Loop
-from charact.measure.operator_types import operator_type
 from charact.measure.predict.program import weight_shapes
 from charact.measure.predict.tape import MARK, Op, Recorder, Tape, record_iteration
 from charact.measure.running_layer import RunningLayer
+from charact.operator_types import operator_type
 
 _FEATURES = ((0,), (1,), (2,), (3,), (4,), (5,), (0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (2, 3), (0, 5), (4, 5),
              (0, 1, 3), (0, 1, 2), (0, 1, 2, 3))

@@ -2,9 +2,9 @@
 
 import math
 
-from charact.measure.operator_types import operator_type
 from charact.measure.predict.calibration import Inner, Range
 from charact.measure.predict.tape import Op, Tape
+from charact.operator_types import operator_type
 
 _NUMBER_BYTES = 4
 _SHARES = {"convolution": (0.0, 0.5, 1.5), "recurrent": (0.0, 0.5, 1.5), "normalization": (0.0, 0.0, 0.5)}

@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.small import small_case
+from support.traces import TraceMaker
 
+from charact.measure import operators
 from charact.measure.event_tree import EventTree, Operator, _shapes
 from charact.measure.loop import Loop
-from charact.measure.operator_types import OPERATOR_TYPES, operator_type
 from charact.measure.operators import ProfiledIteration, operator_pass, operator_rows, place_flop
+from charact.traces.device import device_ns_by_operator
+from charact.traces.files import read_trace
+from charact.traces.placed import place
+from charact.traces.tables import kernel_rows
 from charact.workload import all_workloads
+
+TRACES = Path(__file__).parents[4] / "shared" / "traces"
 
 
 @pytest.fixture(scope="module")
@@ -73,30 +81,6 @@ def test_operator_time_is_known_by_type_on_every_workload() -> None:
     assert all(share <= 0.02 for share in unknown.values()), unknown
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("aten::mkldnn_convolution", "convolution"), ("ConvolutionBackward0", "convolution"),
-    ("autograd::engine::evaluate_function: ConvolutionBackward0", "convolution"),
-    ("aten::cudnn_convolution", "convolution"), ("aten::addmm", "GEMM"), ("aten::mm", "GEMM"),
-    ("aten::native_batch_norm_backward", "normalization"), ("aten::clamp_min_", "activation"),
-    ("aten::threshold_backward", "activation"), ("aten::max_pool2d_with_indices", "pooling"),
-    ("aten::_log_softmax_backward_data", "softmax"), ("aten::nll_loss_forward", "loss"),
-    ("aten::_foreach_add_", "optimizer"), ("aten::_fused_adamw_", "optimizer"), ("aten::add_", "elementwise"),
-    ("aten::rand", "random"), ("aten::empty_strided", "allocation"), ("TBackward0", "view"),
-    ("aten::copy_", "data movement"), ("aten::cat", "data movement"), ("aten::mean", "reduction"),
-    ("aten::_scaled_dot_product_flash_attention", "attention"), ("aten::lstm", "recurrent"),
-    ("aten::mkldnn_rnn_layer", "recurrent"), ("aten::embedding_dense_backward", "embedding"),
-    ("aten::_local_scalar_dense", "host sync"), ("torch::autograd::AccumulateGrad", "autograd"),
-    ("c10d::allreduce_", "communication"), ("aten::native_dropout", "dropout"), ("mine::strange", "other"),
-])
-def test_operator_types(name: str, kind: str) -> None:
-    assert operator_type(name) == kind
-    assert kind in OPERATOR_TYPES
-
-
-def test_an_unknown_operator_inherits_the_type_around_it() -> None:
-    assert operator_type("mine::strange", "GEMM") == "GEMM"
-
-
 def test_shapes_are_json_and_lists_of_tensors_are_counted() -> None:
     class Tensor:
         sizes = (8, 3)
@@ -129,3 +113,75 @@ def test_device_time_is_that_of_the_operator_which_launched_the_kernel() -> None
                 ProfiledIteration(EventTree(operators=[call]), {5: 5_000})]
     (only,) = operator_rows(profiled)
     assert (only["num_calls"], only["self_host_s"], only["device_s"]) == (1.0, 2e-6, 4e-6)
+
+
+class FakeProfiler:
+    """Stands for torch.profiler on a machine with a GPU: writes a made trace."""
+
+    number = 0
+
+    def __init__(self, **_: Any) -> None:
+        """Nothing is recorded."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+    def export_chrome_trace(self, path: str) -> None:
+        """A product in the forward pass, whose kernel takes 300 µs in the first iteration and 500 in the others."""
+        made = TraceMaker()
+        made.mark("ProfilerStep#0", 0, 1000)
+        made.mark("charact.phase:forward", 0, 200)
+        made.mark("charact.phase:backward", 250, 700)
+        operator = made.operator("aten::mm", 10, 100)
+        geometry = {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 64,
+                    "est. achieved occupancy %": 25}
+        made.kernel("sm80_s16816gemm", 20, 300, 500 if FakeProfiler.number else 300, by=operator, **geometry)
+        made.kernel("Memset (Device)", 300, 900, 50, cat="gpu_memset")
+        FakeProfiler.number += 1
+        made.write(Path(path))
+
+
+def test_a_gpus_kernels_operators_and_counters_come_from_the_exported_traces(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Operator("forward", "aten::mm", "GEMM", "0", "[]", self_ns=100_000, correlation_id=1)
+    monkeypatch.setattr(FakeProfiler, "number", 0)
+    monkeypatch.setattr(operators, "profile", FakeProfiler)
+    monkeypatch.setattr(operators, "read_event_tree", lambda _: EventTree(operators=[call]))
+    monkeypatch.setattr("torch.cuda.synchronize", lambda _: None)
+    probe = operators.OperatorProbe(tmp_path / "case.pt.trace.json.gz", torch.device("cuda", 0))
+    for last in (False, True):
+        probe.begin()
+        probe.end(last=last)
+    found = probe.found()
+    assert [(row["num_calls"], row["device_s"]) for row in found.operator_rows] == [(1.0, pytest.approx(400e-6))]
+    product, fill = found.kernel_rows
+    assert product == {"phase": "forward", "operator": "aten::mm", "kernel": "sm80_s16816gemm", "num_calls": 1.0,
+                       "device_s": pytest.approx(400e-6), "grid": "[4,1,1]", "block": "[128,1,1]", "registers": 32,
+                       "shared_memory_bytes": 64, "occupancy_frac": 0.25}
+    assert (fill["phase"], fill["operator"], fill["num_calls"], fill["grid"]) == ("backward", None, 1.0, None)
+    counters = {row["counter"]: row["value"] for row in found.counter_rows}
+    assert counters["busy_s"] == pytest.approx((300 + 500 + 2 * 50) * 1e-6)
+    assert counters["launch_delay_s"] == pytest.approx(280e-6)
+    assert (counters["tensor_core_frac"], counters["warp_occupancy_frac"]) == (1.0, 0.25)
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")
+def test_a_recorded_trace_loses_no_kernel_and_no_time() -> None:
+    path = TRACES / "h100_vit_infer.json.gz"
+    placed = place(read_trace(path).kept)
+    rows = kernel_rows([placed])
+    raw = [entry for entry in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+           if entry.get("cat") == "kernel"]
+    kernels = [row for row in rows if row["grid"] is not None]
+    assert sum(row["num_calls"] for row in kernels) * len(placed.iterations) == pytest.approx(len(raw))
+    spent_s = sum(row["device_s"] for row in kernels) * len(placed.iterations)
+    assert spent_s == pytest.approx(sum(entry["dur"] for entry in raw) / 1e6)
+    assert sum(row["num_calls"] for row in kernels if row["operator"]) / len(raw) > 0.99
+    assert all(0 <= row["occupancy_frac"] <= 1 for row in kernels if row["occupancy_frac"] is not None)
+    assert {row["operator"] for row in kernels} >= {"aten::addmm"}
+    by_operator = device_ns_by_operator(placed.kept)
+    of_all_s = sum(row["device_s"] for row in rows) * len(placed.iterations)
+    assert sum(by_operator.values()) / 1e9 == pytest.approx(of_all_s, rel=0.01)

@@ -1,0 +1,149 @@
+"""Counters that a trace holds: how busy each device was, how its kernels fitted it, and how long they waited."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any, Literal
+
+from charact.traces.device import Usage, is_communication, union, usage
+from charact.traces.events import DeviceEvent, Kept
+from charact.traces.tensor_cores import uses_tensor_cores
+
+Rows = list[dict[str, Any]]
+
+SOURCE = "kineto"
+SCOPE = "what the traced program ran on the device"
+DEFINITIONS: dict[str, tuple[str, Literal["measured", "estimated"]]] = {
+    # counter: what it is, method
+    "span_s": ("time from the device's first event in the trace to its last; of several traces the sum", "measured"),
+    "busy_s": ("time in which a kernel or a copy ran, however many at once", "measured"),
+    "idle_s": ("time in which neither ran", "measured"),
+    "utilization_frac": ("share of the time in which a kernel or a copy ran", "measured"),
+    "computation_s": ("time in which a kernel other than communication ran, or a fill", "measured"),
+    "communication_s": ("time in which a kernel that exchanges data between ranks ran", "measured"),
+    "exposed_communication_s": ("that part of it in which nothing was computed", "measured"),
+    "overlapped_communication_s": ("that part of it in which something was computed, too", "measured"),
+    "copy_s": ("time in which memory was copied", "measured"),
+    "exposed_copy_s": ("that part of it in which no kernel ran", "measured"),
+    "num_gaps": ("times between two kernels in which no kernel ran", "measured"),
+    "gap_s": ("time of these gaps together, copies and fills in them included", "measured"),
+    "launch_delay_s": ("median time from the call that launched a kernel to its start; it holds the wait for kernels "
+                       "before it", "measured"),
+    "tensor_core_frac": ("share of computing kernels' time in kernels that, by their names, use tensor cores (on AMD's "
+                         "devices matrix cores)", "estimated"),
+    "warp_occupancy_frac": ("active warps over those that the device could hold, from the kernels' launch geometry, "
+                            "weighted by their time; blind to tails and to threads that end early", "estimated"),
+}
+NO_KERNELS = "the trace holds no kernels"
+_UNTOLD = {
+    "launch_delay_s": "the trace does not hold the calls that launched the kernels",
+    "tensor_core_frac": "the trace holds no kernels that compute",
+    "warp_occupancy_frac": "the trace does not tell kernels’ occupancy",
+}
+"""Why a counter is missing that not every trace tells."""
+
+
+def described() -> dict[str, dict[str, dict[str, str]]]:
+    """What these counters mean, for the manifest."""
+    return {SOURCE: {name: {"definition": definition, "method": method, "scope": SCOPE}
+                     for name, (definition, method) in DEFINITIONS.items()}}
+
+
+def counter_rows(traces: Sequence[Kept], rank: int | None) -> Rows:
+    """Rows of the table `counters`: how each device was used, over traces of one program that were taken in turn.
+
+    A counter that no event tells is left out.
+
+    Args:
+        traces: their launches found.
+        rank: of the program.
+    """
+    by_device: dict[str, list[list[DeviceEvent]]] = defaultdict(list)
+    delays_ns: dict[str, list[int]] = defaultdict(list)
+    for kept in traces:
+        of_trace: dict[str, list[DeviceEvent]] = defaultdict(list)
+        for event in kept.device:
+            of_trace[event.device].append(event)
+        for device, events in of_trace.items():
+            by_device[device].append(events)
+            delays_ns[device] += _delays_ns(kept, events)
+    return [
+        {"phase": None, "time_s": None, "rank": rank, "device": f"cuda:{device}", "source": SOURCE, "kernel": None,
+         "counter": counter, "value": value}
+        for device, stretches in sorted(by_device.items())
+        for counter, value in (_times(stretches) | _gaps(stretches) | _shares(stretches)
+                               | _delay(delays_ns[device])).items()
+    ]
+
+
+def outcome(rows: Rows, reason: str | None = None, remedy: str | None = None) -> dict[str, Any]:
+    """How reading these counters ended, for the manifest.
+
+    Args:
+        rows: what `counter_rows` gave.
+        reason: why it gave nothing, where that is known.
+        remedy: what to do about it.
+    """
+    if not rows:
+        return {"status": "n/a", "reason": reason or NO_KERNELS, "remedy": remedy, "missing": {}}
+    told = {row["counter"] for row in rows}
+    missing = {name: why for name, why in _UNTOLD.items() if name not in told}
+    return {"status": "ok", "reason": None, "remedy": None, "missing": missing}
+
+
+def _times(stretches: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
+    used = [usage(events) for events in stretches]
+
+    def total(part: Callable[[Usage], int]) -> float:
+        return sum(part(one) for one in used) / 1e9
+
+    span_s, busy_s = total(lambda one: one.span_ns), total(lambda one: one.busy_ns)
+    communication_s = total(lambda one: one.communication_ns)
+    exposed_s = total(lambda one: one.exposed_communication_ns)
+    return {
+        "span_s": span_s, "busy_s": busy_s, "idle_s": span_s - busy_s,
+        "utilization_frac": busy_s / span_s if span_s else 1.0,
+        "computation_s": total(lambda one: one.computation_ns), "communication_s": communication_s,
+        "exposed_communication_s": exposed_s, "overlapped_communication_s": communication_s - exposed_s,
+        "copy_s": total(lambda one: one.copy_ns), "exposed_copy_s": total(lambda one: one.exposed_copy_ns),
+    }  # fmt: skip
+
+
+def _gaps(stretches: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
+    gaps_ns = [after - before for events in stretches
+               for (_, before), (after, _) in pairwise(union((event.start_ns, event.end_ns)
+                                                             for event in _kernels(events)))]
+    return {"num_gaps": len(gaps_ns), "gap_s": sum(gaps_ns) / 1e9}
+
+
+def _shares(stretches: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
+    """Shares of kernels' time; null occupancies are such as Kineto could not tell."""
+    computing = [event for events in stretches for event in _kernels(events) if not is_communication(event)]
+    shares = {}
+    if total_ns := _length_ns(computing):
+        on_tensor_cores = [event for event in computing if uses_tensor_cores(event.name)]
+        shares["tensor_core_frac"] = _length_ns(on_tensor_cores) / total_ns
+    told = [event for event in computing if event.geometry[4] is not None]
+    if told_ns := _length_ns(told):
+        shares["warp_occupancy_frac"] = sum(
+            (event.end_ns - event.start_ns) * (event.geometry[4] or 0.0) for event in told) / told_ns
+    return shares
+
+
+def _delays_ns(kept: Kept, events: Iterable[DeviceEvent]) -> list[int]:
+    """Time from the launching call to the start, of each kernel whose call the trace holds."""
+    return [event.start_ns - kept.launches[event.correlation].start_ns for event in _kernels(events)
+            if event.correlation is not None and event.correlation in kept.launches]
+
+
+def _delay(delays_ns: Sequence[int]) -> dict[str, float]:
+    return {"launch_delay_s": median(delays_ns) / 1e9} if delays_ns else {}
+
+
+def _kernels(events: Iterable[DeviceEvent]) -> list[DeviceEvent]:
+    return [event for event in events if event.kind == "kernel"]
+
+
+def _length_ns(events: Iterable[DeviceEvent]) -> int:
+    return sum(event.end_ns - event.start_ns for event in events)
