@@ -50,10 +50,11 @@ lint: dev ## check style
 types: dev ## check types
 	$(BIN)/mypy
 
-bench: dev ## what measuring costs: in the timing pass, in your own code, of memory, to read the operator table
+bench: dev ## what measuring costs: in the timing pass, in your own code, of memory, of counters, to read the operator table
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/own_code.py
 	$(BIN)/python benchmarks/memory_cost.py
+	$(BIN)/python benchmarks/counter_cost.py
 	$(BIN)/python benchmarks/operator_table.py
 
 clean: ## remove what was installed and cached; runs/ stays

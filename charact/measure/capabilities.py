@@ -1,20 +1,24 @@
 """What this machine can and cannot measure, why, and what to do about it."""
 
 import os
-import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Literal
 
-from charact.hardware import driver_version, gpu_facts, usable_cores
-from charact.measure.counters import all_sources
+from charact.ceilings import NotKept, ceilings_file, read_ceilings
+from charact.hardware import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
+from charact.measure.counters import CounterSource, all_sources
 
 NOISY_LOAD_FRAC = 0.25
 """Share of the cores that other processes may take before timing counts as noisy."""
 
 _LOAD_WINDOW_S = 0.5
-_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+_MOST_NAMES = 4
+_TAKEN = {
+    "along": "read along with iterations", "trace": "from the operator pass's trace",
+    "own pass": "in a pass of its own, where --counters names it",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,14 @@ class Check:
     status: Literal["ok", "limited", "n/a"]
     finding: str
     remedy: str | None = None
+    detail: str | None = None
+    """What else there is to know of it."""
 
 
 def machine_checks() -> list[Check]:
     """Every check, by group, in the order that a reader needs them."""
-    return [*instrument_checks(), *counter_checks(), *precision_checks(), *noise_checks(), *view_checks()]
+    return [*instrument_checks(), *counter_checks(), *ceiling_checks(), *precision_checks(), *noise_checks(),
+            *view_checks()]
 
 
 def instrument_checks() -> list[Check]:
@@ -54,13 +61,38 @@ def instrument_checks() -> list[Check]:
 
 
 def counter_checks() -> list[Check]:
-    """Each counter source: what it gives, or why it gives nothing."""
+    """Each counter source: what it gives, or why it gives nothing; when it is read, and what that costs."""
     checks = []
     for source in all_sources().values():
-        refusal = source.available()
-        names = ", ".join(counter.name for counter in source.counters)
-        checks.append(Check("Counters", source.name, "ok", names) if refusal is None
-                      else Check("Counters", source.name, "n/a", refusal.reason, refusal.remedy))
+        refusal, names = source.available(), _names(source)
+        how = f"{_TAKEN[source.taken]}; cost: {source.cost}"
+        checks.append(
+            Check("Counters", source.name, "ok", names, detail=how) if refusal is None
+            else Check("Counters", source.name, "n/a", refusal.reason, refusal.remedy, f"would give {names}; {how}"))
+    return checks
+
+
+def _names(source: CounterSource) -> str:
+    names = [counter.name for counter in source.counters]
+    rest = f" and {len(names) - _MOST_NAMES} more (charact list counters)" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + rest
+
+
+def ceiling_checks() -> list[Check]:
+    """Whether it is known what each device can reach, with PyTorch's present number of threads."""
+    import torch
+
+    machine = machine_facts()
+    checks = []
+    for device in ("cpu", *(f"cuda:{gpu['index']}" for gpu in machine["gpus"])):
+        name = f"ceilings of {device}"
+        threads = torch.get_num_threads()
+        try:
+            kept = read_ceilings(ceilings_file(machine["fingerprint"], torch.__version__, threads, device))
+        except NotKept as missing:
+            checks.append(Check("Ceilings", name, "n/a", str(missing), "charact doctor --ceilings measures them"))
+        else:
+            checks.append(Check("Ceilings", name, "ok", f"measured {kept.when}, with {threads} threads"))
     return checks
 
 
@@ -70,11 +102,7 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
 
     from charact.measure.precision import refusal
 
-    group = "Precision"
-    lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
-    flags = set(found[1].split()) if found else set()
-    native = sorted(flags & _BF16_FLAGS)
+    group, native = "Precision", native_bf16(cpuinfo)
     checks = [
         Check(group, "bf16 on the CPU", "ok", f"native ({', '.join(native)})") if native
         else Check(group, "bf16 on the CPU", "limited", "no bf16 instructions: runs, but slower than fp32",

@@ -1,61 +1,47 @@
 """The counter pass: iterations along which counters are read, and those of the sources that need their own."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from charact.measure.counters import (
-    CounterSource,
-    PassSource,
-    Refusal,
-    Refused,
-    Rows,
-    outcome,
-    refusal_of,
-)
+from charact.measure.counters import CounterSource, PassSource, Refused, Rows, outcome, refusal_of
 from charact.measure.loop import Loop
-from charact.measure.outcome import one_line
-from charact.measure.sampler import Sampler
-from charact.measure.timeline import PhaseTimeline, Span
+from charact.measure.sampler import Sampler, failed
+from charact.measure.timeline import PhaseTimeline, drawable
 
 MIN_SECONDS = 1.0
 """Long enough for the windows over which devices average: up to a second for utilization, 0.1 s for GPM."""
 MIN_ITERATIONS = 2
-MAX_SPANS = 600
-"""Spans of phases that are kept for drawing; with more, each would be thinner than a line."""
 
 
 def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, dict[str, Any]]:
     """Rows of the table `counters` for some iterations, and facts about the pass.
 
-    The facts tell how many iterations and seconds it was, `spans` (start and end since the pass began, phase; those of
+    The facts tell how many iterations and seconds it was, `spans` (start and end since counting began, phase; those of
     the first iterations) and how reading each source ended. Sources that need a pass of their own follow after.
 
     *Error*: one sample stands for the time since the one before. On short phases many are needed.
     """
     timeline = PhaseTimeline(loop.case.device)
     sampler = Sampler(sources, loop.case.device)
-    sampler.start()
-    begun_s = time.perf_counter()
     num_iterations = 0
     try:
-        while num_iterations < MIN_ITERATIONS or time.perf_counter() - begun_s < MIN_SECONDS:
+        sampler.start()
+        while num_iterations < MIN_ITERATIONS or sampler.elapsed_s() < MIN_SECONDS:
             loop.iteration(timeline)
             num_iterations += 1
-    finally:
-        spans: list[Span] = timeline.spans()
-        duration_s = time.perf_counter() - begun_s
-        rows = sampler.stop(lambda: spans)
+        spans = timeline.spans()
+        duration_s = sampler.elapsed_s()
+    except BaseException:
+        sampler.abandon()
+        raise
+    rows = sampler.stop(lambda: spans)
     outcomes = sampler.outcomes
     for source in sources:
         if source.taken == "own pass":
             found, outcomes[source.name] = _own_pass(loop, source)  # type: ignore[arg-type]  # what `taken` says
             rows += found
-    return rows, {
-        "num_iterations": num_iterations, "duration_s": duration_s, "sources": outcomes,
-        "spans": [[(start_ns - timeline.begun_ns) / 1e9, (end_ns - timeline.begun_ns) / 1e9, phase]
-                  for start_ns, end_ns, phase in spans[:MAX_SPANS]],
-    }  # fmt: skip
+    return rows, {"num_iterations": num_iterations, "duration_s": duration_s, "sources": outcomes,
+                  "spans": drawable(spans, sampler.begun_ns)}
 
 
 def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:
@@ -67,6 +53,6 @@ def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:
     except Refused as refused:
         return [], outcome(refused.refusal)
     except Exception as error:  # a single optional instrument, whose failure is shown
-        return [], outcome(Refusal(one_line(error))) | {"status": "failed"}
+        return [], failed(error)
     return ([{"phase": None, "time_s": None, "rank": 0, "kernel": None, "source": source.name, **row}
              for row in found.rows], outcome(None, found.missing) | dict(found.facts))

@@ -15,11 +15,14 @@ from torch.utils.flop_counter import flop_registry
 from charact.measure.case import Case
 from charact.measure.fake import fake_loop, fake_tensors
 from charact.measure.flop_formulas import FORMULAS
-from charact.measure.operator_types import operator_type
 from charact.measure.running_layer import RunningLayer
+from charact.operator_types import operator_type
 
 _NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
 """Operator types that do floating-point work by the million: one without a formula is named, not left out quietly."""
+_LOOK_UPS = {f"aten::{name}" for name in (
+    "embedding", "index_select", "gather", "index", "nll_loss_forward", "nll_loss2d_forward")}
+"""Operators that read some places of their first tensor, and leave the rest alone."""
 
 
 def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -39,6 +42,8 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
     with fake_tensors(case) as fake:
         fake_batch = tree_map_only(torch.Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), batch)
         loop = fake_loop(case, itertools.repeat(fake_batch), fake)
+        if case.training:
+            loop.iteration(lambda phase: contextlib.nullcontext())  # the first update is another: it makes its state
         counter = _Counter(loop.model)
         with counter:
             loop.iteration(counter.mark)
@@ -85,12 +90,19 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operator = f"{func.namespace}::{func._overloadpacket.__name__}"
         total = self._totals[self._phase, self._layer.name(), operator]
         total[0] += 1
-        total[2] += _num_bytes(args, kwargs) + _num_bytes(outputs)
+        total[2] += _num_bytes(outputs) + _bytes_read(operator, args, kwargs, outputs)
         if formula is not None:
             total[1] = (total[1] or 0.0) + float(formula(*args, **kwargs, out_val=outputs))
         elif operator_type(operator) in _NEEDS_FORMULA:
             self.uncounted.add(operator)
         return outputs
+
+
+def _bytes_read(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:
+    """Bytes of what an operator reads: its tensors, and of a table no more than comes out of it."""
+    if operator not in _LOOK_UPS:
+        return _num_bytes(args, kwargs)
+    return min(_num_bytes(args[:1]), _num_bytes(outputs)) + _num_bytes(args[1:], kwargs)
 
 
 def _num_bytes(*values: Any) -> int:

@@ -23,6 +23,7 @@ from charact.measure.outcome import case_entry, failure, one_line
 from charact.measure.precision import float32_products
 from charact.measure.timing import StopRule, timing_pass
 from charact.store import Rows
+from charact.traces.counters import outcome
 from charact.writer import RunWriter
 
 PASSES = ("timing", "operators", "kernels", "memory", "flop", "counters")
@@ -76,6 +77,7 @@ class _CaseRun:
         self._trace_path, self._observer = trace_path, observer
         self._tables: dict[str, Rows] = {}
         self._passes: dict[str, dict[str, Any]] = {}
+        self._from_trace: Rows = []
         self._entry = case_entry(case) | {"passes": self._passes}
 
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
@@ -128,6 +130,7 @@ class _CaseRun:
     def _operators(self, loop: Loop) -> dict[str, Any]:
         found = operator_pass(loop, self._trace_path)
         self._tables |= {"operators": found.operator_rows, "kernels": found.kernel_rows}
+        self._from_trace = found.counter_rows
         return found.facts | {"overhead_ratio": found.facts["iteration_s"] / self._passes["timing"]["median_s"]}
 
     def _kernels(self) -> dict[str, Any]:
@@ -148,8 +151,13 @@ class _CaseRun:
         return facts | place_flop(self._tables.get("operators", []), counts)
 
     def _counters(self, loop: Loop) -> dict[str, Any]:
-        self._tables["counters"], facts = counter_pass(loop, self._sources)
-        return facts
+        """Sources that are read along or in passes of their own; rows of those from the trace are there by now."""
+        from_trace = [source.name for source in self._sources if source.taken == "trace"]
+        self._tables["counters"] = self._from_trace if from_trace else []
+        rows, facts = counter_pass(loop, self._sources)
+        self._tables["counters"] = self._tables["counters"] + rows
+        ended = outcome(self._from_trace, self._passes["kernels"]["reason"])
+        return facts | {"sources": facts["sources"] | dict.fromkeys(from_trace, ended)}
 
     def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
         """Run a pass that the case can do without; its failure is kept with its reason."""

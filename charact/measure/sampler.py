@@ -1,6 +1,6 @@
 """Reading counter sources along with a program: before it, after it, and from threads in between."""
 
-import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from charact.mark_names import phase_at
 from charact.measure.counters import (
     CounterSource,
     Reading,
@@ -18,7 +19,7 @@ from charact.measure.counters import (
     outcome,
     refusal_of,
 )
-from charact.measure.mark_names import phase_at
+from charact.measure.outcome import one_line
 from charact.measure.timeline import Span
 
 MAX_SAMPLES = 2000
@@ -26,7 +27,9 @@ MAX_SAMPLES = 2000
 
 
 class Sampler:
-    """Reads sources from `start` to `stop`; one that is refused leaves its reason in `outcomes`, by source.
+    """Reads sources from `start` to `stop`.
+
+    One that is refused or fails leaves its reason in `outcomes`, by source; the others go on.
 
     Args:
         sources: to read; of those that are not taken along nothing is said.
@@ -37,24 +40,31 @@ class Sampler:
         self._sources: list[SampledSource] = [source for source in sources  # type: ignore[misc]  # what `taken` says
                                               if source.taken == "along"]
         self._device = device
-        self._going: list[tuple[SampledSource, Reading, _Samples]] = []
+        self._threads: list[_SourceThread] = []
+        self._process: int | None = None
         self.outcomes: dict[str, dict[str, Any]] = {}
+        self.begun_ns = 0
+        """When counting began, by `time.perf_counter_ns`: samples' times count from here."""
 
     def start(self) -> None:
         """Begin to count."""
-        for source in self._sources:
-            refusal = refusal_of(source, self._device)
+        self._process = os.getpid()
+        # All are asked before any counts: what one does to find out is no part of what another counts.
+        refusals = [refusal_of(source, self._device) for source in self._sources]
+        for source, refusal in zip(self._sources, refusals, strict=True):
             if refusal is None:
-                try:
-                    reading = source.open(self._device)
-                except Refused as refused:
-                    refusal = refused.refusal
-                else:
-                    self._going.append((source, reading, _Samples(reading, source.period_s)))
-            self.outcomes[source.name] = outcome(refusal)
-        self._begun_ns = time.perf_counter_ns()
-        for _, _, samples in self._going:
-            samples.start()
+                thread = _SourceThread(source)
+                thread.attempt(thread.open, self._device)
+                self._threads.append(thread)
+            else:
+                self.outcomes[source.name] = outcome(refusal)
+        self.begun_ns = time.perf_counter_ns()
+        for thread in self._threads:
+            thread.start()
+
+    def elapsed_s(self) -> float:
+        """Time since counting began."""
+        return (time.perf_counter_ns() - self.begun_ns) / 1e9
 
     def stop(self, phases: Callable[[], Sequence[Span]] = tuple) -> Rows:
         """End counting; returns rows of the table `counters`, without `case`.
@@ -62,23 +72,25 @@ class Sampler:
         Args:
             phases: tells when phases ran, once counting has ended; a sample outside of all has none.
         """
-        for _, _, samples in self._going:
-            samples.end()
-        rows: Rows = []
-        for source, reading, samples in self._going:
-            refusal = samples.refusal
-            try:
-                whole: Mapping[str, float] = reading.close()
-            except Refused as refused:
-                whole, refusal = {}, refused.refusal
-            rows += [self._row(source, counter, value) for counter, value in whole.items()]
-            self.outcomes[source.name] = outcome(refusal, reading.missing)
+        for thread in self._threads:
+            thread.end()
+        for thread in self._threads:
+            thread.attempt(thread.close)
+            self.outcomes[thread.source.name] = thread.outcome()
         spans = sorted(phases())
-        return rows + [
-            self._row(source, counter, value, (moment_ns - self._begun_ns) / 1e9, phase_at(spans, moment_ns))
-            for source, _, samples in self._going for moment_ns, values in samples.taken
-            for counter, value in values.items()
-        ]
+        rows = []
+        for thread in self._threads:
+            rows += [self._row(thread.source, counter, value) for counter, value in thread.whole.items()]
+            rows += [self._row(thread.source, counter, value, (moment_ns - self.begun_ns) / 1e9,
+                               phase_at(spans, moment_ns))
+                     for moment_ns, values in thread.samples for counter, value in values.items()]
+        self._threads.clear()
+        return rows
+
+    def abandon(self) -> None:
+        """End counting without a result; in a process that was forked meanwhile there is nothing to end."""
+        if self._process == os.getpid():
+            self.stop()
 
     def _row(self, source: SampledSource, counter: str, value: float, time_s: float | None = None,
              phase: str | None = None) -> dict[str, Any]:
@@ -87,37 +99,73 @@ class Sampler:
                 "value": float(value)}
 
 
-class _Samples(threading.Thread):
-    """Samples of a reading, one every `period_s`, from a thread of its own; none where that is None."""
+class _SourceThread(threading.Thread):
+    """Reads one source: opens it, samples every `period_s` where it has one, and closes it."""
 
-    def __init__(self, reading: Reading, period_s: float | None) -> None:
+    def __init__(self, source: SampledSource) -> None:
         super().__init__(name="charact-sampler", daemon=True)
-        self._reading, self._period_s = reading, period_s
+        self.source = source
+        self.samples: list[tuple[int, Mapping[str, float]]] = []
+        self.whole: Mapping[str, float] = {}
+        self._reading: Reading | None = None
         self._ended = threading.Event()
-        self.taken: list[tuple[int, Mapping[str, float]]] = []
-        self.refusal: Refusal | None = None
+        self._problem: dict[str, Any] | None = None
+
+    def open(self, device: torch.device) -> None:
+        """Begin to count."""
+        self._reading = self.source.open(device)
 
     def start(self) -> None:
-        """Begin, where there is anything to sample."""
-        if self._period_s is not None:
+        """Begin to sample, where there is anything to sample."""
+        if self._reading is not None and self.source.period_s is not None:
             super().start()
 
     def run(self) -> None:
-        """Sample until the end; what is refused once is asked no more."""
-        try:
-            while not self._ended.wait(self._period_s) and len(self.taken) < MAX_SAMPLES:
-                self._sample()
-        except Refused as refused:
-            self.refusal = refused.refusal
+        """Sample until the end; a source that has failed once is asked no more."""
+        self.attempt(self._sample_until_end)
 
     def end(self) -> None:
         """Sample no more, but one last time where there has been no time for any."""
         self._ended.set()
         if self.ident is not None:
             self.join()
-            if not self.taken and self.refusal is None:
-                with contextlib.suppress(Refused):
-                    self._sample()
+            if not self.samples and self._problem is None:
+                self.attempt(self._sample)
+
+    def close(self) -> None:
+        """End counting."""
+        if self._reading is not None:
+            self.whole = self._reading.close()
+
+    def outcome(self) -> dict[str, Any]:
+        """How reading it ended."""
+        missing = self._reading.missing if self._reading is not None else {}
+        return outcome(None, missing) if self._problem is None else self._problem | {"missing": dict(missing)}
+
+    def attempt(self, act: Callable[..., None], *args: Any) -> None:
+        """Do something with the source, a single optional instrument; the first problem is kept as its outcome."""
+        try:
+            act(*args)
+        except Refused as refused:
+            problem = outcome(refused.refusal)
+        except Exception as error:
+            problem = failed(error)
+        else:
+            return
+        if self.samples:
+            problem["reason"] = f"gave no more after sample {len(self.samples)}: {problem['reason']}"
+        self._problem = self._problem or problem
+
+    def _sample_until_end(self) -> None:
+        while not self._ended.wait(self.source.period_s) and len(self.samples) < MAX_SAMPLES:
+            self._sample()
 
     def _sample(self) -> None:
-        self.taken.append((time.perf_counter_ns(), self._reading.sample()))
+        assert self._reading is not None
+        moment_ns = time.perf_counter_ns()
+        self.samples.append((moment_ns, self._reading.sample()))
+
+
+def failed(error: Exception) -> dict[str, Any]:
+    """Outcome of a source that broke."""
+    return outcome(Refusal(one_line(error))) | {"status": "failed"}

@@ -1,7 +1,7 @@
 """When each phase ran, so that samples of counters find theirs."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import Any
@@ -10,6 +10,14 @@ import torch
 
 Span = tuple[int, int, str]
 """Start, end (ns by `time.perf_counter_ns`) and phase."""
+MAX_SPANS = 600
+"""Spans of phases that are kept for drawing; with more, each would be thinner than a line."""
+
+
+def drawable(spans: Sequence[Span], begun_ns: int) -> list[list[Any]]:
+    """The first of some spans as the manifest keeps them: start and end in seconds since a moment, and phase."""
+    return [[(start_ns - begun_ns) / 1e9, (end_ns - begun_ns) / 1e9, phase]
+            for start_ns, end_ns, phase in sorted(spans)[:MAX_SPANS]]
 
 
 class PhaseTimeline:
@@ -25,7 +33,7 @@ class PhaseTimeline:
         if self._stream is not None:
             self._stream.synchronize()
         self._origin = self._stamp()
-        self.begun_ns = perf_counter_ns()
+        self._origin_ns = perf_counter_ns()
 
     def __call__(self, phase: str) -> AbstractContextManager[None]:
         """Mark to enter around a phase."""
@@ -53,4 +61,4 @@ class PhaseTimeline:
     def _moment_ns(self, stamp: Any) -> int:
         if self._stream is None:
             return int(stamp)
-        return self.begun_ns + round(float(self._origin.elapsed_time(stamp)) * 1e6)
+        return self._origin_ns + round(float(self._origin.elapsed_time(stamp)) * 1e6)

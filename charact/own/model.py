@@ -56,6 +56,8 @@ class OwnModel(Workload):
     loss_of: Loss
     optimizer_class: type[torch.optim.Optimizer]
     learning_rate: float
+    loss_name: str | None = None
+    """What `loss_of` was asked for by; None for the default."""
     _loss_used: str | None = field(default=None, init=False)
 
     @property
@@ -141,4 +143,4 @@ def own_model(target: str, arguments: str, spec: InputSpec, loss: str | None, op
         arguments=call_arguments(arguments, "--model-args"), spec=spec,
         loss_of=default_loss if loss is None else named_loss(loss, spec),
         optimizer_class=getattr(torch.optim, chosen(optimizer, _OPTIMIZERS, "--optimizer")),
-        learning_rate=learning_rate)
+        learning_rate=learning_rate, loss_name=loss)

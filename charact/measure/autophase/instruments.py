@@ -23,6 +23,7 @@ from charact.measure.marks import layer_marks, layer_rows
 from charact.measure.memory import MemoryProbe
 from charact.measure.operators import NUM_ITERATIONS, OperatorProbe
 from charact.measure.sampler import Sampler
+from charact.measure.timeline import PhaseTimeline, drawable
 
 Rows = list[dict[str, Any]]
 
@@ -91,7 +92,8 @@ class OperatorInstrument:
         """As in `Instrument`."""
         found = self._probe.found()
         layers = [row for prefix, model in self._models.items() for row in layer_rows(model, prefix)]
-        return {"operators": found.operator_rows, "kernels": found.kernel_rows, "layers": layers}, found.facts
+        return {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
+                "layers": layers}, found.facts
 
     def clean(self) -> None:
         """As in `Instrument`."""
@@ -170,38 +172,46 @@ class MemoryInstrument:
 
 
 class CounterInstrument:
-    """Iterations along which the counters are read."""
+    """Iterations along which the counters are read, and what lies between them, such as a validation."""
 
     num_iterations = 10
 
-    def __init__(self, *_: Any) -> None:
-        self._sampler: Sampler | None = None
-        self._rows: Rows = []
+    def __init__(self, _: Seen, recorder: SpanRecorder, __: Path) -> None:
+        self._timeline = PhaseTimeline(_device())
+        self._marks = PhaseMarks(recorder, mark=self._timeline)
+        self._sampler = Sampler(chosen_sources(None), _device())
 
     def prepare(self) -> None:
         """As in `Instrument`."""
 
     def begin(self) -> None:
         """Read the counters before the first iteration."""
-        if self._sampler is None:
-            self._sampler = Sampler(chosen_sources(None), _device())
+        if not self._sampler.begun_ns:
             self._sampler.start()
+            self._marks.start()
 
     def end(self, *, last: bool) -> None:
         """Read them after the last."""
-        if last and self._sampler is not None:
-            self._rows = self._sampler.stop()
+        if last:
+            self._marks.stop()
+            spans = self._timeline.spans()
+            duration_s = self._sampler.elapsed_s()
+            self._rows = self._sampler.stop(lambda: spans)
+            self._facts = {"duration_s": duration_s, "spans": drawable(spans, self._sampler.begun_ns)}
+            self._marks.check()
 
     def drop(self) -> None:
         """What is not an iteration is counted all the same."""
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
         """As in `Instrument`."""
-        outcomes = self._sampler.outcomes if self._sampler is not None else {}
-        return {"counters": self._rows}, {"num_iterations": self.num_iterations, "sources": outcomes}
+        return {"counters": self._rows}, self._facts | {
+            "num_iterations": self.num_iterations, "sources": self._sampler.outcomes}
 
     def clean(self) -> None:
         """As in `Instrument`."""
+        self._marks.stop()
+        self._sampler.abandon()
 
 
 INSTRUMENTS: dict[str, type[OperatorInstrument] | type[MemoryInstrument] | type[CounterInstrument]] = {

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from charact.measure.autophase.iterations import Iteration
+from charact.traces.counters import SOURCE, outcome
+
+_NO_GPU = "kernels run on GPUs only"
 
 Rows = list[dict[str, Any]]
 
@@ -49,9 +52,12 @@ class Passes:
                 continue
             passes[name] = {"status": note["status"], "reason": note["reason"],
                             "iterations": _served(note["windows"], iterations), **note.get("facts", {})}
-            tables |= note.get("tables", {})
+            for table, rows in note.get("tables", {}).items():
+                tables[table] = [*tables.get(table, []), *rows]
         if "operators" in asked_for:
             _add_to_operators(entry)
+        if "counters" in asked_for and passes["counters"]["status"] == "ok":
+            _add_to_counters(entry, tables)
 
 
 def _add_to_operators(entry: dict[str, Any]) -> None:
@@ -59,8 +65,21 @@ def _add_to_operators(entry: dict[str, Any]) -> None:
     operators = passes["operators"]
     if operators["status"] == "ok":
         operators["overhead_ratio"] = operators["iteration_s"] / passes["timing"]["median_s"]
-    passes["kernels"] = ({"status": "skipped", "reason": "kernels run on GPUs only"} if entry["device"] == "cpu"
+    passes["kernels"] = ({"status": "skipped", "reason": _NO_GPU} if entry["device"] == "cpu"
                          else {key: operators[key] for key in ("status", "reason")})
+
+
+def _add_to_counters(entry: dict[str, Any], tables: dict[str, Rows]) -> None:
+    """Tell of the counters that come from the trace, which the operator pass writes."""
+    passes = entry["passes"]
+    rows = [row for row in tables["counters"] if row["source"] == SOURCE]
+    if entry["device"] == "cpu":
+        ended = outcome(rows, _NO_GPU)
+    elif "operators" in passes:
+        ended = outcome(rows, passes["operators"]["reason"])
+    else:
+        ended = outcome(rows, "read from the operator pass's trace", "--passes operators,counters")
+    passes["counters"]["sources"] |= {SOURCE: ended}
 
 
 def _served(windows: Sequence[tuple[int, int]], iterations: Sequence[Iteration]) -> list[int]:

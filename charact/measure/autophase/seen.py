@@ -41,13 +41,14 @@ class Seen:
 
 
 class PhaseMarks:
-    """Marks in the profiler's stream that follow the spans: at any time the one that was opened last.
+    """Marks that follow the spans: at any time the one that was opened last; by default in the profiler's stream.
 
     An error amid the program's calls is kept for the end of the iteration.
     """
 
-    def __init__(self, recorder: SpanRecorder, ended: Callable[[], None] = lambda: None) -> None:
-        self._recorder, self._ended = recorder, ended
+    def __init__(self, recorder: SpanRecorder, ended: Callable[[], None] = lambda: None,
+                 mark: Callable[[str], contextlib.AbstractContextManager[Any]] = phase_mark) -> None:
+        self._recorder, self._ended, self._new_mark = recorder, ended, mark
         self._mark: contextlib.AbstractContextManager[Any] | None = None
         self._error: Exception | None = None
 
@@ -77,7 +78,7 @@ class PhaseMarks:
         self._close()
         phase = None if kind is None else PHASES.get(kind)
         if phase is not None:
-            self._mark = phase_mark(phase)
+            self._mark = self._new_mark(phase)
             self._mark.__enter__()
 
     def _close(self) -> None:

@@ -141,18 +141,23 @@ def outcome(refusal: Refusal | None, missing: Mapping[str, str] | None = None) -
 
 
 def chosen_sources(names: Sequence[str] | None) -> list[CounterSource]:
-    """Sources by name; where none are named all that need no pass of their own.
+    """Sources by name; `auto`, or where none are named, stands for all that need no pass of their own.
 
     Raises:
         UserError: there is no such source.
     """
     sources = all_sources()
-    if names is None:
-        return [source for source in sources.values() if source.taken != "own pass"]
-    for name in names:
-        if name not in sources:
+    chosen: dict[str, CounterSource] = {}
+    for name in ["auto"] if names is None else names:
+        if name == "auto":
+            chosen |= {source.name: source for source in sources.values() if source.taken != "own pass"}
+        elif name == "none":
+            raise UserError("--counters: none stands alone: leave it out, or the others")
+        elif name in sources:
+            chosen[name] = sources[name]
+        else:
             raise UserError(f"--counters: '{name}' is not one of auto, none, {', '.join(sources)}")
-    return [sources[name] for name in names]
+    return list(chosen.values())
 
 
 def described() -> dict[str, dict[str, dict[str, str]]]:

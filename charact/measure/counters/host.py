@@ -1,9 +1,11 @@
-"""What the operating system counts for the process: resident memory, processor time, page faults, switches."""
+"""What the operating system counts for the process: memory, processor time by what threads do, faults, switches."""
 
+import contextlib
 import re
+import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,8 +14,9 @@ import torch
 
 from charact.hardware import usable_cores
 from charact.measure.counters import Counter, Refusal
+from charact.measure.counters._threads import POOLS, ProcessorTimes, lists_children
 
-_STATUS = Path("/proc/self/status")
+_PROC = Path("/proc")
 _CHANGES = {
     "num_minor_page_faults": ("page faults served without reading a disk, most of them first touches of fresh memory",
                               "ru_minflt"),
@@ -21,35 +24,37 @@ _CHANGES = {
     "num_voluntary_context_switches": ("times a thread gave up its core to wait", "ru_nvcsw"),
     "num_involuntary_context_switches": ("times a thread was taken off its core", "ru_nivcsw"),
 }
-
-
-@dataclass(frozen=True)
-class _Reading:
-    time_s: float
-    cpu_s: float
-    changes: dict[str, int]
+_OF_WORKERS = ("num_loader_workers", "loader_workers_rss_bytes", "num_cores_loader_workers")
+_NO_ROLLUP = "this kernel does not sum up a process's memory (it has no /proc/self/smaps_rollup)"
+_NO_CHILDREN = "this kernel does not list a process's children (built without CONFIG_PROC_CHILDREN)"
 
 
 class HostCounters:
-    """What the operating system counts for all threads of the process; no thread of its own.
-
-    Data-loader workers are processes of their own and not counted.
-    """
+    """What the operating system counts for all threads of the process, and for its data-loader workers."""
 
     name = "host"
-    cost = "two system calls and a read of /proc, before the first iteration and after the last"
+    cost = "0.1 ms of the processor every 0.1 s; once at the end 10 ms and as much again a GB of resident memory"
     devices = frozenset({"cpu", "cuda"})
     reads: Literal["host"] = "host"
     taken: Literal["along"] = "along"
-    period_s = None
+    period_s = 0.1
     counters = (
-        Counter("rss_bytes", "resident memory of the process when the pass ends", "measured", "process"),
+        Counter("rss_bytes", "resident memory of the process; over the pass: when it ends", "measured", "process"),
         Counter("peak_rss_bytes", "largest resident memory of the process since it began, not only in this pass",
                 "measured", "process"),
+        Counter("pss_bytes", "resident memory of the process and its data-loader workers when the pass ends; what "
+                "several processes share counts once", "measured", "process and its data-loader workers"),
         Counter("cpu_utilization_frac", "processor time of the process over wall time times usable cores",
                 "measured", "process"),
+        *(Counter(f"num_cores_{pool}", f"cores kept busy by {meaning}: processor time over wall time", "measured",
+                  "process") for pool, meaning in POOLS.items()),
         *(Counter(name, f"{definition}, over the pass", "measured", "process")
           for name, (definition, _) in _CHANGES.items()),
+        Counter("num_loader_workers", "processes of PyTorch's data loader", "measured", "data-loader workers"),
+        Counter("loader_workers_rss_bytes", "sum of their resident memory; what they share counts several times",
+                "measured", "data-loader workers"),
+        Counter("num_cores_loader_workers", "cores kept busy by them: processor time over wall time", "measured",
+                "data-loader workers"),
     )
 
     def available(self) -> Refusal | None:
@@ -62,43 +67,89 @@ class HostCounters:
         return _HostReading()
 
 
-class _HostReading:
-    """Differences from the opening to the close."""
+@dataclass(frozen=True)
+class _Moment:
+    time_s: float
+    cpu_s: float
+    changes: dict[str, int]
 
-    missing: Mapping[str, str] = {}
+
+class _HostReading:
+    """Differences from the opening to the close, and from sample to sample."""
 
     def __init__(self) -> None:
-        self._begin = _read()
+        self.missing: Mapping[str, str] = {
+            **({} if lists_children() else dict.fromkeys(_OF_WORKERS, _NO_CHILDREN)),
+            **({} if (_PROC / "self/smaps_rollup").exists() else {"pss_bytes": _NO_ROLLUP}),
+        }
+        self._num_cores = usable_cores()
+        self._times = ProcessorTimes()
+        self._begin = self._last = _now()
 
     def sample(self) -> Mapping[str, float]:
-        """Nothing is sampled."""
-        return {}
+        """Memory of this moment, and cores in use since the sample before."""
+        last, self._last = self._last, _now()
+        spent_s, length_s = self._times.look(), self._last.time_s - last.time_s
+        return self._told({
+            "rss_bytes": _rss_bytes("self"),
+            "cpu_utilization_frac": (self._last.cpu_s - last.cpu_s) / (length_s * self._num_cores),
+            **{f"num_cores_{pool}": spent / length_s for pool, spent in spent_s.items()},
+            **_of_workers(self._times.workers),
+        })
 
     def close(self) -> Mapping[str, float]:
         """Take the last reading."""
-        begin, end = self._begin, _read()
-        status = _STATUS.read_text(encoding="ascii", errors="replace")
-        return {
-            "rss_bytes": _status_bytes(status, "VmRSS"),
+        begin, end = self._begin, _now()
+        self._times.look()
+        length_s = end.time_s - begin.time_s
+        whole = {
+            "rss_bytes": _rss_bytes("self"),
             # Not ru_maxrss: a process inherits that from the one that started it.
-            "peak_rss_bytes": _status_bytes(status, "VmHWM"),
-            "cpu_utilization_frac": (end.cpu_s - begin.cpu_s) / ((end.time_s - begin.time_s) * usable_cores()),
+            "peak_rss_bytes": _kilobytes("self/status", "VmHWM"),
+            "cpu_utilization_frac": (end.cpu_s - begin.cpu_s) / (length_s * self._num_cores),
+            **{f"num_cores_{pool}": spent / length_s for pool, spent in self._times.total_s.items()},
             **{name: end.changes[name] - begin.changes[name] for name in _CHANGES},
+            **_of_workers(self._times.workers),
         }
+        if "pss_bytes" not in self.missing:
+            whole["pss_bytes"] = _summed(lambda process: _kilobytes(f"{process}/smaps_rollup", "Pss"),
+                                         ["self", *self._times.workers])[0]
+        return self._told(whole)
+
+    def _told(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        return {name: value for name, value in values.items() if name not in self.missing}
 
 
-def _read() -> _Reading:
-    import resource
-
+def _now() -> _Moment:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return _Reading(time_s=time.perf_counter(), cpu_s=usage.ru_utime + usage.ru_stime,
-                    changes={name: getattr(usage, field) for name, (_, field) in _CHANGES.items()})
+    return _Moment(time_s=time.perf_counter(), cpu_s=usage.ru_utime + usage.ru_stime,
+                   changes={name: getattr(usage, field) for name, (_, field) in _CHANGES.items()})
 
 
-def _status_bytes(status: str, field: str) -> int:
-    found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None, f"{_STATUS} has no {field}"
-    return int(found[1]) * 1024
+def _of_workers(workers: Iterable[int]) -> dict[str, int]:
+    held, num_workers = _summed(_rss_bytes, workers)
+    return {"num_loader_workers": num_workers, "loader_workers_rss_bytes": held}
+
+
+def _summed(bytes_of: Callable[[int | str], int], processes: Iterable[int | str]) -> tuple[int, int]:
+    """Sum over processes, and how many of them were there."""
+    total, number = 0, 0
+    for process in processes:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            total += bytes_of(process)
+            number += 1
+    return total, number
+
+
+def _rss_bytes(process: int | str) -> int:
+    return int((_PROC / str(process) / "statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def _kilobytes(path: str, field: str) -> int:
+    """Bytes of a field that the kernel tells in its kB; of a process that has ended but lies there still, none."""
+    text = (_PROC / path).read_text(encoding="ascii", errors="replace")
+    found = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
 SOURCE = HostCounters()

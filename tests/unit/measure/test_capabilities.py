@@ -4,16 +4,18 @@ import pytest
 
 from charact.measure import capabilities
 from charact.measure.capabilities import Check
+from charact.measure.counters import Counter, Refusal, all_sources
 
 
 class Refused:
-    name, cost, counters = "ncu", "", ()
+    name, cost, taken = "ncu", "minutes", "own pass"
+    counters = tuple(Counter(f"number_{index}_s", "", "measured", "device") for index in range(6))
 
-    def available(self) -> str | None:
-        return "counters are for administrators only: ask for them"
+    def available(self) -> Refusal:
+        return Refusal("counters are for administrators only", "ask for them")
 
-    def start(self) -> None:
-        raise AssertionError("a doctor does not start what is not available")
+    def open(self, _: object) -> None:
+        raise AssertionError("a doctor does not open what is not available")
 
 
 def by_name(checks: list[Check]) -> dict[str, Check]:
@@ -49,7 +51,28 @@ def test_with_a_gpu_its_instruments_are_named(monkeypatch: pytest.MonkeyPatch) -
 def test_a_source_that_is_refused_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "all_sources", lambda: {"ncu": Refused()})
     assert capabilities.counter_checks() == [
-        Check("Counters", "ncu", "n/a", "counters are for administrators only: ask for them")]
+        Check("Counters", "ncu", "n/a", "counters are for administrators only", "ask for them",
+              "would give number_0_s, number_1_s, number_2_s, number_3_s and 2 more (charact list counters); "
+              "in a pass of its own, where --counters names it; cost: minutes")]
+
+
+def test_a_source_that_counts_is_shown_with_when_and_at_what_cost() -> None:
+    check = by_name(capabilities.counter_checks())["host"]
+    assert check.status == "ok"
+    assert check.finding.startswith("rss_bytes, ")
+    assert check.detail == f"read along with iterations; cost: {all_sources()['host'].cost}"
+
+
+def test_ceilings_are_looked_for_with_the_present_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+
+    check = by_name(capabilities.ceiling_checks())["ceilings of cpu"]
+    assert (check.status, check.remedy) == ("ok", None)
+    assert check.finding.endswith(f", with {torch.get_num_threads()} threads")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert capabilities.ceiling_checks() == [
+        Check("Ceilings", "ceilings of cpu", "n/a", "they were not measured yet",
+              "charact doctor --ceilings measures them")]
 
 
 @pytest.mark.parametrize(("line", "status", "finding"), [

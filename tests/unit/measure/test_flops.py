@@ -45,6 +45,25 @@ def test_bytes_are_those_of_inputs_and_outputs() -> None:
     assert product["bytes"] == 4 * (BATCH * FEATURES + FEATURES * WIDTH + BATCH * WIDTH)
 
 
+def test_an_embedding_reads_no_more_of_its_table_than_it_gives() -> None:
+    num_words, num_sentences = 12, 2
+    case = Case(find_workload("rnn_lm").prepare(), num_words, num_sentences, "infer", "fp32", torch.device("cpu"),
+                DataRequest())  # fmt: skip
+    loop = Loop(case)
+    (table,) = (module for module in loop.model.modules() if isinstance(module, torch.nn.Embedding))
+    rows, _ = flop_pass(case, loop.next_batch())
+    (embedding,) = (row for row in rows if row["operator"] == "aten::embedding")
+    num_tokens = num_words * num_sentences
+    assert embedding["bytes"] == num_tokens * (8 + 2 * 4 * table.embedding_dim)
+
+
+def test_the_update_is_one_that_finds_its_state() -> None:
+    case = small_case("train")  # SGD with momentum, whose first update copies the gradients
+    rows, _ = flop_pass(case, Loop(case).next_batch())
+    update = {row["operator"]: row["num_calls"] for row in rows if row["phase"] == "update"}
+    assert update == {"aten::mul_": 2, "aten::add_": 4}
+
+
 @pytest.mark.parametrize(("name", "forward_gmac", "backward_to_forward"), [
     ("resnet50", 4.089, 1.971), ("vgg16", 15.470, 1.994), ("resnet18", 1.814, 1.935)])
 def test_published_macs_and_a_backward_that_is_counted_not_assumed(

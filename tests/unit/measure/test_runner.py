@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 import torch
 from support.notes import Notes
 from support.small import TwoLayers, small_case
+from support.sources import Made, break_down
 
 from charact import load_run
 from charact.errors import UserError
 from charact.measure import runner
+from charact.measure.counters import chosen_sources
 from charact.measure.interrupt import Interrupt
+from charact.measure.operators import OperatorPass
 from charact.measure.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 from charact.measure.runner import run_cases
 from charact.measure.timing import StopRule
@@ -25,17 +29,17 @@ from charact.writer import RunWriter
 RULE = StopRule(max_iterations=6, max_seconds=1.0)
 
 
-def run(tmp_path: Path, cases: list[Any], notes: Notes | None = None) -> Run:
+def run(tmp_path: Path, cases: list[Any], notes: Notes | None = None, sources: Sequence[Any] = ()) -> Run:
     writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
     with Interrupt() as interrupt:
-        run_cases(cases, RULE, writer, notes or Notes(), interrupt)
+        run_cases(cases, RULE, writer, notes or Notes(), interrupt, sources)
     writer.close("complete")
     return load_run(writer.publish())
 
 
 def test_every_pass_leaves_its_table(tmp_path: Path) -> None:
     notes = Notes()
-    record = run(tmp_path, [small_case("train"), small_case("infer")], notes)
+    record = run(tmp_path, [small_case("train"), small_case("infer")], notes, chosen_sources(None))
     assert list(record.cases["status"]) == ["ok", "ok"]
     for table in TABLES:
         cases = set(record.table(table)["case"])
@@ -43,12 +47,65 @@ def test_every_pass_leaves_its_table(tmp_path: Path) -> None:
         assert cases == (set() if empty else set(record.cases["case"])), table
     train = record.passes(record.cases["case"][0])
     assert {name: facts["status"] for name, facts in train.items()} == {
-        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok"}
+        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok", "counters": "ok"}
     assert train["operators"]["overhead_ratio"] > 0
     assert record.cases["num_parameters"][0] == 512 * 256 + 256 * 10
-    assert [told for told in notes.told if told[0] == "pass"][:4] == [
-        ("pass", name) for name in ("timing", "operators", "memory", "flop")]
+    assert [told for told in notes.told if told[0] == "pass"][:5] == [
+        ("pass", name) for name in ("timing", "operators", "memory", "flop", "counters")]
     assert len(list((record.path / "trace").glob("*.pt.trace.json.gz"))) == 2
+
+
+class TestCounters:
+    def test_samples_whole_values_and_spans_are_recorded(self, tmp_path: Path) -> None:
+        record = run(tmp_path, [small_case()], sources=chosen_sources(None))
+        passes = record.passes(record.cases["case"][0])
+        counters = record.counters.query("source == 'host'")
+        whole = counters[counters["time_s"].isna()].set_index("counter")["value"]
+        assert whole["rss_bytes"] > 1e7
+        samples = counters[counters["counter"].eq("rss_bytes") & counters["time_s"].notna()]
+        facts = passes["counters"]
+        assert 3 <= len(samples) <= facts["duration_s"] / 0.1 + 1
+        assert samples["time_s"].between(0.1, facts["duration_s"] + 0.1).all()
+        assert {phase for _, _, phase in facts["spans"]} == {"data", "forward", "loss", "backward", "update"}
+        assert facts["sources"]["host"]["status"] == "ok"
+
+    def test_kernels_counters_are_not_on_a_cpu(self, tmp_path: Path) -> None:
+        record = run(tmp_path, [small_case()], sources=chosen_sources(["kineto"]))
+        ended = record.passes(record.cases["case"][0])["counters"]["sources"]
+        assert ended == {"kineto": {"status": "n/a", "reason": "kernels run on GPUs only", "remedy": None,
+                                    "missing": {}}}
+        assert record.counters.empty
+
+    @pytest.mark.parametrize(("names", "kept"), [(None, True), (["host"], False)])
+    def test_the_operator_passs_trace_gives_them_where_they_are_asked_for(
+            self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str] | None, kept: bool) -> None:
+        row = {"phase": None, "time_s": None, "rank": 0, "device": "cuda:0", "source": "kineto", "kernel": None,
+               "counter": "busy_s", "value": 2.0}
+        found = OperatorPass([], [], [row], {"iteration_s": 1.0})
+        monkeypatch.setattr(runner, "operator_pass", lambda *_: found)
+        record = run(tmp_path, [small_case()], sources=chosen_sources(names))
+        ended = record.passes(record.cases["case"][0])["counters"]["sources"]
+        assert ("kineto" in ended) == ("kineto" in set(record.counters["source"])) == kept
+        assert ended["host"]["status"] == "ok"
+        if kept:
+            assert (ended["kineto"]["status"], len(record.counters.query("source == 'kineto'"))) == ("ok", 1)
+
+    def test_none_is_asked_for(self, tmp_path: Path) -> None:
+        notes = Notes()
+        record = run(tmp_path, [small_case()], notes)
+        assert record.passes(record.cases["case"][0])["counters"] == {
+            "status": "skipped", "reason": "not asked for: --counters auto"}
+        assert record.counters.empty
+        assert ("pass", "counters") not in notes.told
+
+    def test_a_source_that_breaks_leaves_the_pass_and_the_case_alone(self, tmp_path: Path) -> None:
+        record = run(tmp_path, [small_case()], sources=[Made(opening=break_down), *chosen_sources(["host"])])
+        (case,) = record.manifest["cases"]
+        counters = case["passes"]["counters"]
+        assert (case["status"], counters["status"]) == ("ok", "ok")
+        assert counters["sources"]["made"]["status"] == "failed"
+        assert counters["sources"]["made"]["reason"] == "ValueError: no such"
+        assert set(record.counters["source"]) == {"host"}
 
 
 @pytest.mark.parametrize(("fail_in", "status", "reason"), [

@@ -1,27 +1,25 @@
 """The passes that follow the timing of a watched program: their order, which iterations serve them, what goes wrong."""
 
 import gc
-import itertools
 import os
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from support.sources import Made
 from torch import nn
 
 from charact.measure.autophase import instruments
-from charact.measure.autophase.instruments import MemoryInstrument, OperatorInstrument
+from charact.measure.autophase.instruments import CounterInstrument, MemoryInstrument, OperatorInstrument
 from charact.measure.autophase.iterations import Iteration
 from charact.measure.autophase.passes import Passes
 from charact.measure.autophase.quiet import quiet_profiler
 from charact.measure.autophase.seen import PhaseMarks, Seen
 from charact.measure.autophase.spans import Kind, SpanRecorder
 from charact.measure.autophase.stretches import MOST_DROPPED, TRACE, Stretches
-from charact.measure.mark_names import with_gaps
-from charact.schema import PHASES
 
 
 class Fake:
@@ -178,29 +176,40 @@ class TestWhichIterationsServed:
         assert tables == {"iterations": [], "operators": [{"phase": "forward"}]}
 
 
-class TestGaps:
-    @pytest.mark.parametrize(("phases", "found"), [
-        ([(0, 2, "data"), (3, 5, "forward"), (7, 9, "backward")], [(5, 7, "loss")]),
-        ([(0, 2, "forward"), (3, 5, "forward"), (5, 6, "loss"), (7, 8, "update"), (9, 10, "backward")],
-         [(6, 7, "loss"), (8, 9, "loss")]),
-        ([(0, 1, "data"), (2, 3, "update"), (5, 6, "loss"), (7, 8, "backward")], [(3, 5, "forward"), (6, 7, "loss")]),
-        ([(0, 1, "data"), (3, 4, "backward"), (6, 7, "backward")], [(1, 3, "forward"), (4, 6, "loss")]),
-        ([(0, 1, "forward"), (3, 4, "backward"), (6, 7, "update")], [(1, 3, "loss")]),
-        ([(0, 1, "data"), (3, 4, "forward"), (6, 7, "data")], []),
-        ([], []),
-    ])
-    def test_a_loss_by_hand_and_a_forward_that_was_not_seen_are_filled_in(self, phases: Any, found: Any) -> None:
-        assert with_gaps(phases) == sorted([*phases, *found])
+class TestCountersOfTheTrace:
+    ROW: ClassVar[dict[str, Any]] = {"source": "kineto", "counter": "busy_s", "value": 1.0}
 
-    @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(PHASES))))
-    def test_nothing_overlaps_and_nothing_is_lost(self, steps: list[tuple[int, int, str]]) -> None:
-        phases, now = [], 0
-        for gap, length, name in steps:
-            phases.append((now + gap, now + gap + length, name))
-            now += gap + length
-        filled = with_gaps(phases)
-        assert all(phases.count(one) <= filled.count(one) for one in phases)
-        assert all(before[1] <= after[0] for before, after in itertools.pairwise(filled))
+    def sources(self, device: str, asked_for: list[str], rows: list[dict[str, Any]], operators: str | None
+                ) -> tuple[dict[str, Any], dict[str, Any]]:
+        passes = Passes()
+        if "operators" in asked_for:
+            passes.add({"note": "pass", "pass": "operators", "status": "failed" if operators else "ok",
+                        "reason": operators, "windows": [], "facts": {"iteration_s": 1.0},
+                        "tables": {"counters": rows}})
+        passes.add({"note": "pass", "pass": "counters", "status": "ok", "reason": None, "windows": [],
+                    "facts": {"sources": {"host": {}}}, "tables": {"counters": [{"source": "host"}]}})
+        entry: dict[str, Any] = {"device": device, "passes": {"timing": {"median_s": 2.0}}}
+        tables: dict[str, Any] = {}
+        passes.put_into(entry, tables, asked_for, [])
+        assert set(entry["passes"]["counters"]["sources"]) == {"host", "kineto"}
+        return entry["passes"]["counters"]["sources"]["kineto"], tables
+
+    def test_they_stand_beside_those_that_were_sampled(self) -> None:
+        ended, tables = self.sources("cuda:0", ["operators", "counters"], [self.ROW], None)
+        assert ended["status"] == "ok"
+        assert tables["counters"] == [self.ROW, {"source": "host"}]
+
+    @pytest.mark.parametrize(("device", "asked_for", "operators", "reason"), [
+        ("cpu", ["operators", "counters"], None, "kernels run on GPUs only"),
+        ("cpu", ["counters"], None, "kernels run on GPUs only"),
+        ("cuda:0", ["operators", "counters"], "why", "why"),
+        ("cuda:0", ["operators", "counters"], None, "the trace holds no kernels"),
+        ("cuda:0", ["counters"], None, "read from the operator pass's trace"),
+    ])
+    def test_where_there_are_none_the_reason_is_told(self, device: str, asked_for: list[str], operators: str | None,
+                                                     reason: str) -> None:
+        ended, _ = self.sources(device, asked_for, [], operators)
+        assert (ended["status"], ended["reason"]) == ("n/a", reason)
 
 
 class TestWhatWasSeen:
@@ -250,6 +259,51 @@ class TestWhatWasSeen:
         marks.stop()
         with pytest.raises(ValueError, match="broken"):
             marks.check()
+
+
+class TestCountersOfAWatchedProgram:
+    """Sources that are made for it, over three iterations of a forward each."""
+
+    @pytest.fixture
+    def source(self, monkeypatch: pytest.MonkeyPatch) -> Made:
+        source = Made()
+        monkeypatch.setattr(instruments, "chosen_sources", lambda _: [source])
+        return source
+
+    def test_samples_have_the_phases_of_their_spans(self, source: Made, tmp_path: Path) -> None:
+        recorder = SpanRecorder()
+        recorder.on = True
+        instrument = CounterInstrument(Seen({}, dict), recorder, tmp_path)
+        instrument.prepare()
+        for number in range(3):
+            instrument.begin()
+            recorder.enter(Kind.FORWARD)
+            time.sleep(0.03)
+            recorder.leave()
+            time.sleep(0.03)
+            instrument.end(last=number == 2)
+        tables, facts = instrument.found()
+        instrument.clean()
+        samples = [row for row in tables["counters"] if row["time_s"] is not None]
+        assert {row["phase"] for row in samples} == {"forward", None}
+        assert [phase for _, _, phase in facts["spans"]] == ["forward"] * 3
+        assert all(end_s - start_s >= 0.03 for start_s, end_s, _ in facts["spans"])
+        assert facts["duration_s"] >= 0.18
+        assert facts["sources"]["made"]["status"] == "ok"
+        for row in samples:
+            inside = [phase for start_s, end_s, phase in facts["spans"] if start_s <= row["time_s"] < end_s]
+            assert inside == ([row["phase"]] if row["phase"] else [])
+
+    def test_a_pass_that_ends_too_early_reads_no_more(self, source: Made, tmp_path: Path) -> None:
+        notes: list[dict[str, Any]] = []
+        stretches = Stretches(["counters"], tmp_path, SpanRecorder(), {}, dict, notes.append)
+        for _ in range(3):
+            stretches.go_on(iteration_ended=True)
+        assert source.num_open == 1
+        stretches.stop()
+        assert source.num_open == 0
+        assert notes[-1]["reason"].startswith("the program ended before")
+        assert not [thread for thread in threading.enumerate() if thread.name == "charact-sampler"]
 
 
 @pytest.mark.parametrize("kind", [OperatorInstrument, MemoryInstrument])

@@ -1,0 +1,177 @@
+"""NVML's GPU performance monitoring (GPM), from Hopper on: how busy multiprocessors, memory and pipes are."""
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pynvml
+import torch
+
+from charact.measure.counters import Counter, Refusal, Refused
+from charact.measure.counters._nvml import Gpu, UuidOf, find_gpu, refusing, start, torch_uuid, words
+from charact.measure.counters._permissions import ADMIN_ONLY
+
+MIN_WINDOW_S = 0.1
+"""Time between two snapshots below which NVML's documentation promises no metrics."""
+
+_SCOPE = "the GPU, or the MIG instance, with all that runs on it"
+_PERCENT, _MIB_PER_S = 0.01, 2.0**20
+
+# Counter, GPM's metric, what its unit is worth, definition.
+_METRICS = (
+    ("utilization_frac", pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL, _PERCENT,
+     "share of time in which the compute or graphics engine was active"),
+    ("sm_utilization_frac", pynvml.NVML_GPM_METRIC_SM_UTIL, _PERCENT,
+     "share of multiprocessors that were busy, in the mean over time"),
+    ("sm_occupancy_frac", pynvml.NVML_GPM_METRIC_SM_OCCUPANCY, _PERCENT,
+     "warps that were active over those that all multiprocessors could hold, idle time counted in"),
+    ("bandwidth_utilization_frac", pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL, _PERCENT,
+     "traffic of the device's memory over its theoretical maximum"),
+    *((name, metric, _PERCENT, f"share of time in which multiprocessors' {pipe} pipes worked, in their mean")
+      for name, metric, pipe in (
+          ("tensor_pipe_frac", pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, "tensor"),
+          ("fp64_pipe_frac", pynvml.NVML_GPM_METRIC_FP64_UTIL, "fp64"),
+          ("fp32_pipe_frac", pynvml.NVML_GPM_METRIC_FP32_UTIL, "fp32"),
+          ("fp16_pipe_frac", pynvml.NVML_GPM_METRIC_FP16_UTIL, "fp16"))),
+    ("pcie_sent_bytes_per_s", pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, _MIB_PER_S, "what the GPU sends over PCIe"),
+    ("pcie_received_bytes_per_s", pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, _MIB_PER_S,
+     "what the GPU receives over PCIe"),
+    ("nvlink_sent_bytes_per_s", pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, _MIB_PER_S,
+     "what the GPU sends over all its NVLinks"),
+    ("nvlink_received_bytes_per_s", pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, _MIB_PER_S,
+     "what the GPU receives over all its NVLinks"),
+)
+_OCCUPANCY = Counter(
+    "warp_occupancy_frac", "sm_occupancy_frac over sm_utilization_frac: warps that were active over those that the "
+    "busy multiprocessors could hold; assumes that GPM counts idle ones into the former", "estimated", _SCOPE)
+
+
+class GpmCounters:
+    """GPM's metrics between each two snapshots, and between the first and the last.
+
+    *Source*: nvml.h of NVIDIA's driver.
+    """
+
+    name = "gpm"
+    cost = "a thread that takes 8 snapshots a second of counters that the GPU keeps; kernels run on"
+    devices = frozenset({"cuda"})
+    reads: Literal["device"] = "device"
+    taken: Literal["along"] = "along"
+    period_s = 0.125
+    counters = (*(Counter(name, definition, "sampled", _SCOPE) for name, _, _, definition in _METRICS), _OCCUPANCY)
+
+    def __init__(self, uuid_of: UuidOf = torch_uuid) -> None:
+        self._uuid_of = uuid_of
+
+    def available(self) -> Refusal | None:
+        """Only where NVIDIA's driver finds a GPU that has them."""
+        try:
+            with refusing(), contextlib.ExitStack() as resources:
+                start(resources)
+                supported = any(map(_is_supported_at, range(pynvml.nvmlDeviceGetCount())))
+        except Refused as refused:
+            return refused.refusal
+        return None if supported else Refusal("no GPU here has GPM: Hopper and later do")
+
+    def open(self, device: torch.device) -> "_GpmReading":
+        """Take the first snapshot."""
+        with refusing(), contextlib.ExitStack() as resources:
+            start(resources)
+            gpu = find_gpu(self._uuid_of(device))
+            if not _is_supported(gpu.handle):
+                raise Refused("this GPU has no GPM: Hopper and later do")
+            return _GpmReading(gpu, resources)
+
+
+class _GpmReading:
+    """Three snapshots: the first, and two that take turns at being the last one."""
+
+    def __init__(self, gpu: Gpu, resources: contextlib.ExitStack) -> None:
+        self.missing: dict[str, str] = {}
+        self._gpu = gpu
+        self._instance_id = None if gpu.instance is None else pynvml.nvmlDeviceGetGpuInstanceId(gpu.instance)
+        self._first, self._last, self._next = (_Snapshot(resources) for _ in range(3))
+        for snapshot in self._first, self._last:
+            self._take(snapshot)
+        self._resources = resources.pop_all()
+
+    def sample(self) -> Mapping[str, float]:
+        """Metrics since the last sample; none where that is too short a time ago."""
+        with refusing():
+            self._take(self._next)
+            if self._next.time_s - self._last.time_s < MIN_WINDOW_S:
+                return {}
+            values, _ = _metrics(self._last, self._next)
+        self._last, self._next = self._next, self._last
+        return values
+
+    def close(self) -> Mapping[str, float]:
+        """Metrics of the whole stretch."""
+        with refusing(), self._resources:
+            self._take(self._next)
+            if self._next.time_s - self._first.time_s < MIN_WINDOW_S:
+                reason = f"the pass was shorter than {MIN_WINDOW_S} s, over which GPM counts"
+                self.missing |= {counter.name: reason for counter in GpmCounters.counters}
+                return {}
+            values, missing = _metrics(self._first, self._next)
+            self.missing |= missing
+            return values
+
+    def _take(self, snapshot: "_Snapshot") -> None:
+        try:
+            if self._instance_id is None:
+                pynvml.nvmlGpmSampleGet(self._gpu.handle, snapshot.buffer)
+            else:
+                pynvml.nvmlGpmMigSampleGet(self._gpu.handle, self._instance_id, snapshot.buffer)
+        except pynvml.NVMLError_NoPermission as error:
+            raise Refused(ADMIN_ONLY.reason, ADMIN_ONLY.remedy) from error
+        snapshot.time_s = time.perf_counter()
+
+
+class _Snapshot:
+    """A buffer of NVML's, and when it was filled."""
+
+    def __init__(self, resources: contextlib.ExitStack) -> None:
+        self.buffer = pynvml.nvmlGpmSampleAlloc()
+        resources.callback(pynvml.nvmlGpmSampleFree, self.buffer)
+        self.time_s = 0.0
+
+
+def _metrics(begin: _Snapshot, end: _Snapshot) -> tuple[dict[str, float], dict[str, str]]:
+    """Counters between two snapshots, and those that GPM does not give, each with the reason."""
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    asked.numMetrics = len(_METRICS)
+    asked.sample1, asked.sample2 = begin.buffer, end.buffer
+    for index, (_, metric, _, _) in enumerate(_METRICS):
+        asked.metrics[index].metricId = metric
+    pynvml.nvmlGpmMetricsGet(asked)
+    values, missing = {}, {}
+    for index, (name, _, unit, _) in enumerate(_METRICS):
+        found = asked.metrics[index]
+        if found.nvmlReturn == pynvml.NVML_SUCCESS:
+            values[name] = found.value * unit
+        else:
+            missing[name] = words(pynvml.NVMLError(found.nvmlReturn))
+    busy, active = values.get("sm_utilization_frac"), values.get("sm_occupancy_frac")
+    if busy and active is not None:
+        values[_OCCUPANCY.name] = active / busy
+    else:
+        missing[_OCCUPANCY.name] = ("no multiprocessor was busy" if busy == 0
+                                    else "needs sm_occupancy_frac and sm_utilization_frac")
+    return values, missing
+
+
+def _is_supported(gpu: Any) -> bool:
+    return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice)
+
+
+def _is_supported_at(index: int) -> bool:
+    try:
+        return _is_supported(pynvml.nvmlDeviceGetHandleByIndex(index))
+    except pynvml.NVMLError:  # an older driver, or a GPU that this user may not use
+        return False
+
+
+SOURCE = GpmCounters()

@@ -1,0 +1,87 @@
+"""The CSV that Nsight Compute writes, as launches of kernels.
+
+Source: `ncu --csv --page raw` with `--nvtx` writes lines that begin with == about its progress, a header, a row of
+units, and a row for each launch, all fields quoted. Numbers have commas between thousands; what could not be counted
+is `n/a` or `nan`. Ranges are in columns named `thread Domain:Push/Pop_Range:PL_Type:...` and
+`Id:Domain:Start/Stop_Range:PL_Type:...`, as `<default domain>:name:none:...` (Nsight Compute CLI, "NVTX Filtering" and
+"Page Options"; the forms as in exports of the versions 2023 to 2026).
+"""
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_UNITS = {
+    "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
+    "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3,
+}
+"""Factors to base units, of those units that are none. Percentages are told by a metric's name."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel: the phase that it was launched in, and its metrics in base units by name."""
+
+    phase: str | None
+    kernel: str
+    values: Mapping[str, float]
+
+
+def read_launches(text: str, range_prefix: str) -> tuple[list[Launch], int]:
+    """Launches in the text, and the number of rows that are no whole launch, as of a file that is cut off.
+
+    Args:
+        text: what `ncu` wrote.
+        range_prefix: what ranges begin with that are phases.
+    """
+    rows = [row for row in map(_fields, text.splitlines()) if row is not None]
+    start = next((number for number, row in enumerate(rows) if "ID" in row and "Kernel Name" in row), None)
+    if start is None:
+        return [], 0
+    header, rows = rows[start], rows[start + 1:]
+    units = dict.fromkeys(header, "")
+    if rows and len(rows[0]) == len(header) and not rows[0][header.index("ID")]:
+        units, rows = dict(zip(header, rows[0], strict=True)), rows[1:]
+    whole = [row for row in rows if len(row) == len(header) and row[header.index("ID")].isdigit()]
+    return [_launch(dict(zip(header, row, strict=True)), units, range_prefix) for row in whole], len(rows) - len(whole)
+
+
+def _fields(line: str) -> list[str] | None:
+    """Fields of a line; None for one that is none of the table's. Lines are read singly: a quote may be cut off."""
+    line = line.strip().replace("\0", "")
+    return next(csv.reader([line])) if line.startswith('"') else None
+
+
+def _launch(row: Mapping[str, str], units: Mapping[str, str], range_prefix: str) -> Launch:
+    ranges = " ".join(cell for column, cell in row.items() if "_Range:" in column)
+    phase = re.search(rf"{re.escape(range_prefix)}(\w+)", ranges)
+    values = {name: _number(cell, name, units[name]) for name, cell in row.items() if "__" in name}
+    return Launch(phase[1] if phase else None, row["Kernel Name"],
+                  {name: value for name, value in values.items() if value is not None})
+
+
+def _number(cell: str, name: str, unit: str) -> float | None:
+    """A cell as a number in base units; None where it is none."""
+    factor = 0.01 if ".pct" in name else _UNITS.get(unit.strip().lower(), 1.0)
+    try:
+        value = float(cell.replace(",", ""))
+    except ValueError:
+        return None
+    return value * factor if math.isfinite(value) else None
+
+
+def listed_metrics(text: str) -> set[str]:
+    """Names of the metrics in what `ncu --query-metrics` writes, without their suffixes, as CSV or as columns."""
+    return set(re.findall(r'^"?([a-z0-9]+__\w+)', text, re.MULTILINE))
+
+
+def launches_by(launches: Sequence[Launch]) -> dict[tuple[str | None, str | None], list[Launch]]:
+    """Launches of the whole, of each phase, and of each kernel in a phase: by (phase, kernel)."""
+    groups: dict[tuple[str | None, str | None], list[Launch]] = {(None, None): list(launches)}
+    for launch in launches:
+        if launch.phase is not None:
+            groups.setdefault((launch.phase, None), []).append(launch)
+        groups.setdefault((launch.phase, launch.kernel), []).append(launch)
+    return groups

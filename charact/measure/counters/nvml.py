@@ -1,0 +1,199 @@
+"""What NVIDIA's driver tells of a GPU through NVML: power, energy, clocks, throttling, memory, temperature, PCIe."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pynvml
+import torch
+
+from charact.measure.counters import Counter, Refusal, Refused
+from charact.measure.counters._nvml import Gpu, UuidOf, find_gpu, is_lasting, refusing, start, torch_uuid, words
+
+_WHOLE = "the whole GPU, with all that runs on it"
+_OF_THE_WHOLE_GPU = "NVML tells it of the whole GPU only, and the case runs on a MIG instance of it"
+
+_POWER = pynvml.nvmlClocksEventReasonSwPowerCap
+_THERMAL = pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+_HARDWARE = pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+_THROTTLES = {
+    "throttled_frac": ("for power, for heat or by the board", _POWER | _THERMAL | _HARDWARE),
+    "throttled_power_frac": ("to keep to the power limit", _POWER),
+    "throttled_thermal_frac": ("since the GPU was too hot", _THERMAL),
+    "throttled_hardware_frac": ("by the board: too hot, too much power, or its power brake", _HARDWARE),
+}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One question to NVML, and the counters that the answer gives.
+
+    Args:
+        of: what is asked where the case runs on a MIG instance: the instance itself; the GPU, whose answer holds for
+            its instances; or nobody, since the answer is of them all together.
+    """
+
+    counters: tuple[Counter, ...]
+    ask: Callable[[Any], tuple[float, ...]]
+    of: Literal["instance", "gpu", "nobody"]
+
+    def whom(self, gpu: Gpu) -> Any:
+        """The handle to ask; None where there is none."""
+        if gpu.instance is None:
+            return gpu.handle
+        return {"instance": gpu.instance, "gpu": gpu.handle, "nobody": None}[self.of]
+
+
+def _newest(*names: str) -> Callable[..., Any]:
+    """NVML's function by the first of its names, newest first, that both binding and driver know."""
+    functions = [getattr(pynvml, name) for name in names if hasattr(pynvml, name)]
+
+    def call(*arguments: Any) -> Any:
+        for function in functions[:-1]:
+            with contextlib.suppress(pynvml.NVMLError_FunctionNotFound):
+                return function(*arguments)
+        return functions[-1](*arguments)
+
+    return call
+
+
+_reasons = _newest("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_temperature = _newest("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+
+
+def _throttles(gpu: Any) -> tuple[float, ...]:
+    reasons = _reasons(gpu)
+    return tuple(float(bool(reasons & mask)) for _, mask in _THROTTLES.values())
+
+
+def _pcie(gpu: Any) -> tuple[float, ...]:
+    return tuple(pynvml.nvmlDeviceGetPcieThroughput(gpu, way) * 1e3
+                 for way in (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES))
+
+
+def _clocks(gpu: Any) -> tuple[float, ...]:
+    return tuple(pynvml.nvmlDeviceGetClockInfo(gpu, clock) * 1e6
+                 for clock in (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM))
+
+
+_READS = (
+    _Read((Counter("utilization_frac", "share of time in which any kernel ran, over the driver's own window of 1/6 to "
+                   "1 s", "sampled", _WHOLE),),
+          lambda gpu: (pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,), "nobody"),
+    _Read((Counter("memory_used_bytes", "memory that is taken, with what the driver keeps for itself", "sampled",
+                   "the device, with all that runs on it"),),
+          lambda gpu: (float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),), "instance"),
+    _Read((Counter("power_w", "power of the GPU with its memory; from Ampere on, GA100 apart, the mean of the last "
+                   "second", "sampled", _WHOLE),),
+          lambda gpu: (pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,), "nobody"),
+    _Read((Counter("sm_clock_hz", "clock of the multiprocessors", "sampled", "the whole GPU"),
+           Counter("memory_clock_hz", "clock of the memory", "sampled", "the whole GPU")), _clocks, "gpu"),
+    _Read(tuple(Counter(name, f"share of the samples at which clocks were held down {why}", "sampled", "the whole GPU")
+                for name, (why, _) in _THROTTLES.items()), _throttles, "gpu"),
+    _Read((Counter("temperature_c", "temperature of the GPU's die", "sampled", "the whole GPU"),),
+          lambda gpu: (float(_temperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),), "gpu"),
+    _Read((Counter("pcie_sent_bytes_per_s", "what the GPU sends over PCIe, over 20 ms", "sampled", _WHOLE),
+           Counter("pcie_received_bytes_per_s", "what the GPU receives over PCIe, over 20 ms", "sampled", _WHOLE)),
+          _pcie, "nobody"),
+)  # fmt: skip
+
+
+class NvmlCounters:
+    """NVML's answers, some ten times a second, and the energy between the opening and the close.
+
+    *Error*: NVML takes 20 ms for each direction of PCIe, so that the meter may be read up to 40 ms after the pass has
+    ended; the driver renews the meter in steps.
+
+    *Source*: nvml.h of NVIDIA's driver.
+    """
+
+    name = "nvml"
+    cost = "a thread that asks the driver some 10 times a second; kernels run on"
+    devices = frozenset({"cuda"})
+    reads: Literal["device"] = "device"
+    taken: Literal["along"] = "along"
+    period_s = 0.05
+    counters = (
+        *(counter for read in _READS for counter in read.counters),
+        Counter("energy_j", "energy of the GPU with its memory over the pass: the difference of its meter's readings",
+                "measured", _WHOLE),
+    )
+
+    def __init__(self, uuid_of: UuidOf = torch_uuid) -> None:
+        self._uuid_of = uuid_of
+
+    def available(self) -> Refusal | None:
+        """Only with NVIDIA's driver and a GPU."""
+        try:
+            with refusing(), contextlib.ExitStack() as resources:
+                start(resources)
+                return None if pynvml.nvmlDeviceGetCount() else Refusal("NVIDIA's driver finds no GPU")
+        except Refused as refused:
+            return refused.refusal
+
+    def open(self, device: torch.device) -> "_NvmlReading":
+        """Find the device and read its meter."""
+        with refusing(), contextlib.ExitStack() as resources:
+            start(resources)
+            return _NvmlReading(find_gpu(self._uuid_of(device)), resources)
+
+
+class _NvmlReading:
+    """Answers of one GPU; what it refuses once is asked no more."""
+
+    def __init__(self, gpu: Gpu, resources: contextlib.ExitStack) -> None:
+        self.missing: dict[str, str] = {}
+        self._gpu = gpu
+        self._asked = []
+        for read in _READS:
+            if read.whom(gpu) is None:
+                self._miss(read, _OF_THE_WHOLE_GPU)
+            else:
+                self._asked.append(read)
+        self._begin_j = self._energy_j()
+        self._resources = resources.pop_all()
+
+    def sample(self) -> Mapping[str, float]:
+        """What NVML answers now."""
+        with refusing():
+            return self._ask()
+
+    def close(self) -> Mapping[str, float]:
+        """Read the meter again."""
+        with refusing(), self._resources:
+            if self._begin_j is None:
+                return {}
+            return {"energy_j": pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu.handle) / 1e3 - self._begin_j}
+
+    def _ask(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for read in list(self._asked):
+            try:
+                answer = read.ask(read.whom(self._gpu))
+            except pynvml.NVMLError as error:
+                if is_lasting(error):
+                    raise
+                self._asked.remove(read)
+                self._miss(read, words(error))
+            else:
+                values |= zip((counter.name for counter in read.counters), answer, strict=True)
+        return values
+
+    def _energy_j(self) -> float | None:
+        if self._gpu.instance is not None:
+            self.missing["energy_j"] = _OF_THE_WHOLE_GPU
+            return None
+        try:
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu.handle)) / 1e3
+        except pynvml.NVMLError as error:
+            if is_lasting(error):
+                raise
+            self.missing["energy_j"] = f"{words(error)} (GPUs have the meter from Volta on)"
+            return None
+
+    def _miss(self, read: _Read, reason: str) -> None:
+        self.missing |= {counter.name: reason for counter in read.counters}
+
+
+SOURCE = NvmlCounters()

@@ -1,0 +1,187 @@
+"""What the processor itself counts, through Linux's perf_event_open: instructions, cycles, cache misses."""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from charact.measure.counters import Counter, Refusal, Refused
+from charact.measure.counters._threads import TASKS
+
+LINE_BYTES = 64
+"""A cache line on x86-64 and on most ARM servers."""
+_SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}
+_ATTRIBUTE_BYTES = 112
+"""Size of perf_event_attr, version 5 (linux/perf_event.h)."""
+_TOTAL_TIMES = 0b11
+"""Read the time for which an event was enabled, and for which it was counted: there are fewer counters than events."""
+_INHERITED, _NO_KERNEL, _NO_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
+_ANY_CORE, _NO_GROUP, _CLOSE_ON_EXEC = -1, -1, 8
+
+OpenEvent = Callable[["Event", int], int]
+"""Opens an event for a thread; returns the file that it is read from."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What is counted: numbers of linux/perf_event.h."""
+
+    kind: int
+    number: int
+
+
+HARDWARE = {"num_cycles": Event(0, 0), "num_instructions": Event(0, 1), "num_llc_misses": Event(0, 3)}
+_FOLLOWS = {"num_cycles": ["num_instructions_per_cycle"], "num_instructions": ["num_instructions_per_cycle"],
+            "num_llc_misses": ["llc_miss_bytes"]}
+"""Counters that need one of these."""
+
+
+class PerfCounters:
+    """The processor's own counters, in user space, of all threads and of the processes that they begin meanwhile.
+
+    *Error*: where there are fewer counters than events each is counted for a share of the time, and scaled.
+
+    Args:
+        open_event: asks the kernel for an event.
+    """
+
+    name = "perf"
+    cost = "some system calls a thread before the first iteration and after the last"
+    devices = frozenset({"cpu", "cuda"})
+    reads: Literal["host"] = "host"
+    taken: Literal["along"] = "along"
+    period_s = None
+    counters = (
+        Counter("num_instructions", "instructions that were completed, in user space", "measured", "process"),
+        Counter("num_cycles", "core cycles, in user space, all threads together", "measured", "process"),
+        Counter("num_llc_misses", "accesses that missed the last cache that the processor counts", "measured",
+                "process"),
+        Counter("num_instructions_per_cycle", "instructions over cycles", "measured", "process"),
+        Counter("llc_miss_bytes", f"memory traffic as these misses times {LINE_BYTES} bytes: too little, since lines "
+                "that are fetched ahead or written back are no misses", "estimated", "process"),
+    )
+
+    def __init__(self, open_event: OpenEvent) -> None:
+        self._open_event = open_event
+
+    def available(self) -> Refusal | None:
+        """Whether the kernel lets this process count cycles."""
+        if sys.platform != "linux" or platform.machine() not in _SYSTEM_CALL:
+            return Refusal(f"perf_event_open is not known here: {sys.platform} on {platform.machine()}")
+        try:
+            os.close(self._open_event(HARDWARE["num_cycles"], 0))
+        except OSError as error:
+            return refusal(error)
+        return None
+
+    def open(self, device: torch.device) -> "EventReading":
+        """Begin to count."""
+        return EventReading(HARDWARE, self._open_event)
+
+
+class EventReading:
+    """Events being counted for every thread that there is, and for those that they begin.
+
+    Raises:
+        Refused: none can be counted.
+    """
+
+    def __init__(self, events: Mapping[str, Event], open_event: OpenEvent) -> None:
+        self.missing: dict[str, str] = {}
+        self._files: dict[str, list[int]] = {}
+        refused: Refusal | None = None
+        for name, event in events.items():
+            try:
+                self._files[name] = _open_for_threads(event, open_event)
+            except OSError as error:
+                refused = refusal(error)
+                self._miss(name, refused.reason)
+        if not self._files and refused is not None:
+            raise Refused(refused.reason, refused.remedy)
+
+    def sample(self) -> Mapping[str, float]:
+        """Nothing is sampled."""
+        return {}
+
+    def close(self) -> Mapping[str, float]:
+        """Counts over the whole stretch, and what follows from them."""
+        counted: dict[str, float] = {}
+        for name, files in self._files.items():
+            readings = [_read_and_close(file) for file in files]
+            if any(running_ns for _, _, running_ns in readings):
+                counted[name] = sum(count * enabled_ns / running_ns for count, enabled_ns, running_ns in readings
+                                    if running_ns)
+            else:
+                self._miss(name, "other events kept all of the processor's counters busy")
+        if counted.get("num_cycles") and "num_instructions" in counted:
+            counted["num_instructions_per_cycle"] = counted["num_instructions"] / counted["num_cycles"]
+        if "num_llc_misses" in counted:
+            counted["llc_miss_bytes"] = counted["num_llc_misses"] * LINE_BYTES
+        return counted
+
+    def _miss(self, name: str, reason: str) -> None:
+        self.missing |= dict.fromkeys([name, *_FOLLOWS.get(name, ())], reason)
+
+
+def open_perf_event(event: Event, thread: int) -> int:
+    """Begin to count an event for a thread (0: the one that calls); returns the file that it is read from.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
+    struct.pack_into("=IIQQQQQ", attributes, 0, event.kind, _ATTRIBUTE_BYTES, event.number, 0, 0, _TOTAL_TIMES,
+                     _INHERITED | _NO_KERNEL | _NO_HYPERVISOR)
+    library = ctypes.CDLL(None, use_errno=True)
+    file: int = library.syscall(_SYSTEM_CALL[platform.machine()], attributes, thread, _ANY_CORE, _NO_GROUP,
+                                ctypes.c_ulong(_CLOSE_ON_EXEC))
+    if file < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return file
+
+
+def refusal(error: OSError) -> Refusal:
+    """Why the kernel does not count, and what to do about it."""
+    if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+        return Refusal("the processor's counters are not there, as in most virtual machines", "run on the bare machine")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Refusal("the kernel keeps the processor's counters for administrators",
+                       "sudo sysctl kernel.perf_event_paranoid=1, or give the process CAP_PERFMON (in a container: "
+                       "--cap-add=PERFMON, and a seccomp profile that allows perf_event_open)")
+    if error.errno == errno.EMFILE:
+        return Refusal("the process may not open a file for each thread and event", "ulimit -n 65536")
+    if error.errno == errno.ENOSYS:
+        return Refusal("this kernel has no perf_event_open")
+    return Refusal(f"perf_event_open: {error.strerror}")
+
+
+def _open_for_threads(event: Event, open_event: OpenEvent) -> list[int]:
+    files: list[int] = []
+    for thread in map(int, os.listdir(TASKS)):
+        try:
+            files.append(open_event(event, thread))
+        except ProcessLookupError:  # it has ended meanwhile
+            continue
+        except OSError:
+            for file in files:
+                os.close(file)
+            raise
+    return files
+
+
+def _read_and_close(file: int) -> tuple[int, int, int]:
+    """Count, and nanoseconds for which it was enabled and for which it ran."""
+    with os.fdopen(file, "rb", buffering=0) as counter:
+        count, enabled_ns, running_ns = struct.unpack("=QQQ", counter.read(24))
+    return count, enabled_ns, running_ns
+
+
+SOURCE = PerfCounters(open_perf_event)

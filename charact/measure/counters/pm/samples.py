@@ -1,0 +1,136 @@
+"""Samples of the hardware's counters: laid onto the host's clock, shared out among phases, averaged."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from charact.measure.counters.pm.metrics import ACTIVE, DRAM_BYTES, Chosen
+from charact.measure.timeline import Span
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Metrics between two moments, in ns of the device's clock, later of the host's."""
+
+    start_ns: int
+    end_ns: int
+    values: Mapping[str, float]
+
+
+def good_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Samples without the first, which began before counting did, and without those whose times are impossible.
+
+    Impossible are those that end before they begin, begin before the last one ended, or are ten times as long as most.
+    """
+    lengths = [sample.end_ns - sample.start_ns for sample in samples[1:]]
+    longest = 10 * median(lengths) if lengths else 0
+    good: list[Sample] = []
+    for sample in samples[1:]:
+        if 0 < sample.end_ns - sample.start_ns <= longest and (not good or sample.start_ns >= good[-1].end_ns):
+            good.append(sample)
+    return good
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the device's clock is laid onto the host's: what is added to it, and how wrong that may be."""
+
+    offset_ns: int
+    error_ns: int
+
+
+def clock_of(samples: Sequence[Sample], bursts: Sequence[tuple[int, int]], rest_ns: int) -> Clock:
+    """The clock by which the device is at work within each burst, which host events enclose.
+
+    CUPTI does not say which clock its samples have. A burst begins after its start and ends before its end: that bounds
+    the offset on both sides, and of several bursts the tightest bounds count, since the host may be held up in one.
+
+    *Error*: half of what lies between the bounds, no less than half a sample.
+
+    Args:
+        samples: in order of time.
+        bursts: start and end of each on the host's clock; half of them come before all other work, half after it.
+        rest_ns: for how long the device does nothing around each.
+
+    Raises:
+        ValueError: the samples do not show the bursts.
+    """
+    runs = _runs(samples, rest_ns // 2)
+    half = len(bursts) // 2
+    if len(runs) < len(bursts):
+        raise ValueError(f"they show {len(runs)} stretches of work, and there were {len(bursts)} at least")
+    pairs = [*zip(bursts[:half], runs[:half], strict=True), *zip(bursts[-half:], runs[-half:], strict=True)]
+    low = max(start_ns - run[0].end_ns for (start_ns, _), run in pairs)
+    high = min(end_ns - run[-1].start_ns for (_, end_ns), run in pairs)
+    if low > high:
+        raise ValueError("they show work that was not the case's")
+    return Clock((low + high) // 2, (high - low + 1) // 2)
+
+
+def _runs(samples: Sequence[Sample], idle_ns: int) -> list[list[Sample]]:
+    """Samples that show the device at work, in stretches with some idle time between them."""
+    runs: list[list[Sample]] = []
+    for sample in samples:
+        if sample.values[ACTIVE] > 0:
+            if runs and sample.start_ns - runs[-1][-1].end_ns < idle_ns:
+                runs[-1].append(sample)
+            else:
+                runs.append([sample])
+    return runs
+
+
+def on_clock(samples: Sequence[Sample], clock: Clock) -> list[Sample]:
+    """Samples on the host's clock."""
+    return [replace(sample, start_ns=sample.start_ns + clock.offset_ns, end_ns=sample.end_ns + clock.offset_ns)
+            for sample in samples]
+
+
+def shares(samples: Sequence[Sample], spans: Sequence[Span]) -> list[dict[str, float]]:
+    """For each sample the share of it that lies in each phase; both are in order of time."""
+    found: list[dict[str, float]] = []
+    first = 0
+    for sample in samples:
+        while first < len(spans) and spans[first][1] <= sample.start_ns:
+            first += 1
+        of: dict[str, float] = {}
+        for start_ns, end_ns, phase in spans[first:]:
+            if start_ns >= sample.end_ns:
+                break
+            inside_ns = min(end_ns, sample.end_ns) - max(start_ns, sample.start_ns)
+            of[phase] = of.get(phase, 0.0) + max(0, inside_ns) / (sample.end_ns - sample.start_ns)
+        found.append(of)
+    return found
+
+
+def totals(samples: Sequence[Sample], parts: Sequence[float], chosen: Sequence[Chosen], num_iterations: int
+           ) -> dict[str, float]:
+    """Counters over the parts of samples: means by their weights, and bytes of one iteration.
+
+    Args:
+        samples: with the metrics.
+        parts: the share of each sample that counts.
+        chosen: counters with their metrics.
+        num_iterations: that the samples are of.
+    """
+    found: dict[str, float] = {}
+    for one in chosen:
+        known = [(sample, part) for sample, part in zip(samples, parts, strict=True)
+                 if part > 0 and math.isfinite(sample.values[one.metric])]
+        if one.counter == DRAM_BYTES:
+            if known:
+                found[one.counter] = sum(sample.values[one.metric] * part for sample, part in known) / num_iterations
+            continue
+        weights = [part * weight(sample, one) for sample, part in known]
+        if sum(weights) > 0:
+            weighed = sum(sample.values[one.metric] * part for (sample, _), part in zip(known, weights, strict=True))
+            found[one.counter] = one.factor * weighed / sum(weights)
+    return found
+
+
+def weight(sample: Sample, chosen: Chosen) -> float:
+    """What a sample counts for in a mean: the amount that its share is of, else its length."""
+    if chosen.weight is None:
+        return float(sample.end_ns - sample.start_ns)
+    amount = sample.values[chosen.weight]
+    return float(amount) if math.isfinite(amount) else 0.0

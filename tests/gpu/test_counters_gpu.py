@@ -1,0 +1,130 @@
+"""NVML's and GPM's counters on a real device, under a known load."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pynvml
+import pytest
+import torch
+
+from charact.measure.counters import Refused, SampledSource
+from charact.measure.counters._nvml import find_gpu, start, torch_uuid
+from charact.measure.counters.gpm import SOURCE as GPM
+from charact.measure.counters.nvml import SOURCE as NVML
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available() or torch.version.cuda is None,
+                                                  reason="there is no CUDA device of NVIDIA's")]
+DEVICE = torch.device("cuda", 0)
+LOAD_S = 1.5
+
+Samples = list[Mapping[str, float]]
+
+
+def under_load(source: SampledSource, launch: Callable[[], object]) -> tuple[Samples, Mapping[str, float], float, int]:
+    """Samples and whole of a source while the same is launched again and again, for how long, and how often."""
+    refusal = source.available()
+    if refusal is not None:
+        pytest.skip(refusal.reason)
+    launch()
+    torch.cuda.synchronize(DEVICE)
+    try:
+        reading = source.open(DEVICE)
+    except Refused as refused:
+        pytest.skip(refused.refusal.reason)
+    begin_s = time.perf_counter()
+    samples: Samples = []
+    num_launched, due_s = 0, begin_s + 0.2
+    while time.perf_counter() - begin_s < LOAD_S:
+        for _ in range(4):
+            launch()
+        num_launched += 4
+        torch.cuda.current_stream(DEVICE).synchronize()
+        if time.perf_counter() > due_s:
+            samples.append(reading.sample())
+            due_s = time.perf_counter() + 0.2
+    whole = reading.close()
+    return samples, whole, time.perf_counter() - begin_s, num_launched
+
+
+def product() -> Callable[[], object]:
+    a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(2))
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def copy_of(num_bytes: int) -> Callable[[], object]:
+    a, b = (torch.zeros(num_bytes, device=DEVICE, dtype=torch.uint8) for _ in range(2))
+    return lambda: b.copy_(a)
+
+
+@contextlib.contextmanager
+def management() -> Iterator[Any]:
+    """NVML's handle of the GPU."""
+    with contextlib.ExitStack() as resources:
+        start(resources)
+        yield find_gpu(torch_uuid(DEVICE)).handle
+
+
+@pytest.fixture(scope="module")
+def nvml() -> tuple[Samples, Mapping[str, float], float, int]:
+    return under_load(NVML, product())
+
+
+def test_energy_is_power_times_time(nvml: tuple[Samples, Mapping[str, float], float, int]) -> None:
+    samples, whole, duration_s, _ = nvml
+    if "energy_j" not in whole:
+        pytest.skip("this GPU has no meter")
+    assert whole["energy_j"] > 0
+    # The power is a mean over the last second, and rises in this one: a wide range.
+    highest_w = max(sample["power_w"] for sample in samples)
+    assert 0.2 * highest_w < whole["energy_j"] / duration_s < 2 * highest_w
+
+
+def test_power_is_within_the_limit_of_the_device(nvml: tuple[Samples, Mapping[str, float], float, int]) -> None:
+    samples, _, _, _ = nvml
+    powers_w = [sample["power_w"] for sample in samples if "power_w" in sample]
+    if not powers_w:
+        pytest.skip("this device does not tell its power")
+    with management() as gpu:
+        limit_w = pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3
+    assert all(0 < power_w < 1.2 * limit_w for power_w in powers_w)
+
+
+def test_memory_that_pytorch_holds_is_counted(nvml: tuple[Samples, Mapping[str, float], float, int]) -> None:
+    samples, _, _, _ = nvml
+    held = 3 * 8192 * 8192 * 2
+    assert all(held < sample["memory_used_bytes"] <= torch.cuda.mem_get_info(DEVICE)[1] * 1.1 for sample in samples)
+
+
+def test_every_fraction_is_one(nvml: tuple[Samples, Mapping[str, float], float, int]) -> None:
+    samples, _, _, _ = nvml
+    assert samples
+    for sample in samples:
+        assert all(0 <= value <= 1 for name, value in sample.items() if name.endswith("_frac"))
+        assert 1e8 < sample["sm_clock_hz"] < 1e10
+
+
+def test_a_product_keeps_multiprocessors_and_tensor_cores_busy() -> None:
+    samples, whole, _, _ = under_load(GPM, product())
+    for found in [*samples, whole]:
+        assert 0.5 < found["sm_utilization_frac"] <= 1
+        assert 0 < found["sm_occupancy_frac"] <= found["sm_utilization_frac"]
+        assert 0 < found["warp_occupancy_frac"] <= 1
+        assert 0 < found["bandwidth_utilization_frac"] <= 1
+        assert found["tensor_pipe_frac"] > 0.2
+        assert found["fp64_pipe_frac"] < 0.05
+
+
+def test_a_big_copy_uses_the_bandwidth_that_bytes_over_time_say() -> None:
+    num_bytes = 2**31
+    samples, whole, duration_s, num_copies = under_load(GPM, copy_of(num_bytes))
+    with management() as gpu:
+        clock_hz = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_MEM) * 1e6
+        bus_bits = pynvml.nvmlDeviceGetMemoryBusWidth(gpu)
+    peak_bytes_per_s = 2 * clock_hz * bus_bits / 8
+    expected = 2 * num_bytes * num_copies / duration_s / peak_bytes_per_s
+    assert whole["bandwidth_utilization_frac"] == pytest.approx(expected, rel=0.15)
+    windows = [sample["bandwidth_utilization_frac"] for sample in samples]
+    assert whole["bandwidth_utilization_frac"] == pytest.approx(sum(windows) / len(windows), rel=0.1)

@@ -1,0 +1,70 @@
+"""Counters that the driver may keep for administrators, on a device: FLOP of a product of known size, and phases."""
+
+import pytest
+import torch
+
+from charact.measure.case import Case
+from charact.measure.counters import Found, PassSource, Refused, ncu, pm
+from charact.measure.counters._permissions import ADMIN_ONLY, BUSY
+from charact.measure.loop import Loop
+from charact.own.input_spec import parse_input_spec
+from charact.own.model import own_model
+from charact.workload import DataRequest, find_workload
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+
+FEATURES, WIDTH, BATCH = 512, 1024, 4096
+CUDA = torch.device("cuda", 0)
+
+
+def take(source: PassSource, case: Case) -> Found:
+    refusal = source.available()
+    if refusal is not None:
+        pytest.skip(f"{refusal.reason}: {refusal.remedy}")
+    loop = Loop(case)
+    try:
+        return source.take(loop)
+    except Refused as refused:
+        if refused.refusal in (ADMIN_ONLY, BUSY):
+            pytest.skip(f"{refused.refusal.reason}: {refused.refusal.remedy}")
+        raise
+    finally:
+        loop.close()
+
+
+def product(precision: str) -> Case:
+    workload = own_model("support.rerun_nets:Wide", "", parse_input_spec("S"), "support.rerun_nets:squared", "SGD", 0.1)
+    return Case(workload.prepare(), FEATURES, BATCH, "train", precision, CUDA, DataRequest())
+
+
+def counter(found: Found, name: str, phase: str | None) -> float:
+    [value] = [row["value"] for row in found.rows if row["counter"] == name and row["phase"] == phase
+               and row.get("kernel") is None and row.get("time_s") is None]
+    return value
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_ncu_counts_the_flop_of_a_product(precision: str) -> None:
+    found = take(ncu.SOURCE, product(precision))
+    assert counter(found, "executed_flop", "forward") == pytest.approx(2 * BATCH * FEATURES * WIDTH, rel=0.05)
+    assert counter(found, "executed_flop", "backward") == pytest.approx(2 * BATCH * FEATURES * WIDTH, rel=0.05)
+    assert {row["phase"] for row in found.rows} >= {"forward", "loss", "backward", "update"}
+    for row in found.rows:
+        assert row["value"] >= 0, row
+        if row["counter"].endswith("_frac"):
+            assert row["value"] <= 1.02, row
+    assert not found.missing
+
+
+def test_pm_attributes_samples_to_phases() -> None:
+    case = Case(find_workload("resnet50").prepare(), 224, 16, "train", "fp32", CUDA, DataRequest())
+    found = take(pm.SOURCE, case)
+    spans = found.facts["spans"]
+    iteration_s = (spans[-1][1] - spans[0][0]) / found.facts["num_iterations"]
+    assert found.facts["clock_error_s"] < iteration_s / 20
+    assert {row["phase"] for row in found.rows} >= {None, "forward", "backward", "update"}
+    assert 0 < counter(found, "warp_occupancy_frac", "forward") <= 1
+    weights_bytes = 4 * sum(one.numel() for one in case.workload.model(case.dataset()).parameters())
+    # An update reads weights, gradients and momentum, and writes two of them: some may come from the cache.
+    assert counter(found, "dram_bytes", "update") == pytest.approx(5 * weights_bytes, rel=0.6)
+    assert counter(found, "dram_bytes", None) > counter(found, "dram_bytes", "forward") > weights_bytes
