@@ -24,6 +24,7 @@ _SPEED_VARIABLES = re.compile(
     r"(OMP|MKL|KMP|GOMP|PYTORCH|TORCH|CUBLAS|NVIDIA|MALLOC)_.*|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
 )
 _SET_BY_CHARACT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 
 
@@ -68,6 +69,13 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         if named:
             return named[1].strip()
     return platform.processor() or platform.machine()
+
+
+def native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Instructions of the processor that multiply bfloat16, as the system names them."""
+    lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
+    return sorted(set(found[1].split()) & _BF16_FLAGS) if found else []
 
 
 def usable_cores() -> int:

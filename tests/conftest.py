@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import records
+from support.ceilings import keep_made_up
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -15,6 +16,19 @@ def imports_are_not_collected() -> None:
     """Keep the collector, which every measured case calls, from walking all that tests import: 0.4 s each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Give the tests, and the processes they start, a cache of their own, in which ceilings are kept already.
+
+    Measuring them takes seconds, and what other tests do meanwhile would make them low.
+    """
+    # Else each session would look for the system's fonts anew.
+    os.environ.setdefault("MPLCONFIGDIR", str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+                                              / "matplotlib"))
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    keep_made_up()
 
 
 @pytest.hookimpl(tryfirst=True)

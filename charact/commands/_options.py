@@ -29,7 +29,8 @@ Threads = Annotated[int | None, typer.Option(min=1, max=4096, help="Threads insi
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")]
 Compiled = Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")]
 Counters = Annotated[str, typer.Option(
-    help="Counter sources: auto for all that cost nothing, none, or names as in host,nvml,pm; see `charact doctor`.")]
+    help="Counter sources: auto for all that cost nothing, none, or names as in host,nvml or auto,pm; see "
+         "`charact doctor`.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all that is random.")]
 Out = Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")]
 Name = Annotated[str | None, typer.Option(help="Name of the run. Default: the workload's.")]
@@ -72,13 +73,13 @@ def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]
     return words
 
 
-def parse_counters(text: str) -> list[str] | None:
-    """Names of counter sources; None for `auto`.
+def parse_counters(text: str) -> list[str]:
+    """Names of counter sources, `auto` among them where that was asked for.
 
     Raises:
         UserError: the list is empty.
     """
-    return None if text == "auto" else [] if text == "none" else parse_list(text, "--counters")
+    return [] if text == "none" else parse_list(text, "--counters")
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:

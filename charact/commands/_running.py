@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.commands._ceilings import recorded_ceilings
 from charact.commands._publishing import publish, tell
 from charact.errors import UserError
 from charact.hardware import machine_facts, software_facts
@@ -24,8 +25,11 @@ Measure = Callable[[RunWriter, LiveProgress], None]
 
 
 def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
-                    quiet: bool, interrupt: Interrupt, progress_of: type[LiveProgress] = LiveProgress) -> int:
-    """Run the cases into a new record below `out`; returns the exit status.
+                    quiet: bool, interrupt: Interrupt, devices: Sequence[str],
+                    progress_of: type[LiveProgress] = LiveProgress, *, measures_ceilings: bool = False) -> int:
+    """Run the cases, which use these devices, into a new record below `out`; returns the exit status.
+
+    Ceilings of the devices that the cache does not hold are measured first where that is asked for.
 
     It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
 
@@ -33,6 +37,8 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
         UserError: the record cannot be written.
     """
     writer = open_record(out, label, options, threads)
+    writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
+                                         interrupt if measures_ceilings else None, quiet=quiet)
     console = Console(stderr=True)
     try:
         with progress_of(console, enabled=console.is_terminal and not quiet) as progress:

@@ -26,6 +26,7 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
     Raises:
         UserError: the options do not fit each other, or the record cannot be written.
     """
+    from charact.commands._ceilings import recorded_ceilings
     from charact.commands._running import open_record
 
     trainings = make_trainings(options)
@@ -33,6 +34,7 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
     # What "auto" was: elsewhere it may be another device, and the case another one.
     options = options | {"device": str(trainings[0].case.device)}
     writer = open_record(out, label, options, options.get("threads"))
+    writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [options["device"]])
     return _train(writer, trainings, quiet, interrupt)
 
 

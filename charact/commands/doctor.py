@@ -4,31 +4,64 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.errors import UserError
+
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from charact.ceilings import Ceiling, Kept
     from charact.measure.capabilities import Check
 
 _MARKS = {"ok": ("✓ ok", "green"), "limited": ("! limited", "yellow"), "n/a": ("– n/a", "dim")}
 
 
 def command(
+    ceilings: Annotated[bool, typer.Option(
+        "--ceilings", help="Show the best that each device reaches: FLOP/s, bytes/s, the cost of a launch. Measured "
+                           "once on a machine, which takes some seconds.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="With --ceilings: measure them anew.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it for a program to read.")] = False,
 ) -> None:
-    """Show what this machine can measure, and what to mend."""
+    """Show what this machine can measure and reach, and what to mend."""
+    if refresh and not ceilings:
+        raise UserError("--refresh measures ceilings anew: add --ceilings, or leave it out")
     from dataclasses import asdict
 
     from charact.hardware import machine_facts, software_facts
     from charact.measure.capabilities import machine_checks
 
-    machine, software, checks = machine_facts(), software_facts(), machine_checks()
+    machine, software = machine_facts(), software_facts()
+    reached = _reached(machine, refresh) if ceilings else {}
+    checks = machine_checks()
     if as_json:
         import json
 
-        print(json.dumps({"machine": machine, "software": software, "checks": [asdict(check) for check in checks]},
-                         indent=1))
+        import msgspec
+
+        shown = {"machine": machine, "software": software, "checks": [asdict(check) for check in checks]}
+        if ceilings:
+            shown["ceilings"] = {device: msgspec.to_builtins(kept) for device, kept in reached.items()}
+        print(json.dumps(shown, indent=1))
         return
     _print(machine, software, checks)
+    for device, kept in reached.items():
+        _print_ceilings(device, kept)
+
+
+def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, Kept]":
+    """Ceilings of every device: those that are kept, if they are not to be measured anew."""
+    from charact.ceilings import NotKept
+    from charact.commands._ceilings import kept_ceilings, new_ceilings
+
+    reached = {}
+    for device in ("cpu", *(f"cuda:{gpu['index']}" for gpu in machine["gpus"])):
+        try:
+            if refresh:
+                raise NotKept("they are to be measured anew")
+            reached[device] = kept_ceilings(machine["fingerprint"], device)
+        except NotKept:
+            reached[device] = new_ceilings(machine["fingerprint"], device, quiet=False)
+    return reached
 
 
 def _print(machine: dict[str, Any], software: dict[str, Any], checks: "list[Check]") -> None:
@@ -63,4 +96,48 @@ def _row(check: "Check") -> "list[Text]":
     finding = Text(check.finding)
     if check.remedy is not None:
         finding.append(f"\n→ {check.remedy}", style="cyan")
+    if check.detail is not None:
+        finding.append(f"\n{check.detail}", style="dim")
     return [Text(f"  {check.name}"), Text(mark, style=style), finding]
+
+
+def _print_ceilings(device: str, kept: "Kept") -> None:
+    from charact.commands._tables import print_table
+
+    sources = list(dict.fromkeys(row["datasheet_source"] for row in kept.ceilings if row["datasheet_source"]))
+    columns = ["", "best median", "95 % interval", *(["datasheet"] if sources else [])]
+    print(f"\nCeilings of {device}, measured {kept.when}")
+    print_table(None, columns, [_ceiling_row(row)[:len(columns)] for row in kept.ceilings])
+    print("Datasheet: " + ("; ".join(sources) or _no_datasheet(device)))
+    if theoretical := next((row["theoretical"] for row in kept.ceilings if row["theoretical"]), None):
+        print(f"Memory by its clock and width, as the driver tells them: {theoretical / 1e9:,.0f} GB/s")
+
+
+def _no_datasheet(device: str) -> str:
+    return "n/a (a processor's tells no such figures)" if device == "cpu" else "n/a (none of this device is known)"
+
+
+def _ceiling_row(row: "Ceiling") -> "list[str | Text]":
+    from charact.quantities import digits, quantity, scale
+
+    unit = {"flop_per_s": "FLOP/s", "bytes_per_s": "B/s", "s": "s"}[row["unit"]]
+    name = " ".join([row["ceiling"].replace("_", " "), *filter(None, [row["precision"], row["level"]])])
+    if row["level"] is not None:
+        name += f", {quantity(row['working_set_bytes'] or 0, 'B')}"
+    factor, scaled = scale([row["high"]], unit)
+    interval = f"{digits(row['low'] * factor, 4)}–{digits(row['high'] * factor, 4)} {scaled}"
+    return [f"  {name}", quantity(row["value"], unit), interval, _beside(row, unit)]
+
+
+def _beside(row: "Ceiling", unit: str) -> "str | Text":
+    """The maker's figure, and what share of it was reached; more than all of it is marked."""
+    from rich.text import Text
+
+    from charact.quantities import quantity, share
+
+    if row["datasheet"] is None:
+        return "n/a (tells none)"
+    reached = f"{share(row['value'] / row['datasheet'])} of {quantity(row['datasheet'], unit)}"
+    if row["value"] > row["datasheet"]:
+        return Text(f"{reached}: above its datasheet", style="yellow")
+    return reached

@@ -51,12 +51,13 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
     import time
     from importlib.metadata import version
 
+    from charact.traces.counters import described
     from charact.traces.files import readable
     from charact.writer import RunWriter
 
     return RunWriter(out, label, {
         "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": {}, "software": {"charact": version("charact")},
+        "machine": {}, "software": {"charact": version("charact")}, "counters": described(),
         "options": {"traces": [readable(path) for path in files]},
     })
 

@@ -81,7 +81,8 @@ def command(
             print("No --weights: random ones are saved first, so that loading is measured all the same")
         plan = InferencePlan(weights, repeats, max_batches)
         return run_and_publish(lambda writer, progress: infer_cases(cases, plan, writer, progress, interrupt), out,
-                               name or prepared.name, options, threads, quiet, interrupt)
+                               name or prepared.name, options, threads, quiet, interrupt,
+                               [str(case.device) for case in cases])
 
 
 def _cases(workload: "Workload", sizes: list[int] | None, batches: list[int] | None, precisions: list[str],

@@ -92,7 +92,7 @@ def _counter_heading(row: Row) -> str:
 
 
 def _operator_types() -> list[Row]:
-    from charact.measure.operator_types import OPERATOR_TYPES
+    from charact.operator_types import OPERATOR_TYPES
 
     return [{"operator_type": name, "description": description} for name, description in OPERATOR_TYPES.items()]
 

@@ -119,7 +119,8 @@ def command(
         cases = _cases(prepared, sizes, batches, modes, precisions, request, chosen, accumulate, search)
         runner = _runner(cases, chosen, search, predict, measure, limit_bytes, interrupt)
         label = name or "+".join(workload.name for workload in prepared[:3])
-        return run_and_publish(runner, out, label, options, threads, quiet, interrupt, MemoryProgress)
+        devices = [str(chosen.device)] if chosen.here else []
+        return run_and_publish(runner, out, label, options, threads, quiet, interrupt, devices, MemoryProgress)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def command(
         label = name or "+".join(workload.name for workload in prepared[:3])
         return run_and_publish(
             lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources), out, label, options,
-            threads, quiet, interrupt)
+            threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True)
 
 
 def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],

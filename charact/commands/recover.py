@@ -58,28 +58,32 @@ def _recover(directory: Path, quiet: bool) -> bool:
     return publish_and_tell(writer, quiet)
 
 
-def _facts(hostname: str) -> dict[str, Any]:
-    """Facts of the machine and its software, where the program ran on this one."""
+def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
+    """Facts of the machine, what its devices can reach, and its software, where the program ran on this one."""
     if hostname != os.uname().nodename:
         print(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine",
               file=sys.stderr)
         return {}
+    from charact.commands._ceilings import recorded_ceilings
     from charact.hardware import machine_facts, software_facts
 
-    return {"machine": machine_facts(), "software": software_facts()}
+    machine = machine_facts()
+    return {"machine": machine, "software": software_facts(), **recorded_ceilings(machine["fingerprint"], devices)}
 
 
 def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
     """Add what a watched program left to its record; returns the run's status, and what to say if that was nothing."""
     from charact.measure.autophase.record import read_spool, script_cases
     from charact.measure.autophase.stretches import TRACE
+    from charact.measure.counters import described
 
     options = writer.manifest["options"]
     watched = read_spool(writer.directory)
     cases = script_cases(watched, writer.manifest["name"], str(options["script"]), options["skip"],
                          options["iterations"], options["passes"])
     if cases:
-        writer.manifest |= {"ending": watched.ending or "killed", **_facts(writer.manifest["hostname"])}
+        writer.manifest |= {"ending": watched.ending or "killed", "counters": described(),
+                            **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases])}
         for entry, tables in cases:
             writer.add_case(entry, tables)
         if (trace := writer.directory / TRACE).exists():
