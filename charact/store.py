@@ -67,6 +67,8 @@ class Run:
     manifest: dict[str, Any]
     partial: bool = False
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+    found: dict[Any, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    """What analyses have found in it, kept by `charact.analysis.once`."""
 
     def __repr__(self) -> str:
         cases = ", ".join(f"{case['case']}: {case['status']}" for case in self.manifest["cases"]) or "no cases"

@@ -1,5 +1,6 @@
 """Tables about a run: nouns that return a DataFrame. Nothing here imports torch or measures."""
 
+from charact.analysis.bottleneck import bottlenecks
 from charact.analysis.breakdown import (
     OUTSIDE_OPERATORS,
     operator_coverage,
@@ -8,8 +9,20 @@ from charact.analysis.breakdown import (
     top_operators,
 )
 from charact.analysis.cases import case_summary, iteration_times
-from charact.analysis.device import counter_values, top_kernels
-from charact.analysis.flop import flop_by_phase
+from charact.analysis.ceilings import case_ceilings, ceilings, ceilings_reason
+from charact.analysis.counters import (
+    counter_meaning,
+    counter_ranges,
+    counter_sources,
+    counter_spans,
+    counter_timeline,
+    counter_values,
+    counters_by_kernel,
+    counters_by_phase,
+    missing_counters,
+    thinned,
+)
+from charact.analysis.kernels import counted_kernels, top_kernels
 from charact.analysis.layers import top_layers
 from charact.analysis.memory import (
     is_memory_run,
@@ -40,6 +53,7 @@ from charact.analysis.program import (
     phase_evidence,
     sampled_frames,
 )
+from charact.analysis.roofline import roofline
 from charact.analysis.stages import (
     INFERENCE_PARTS,
     TRAINING_STAGES,
@@ -51,17 +65,33 @@ from charact.analysis.stages import (
     stage_times,
     training_summary,
 )
+from charact.analysis.time_limits import LIMITS, time_limits
+from charact.analysis.utilization import UTILIZATION_METRICS, energy, utilization
 
 __all__ = [
     "INFERENCE_PARTS",
+    "LIMITS",
     "OUTSIDE_OPERATORS",
     "TRAINING_STAGES",
+    "UTILIZATION_METRICS",
     "attribution",
     "blind_spots",
+    "bottlenecks",
+    "case_ceilings",
     "case_series",
     "case_summary",
+    "ceilings",
+    "ceilings_reason",
+    "counted_kernels",
+    "counter_meaning",
+    "counter_ranges",
+    "counter_sources",
+    "counter_spans",
+    "counter_timeline",
     "counter_values",
-    "flop_by_phase",
+    "counters_by_kernel",
+    "counters_by_phase",
+    "energy",
     "has_unexplained_other",
     "inference_breakdown",
     "inference_summary",
@@ -79,6 +109,7 @@ __all__ = [
     "memory_peaks",
     "memory_timeline",
     "missed_precision",
+    "missing_counters",
     "operator_coverage",
     "operator_types",
     "out_of_memory",
@@ -91,15 +122,19 @@ __all__ = [
     "phase_breakdown",
     "phase_evidence",
     "prediction_metrics",
+    "roofline",
     "sampled_frames",
     "stage_breakdown",
     "stage_times",
     "stop_rules",
+    "thinned",
+    "time_limits",
     "top_kernels",
     "top_layers",
     "top_operators",
     "training_summary",
     "training_to_inference",
+    "utilization",
     "was_asked_for",
     "weights_and_intermediate",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.cases import iteration_times, phase_times
+from charact.analysis.once import once
 from charact.analysis.order import in_order
 from charact.store import Run
 
@@ -12,6 +13,7 @@ OUTSIDE_OPERATORS = "outside operators"
 """Type of the time of a phase that no operator covers: Python, the data loader, waiting."""
 
 
+@once
 def phase_breakdown(run: Run) -> pd.DataFrame:
     """Time of each phase of each case, phases in the order they run.
 
@@ -42,6 +44,7 @@ def _every_phase_of_every_iteration(run: Run) -> pd.DataFrame:
     return every.fillna({"host_s": 0.0, "time_s": 0.0})
 
 
+@once
 def operator_times(run: Run) -> pd.DataFrame:
     """Rows of `operators` with `time_s`: device time in cases that have it, else host time without nested operators."""
     rows = run.operators
@@ -49,6 +52,7 @@ def operator_times(run: Run) -> pd.DataFrame:
     return rows.assign(time_s=rows["self_host_s"].mask(on_device, rows["device_s"].fillna(0.0)))
 
 
+@once
 def operator_types(run: Run) -> pd.DataFrame:
     """Time of each operator type in each phase, as measured under the profiler; longest first within a phase.
 

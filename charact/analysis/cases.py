@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.memory import is_memory_run, memory_composition
+from charact.analysis.once import once
 from charact.stats import median_interval
 from charact.store import Run
 
@@ -18,6 +19,7 @@ _COORDINATES = [
 _TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
 
 
+@once
 def phase_times(run: Run) -> pd.DataFrame:
     """Time of each phase of each iteration, the phase's parts (models, optimizers) taken together.
 
@@ -28,6 +30,7 @@ def phase_times(run: Run) -> pd.DataFrame:
     return rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
 
 
+@once
 def iteration_times(run: Run) -> pd.DataFrame:
     """Wall time of each timed iteration (s): the sum of its phases, `other` included.
 
@@ -37,6 +40,7 @@ def iteration_times(run: Run) -> pd.DataFrame:
     return walls.rename(columns={"time_s": "wall_s"})
 
 
+@once
 def case_summary(run: Run) -> pd.DataFrame:
     """One row a case in the order they ran, failed ones included; what a case lacks is null.
 

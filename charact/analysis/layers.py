@@ -4,6 +4,7 @@ import pandas as pd
 
 from charact.analysis.breakdown import operator_times
 from charact.analysis.order import in_order
+from charact.analysis.roofline import roofline
 from charact.store import Run
 
 _COLUMNS = [
@@ -21,7 +22,8 @@ def top_layers(run: Run) -> pd.DataFrame:
     over all phases; flop_per_s = flop / time_s.
     """
     keys = ["case", "layer"]
-    parts = [_times(run).set_index(keys), _flop(run).set_index(keys)]
+    work = roofline(run, "layer")[[*keys, "flop"]]
+    parts = [_times(run).set_index(keys), work.set_index(keys)]
     layers = pd.concat(parts, axis="columns").join(run.layers.set_index(keys)).reset_index()
     layers["flop_per_s"] = layers["flop"] / layers["time_s"].where(layers["time_s"] > 0)
     layers = layers.sort_values(["time_s", "flop"], ascending=False, kind="stable")
@@ -39,8 +41,3 @@ def _times(run: Run) -> pd.DataFrame:
     times = groups[["forward_s", "backward_s", "time_s"]].sum(min_count=1)
     times["share_frac"] = times["time_s"] / times["case"].map(case_s).astype(float)
     return times
-
-
-def _flop(run: Run) -> pd.DataFrame:
-    rows = run.flop.dropna(subset=["layer"])
-    return rows.groupby(["case", "layer"], sort=False, as_index=False)[["flop"]].sum(min_count=1)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.once import once
 from charact.analysis.order import in_order
 from charact.analysis.passes import pass_reason
 from charact.store import Run
@@ -24,6 +25,7 @@ def is_memory_run(run: Run) -> bool:
     return bool(run.manifest.get("options", {}).get("command") == "memory")
 
 
+@once
 def memory_composition(run: Run) -> pd.DataFrame:
     """Bytes of each category at the iteration's peak, categories in the order of the schema.
 
@@ -33,6 +35,7 @@ def memory_composition(run: Run) -> pd.DataFrame:
     return _composition(run, "peak")
 
 
+@once
 def memory_by_phase(run: Run) -> pd.DataFrame:
     """Bytes of each category at the peak of each phase; columns as in `memory_composition`."""
     return _composition(run, "phase_peak")
@@ -69,6 +72,7 @@ def _part_of(category: str) -> str:
     return "intermediate_bytes" if category in _INTERMEDIATE else "rest_bytes"
 
 
+@once
 def memory_peaks(run: Run) -> pd.DataFrame:
     """Measured beside predicted: one row a case, those that failed included; what a case lacks is null.
 

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.memory import memory_composition
+from charact.analysis.once import once
 from charact.stats import Line, fitted_line
 from charact.store import Run
 
@@ -37,6 +38,7 @@ def of_series(rows: pd.DataFrame, one: Any, columns: Sequence[str] = SERIES) -> 
     return rows[pd.DataFrame({name: rows[name] == getattr(one, name) for name in columns}).all(axis="columns")]
 
 
+@once
 def memory_by_size(run: Run) -> pd.DataFrame:
     """Peak memory against input size: a row a category, of cases that differ in input size only, smallest first.
 

@@ -1,4 +1,4 @@
-"""Memory, FLOP, passes, and what every analysis makes of a record that lacks things."""
+"""Memory, passes, and what every analysis makes of a record that lacks things."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +18,8 @@ TRAIN = "resnet50-224-b8-train-fp32-cpu"
 ANALYSES: list[Callable[[Run], pd.DataFrame]] = [
     analysis.case_summary, analysis.iteration_times, analysis.phase_breakdown, analysis.operator_types,
     analysis.top_operators, analysis.operator_coverage, analysis.top_layers, analysis.memory_composition,
-    analysis.memory_by_phase, analysis.memory_by_size, analysis.flop_by_phase, analysis.pass_outcomes,
-    analysis.stop_rules,
+    analysis.memory_by_phase, analysis.memory_by_size, analysis.case_ceilings, analysis.time_limits,
+    analysis.bottlenecks, analysis.pass_outcomes, analysis.stop_rules,
 ]  # fmt: skip
 
 
@@ -45,14 +45,6 @@ def test_memory_by_size_is_ordered_by_size(tmp_path: Path) -> None:
     rows = analysis.memory_by_size(run).query("category == 'activations'")
     assert rows["input_size"].tolist() == [32, 64, 224]
     assert rows["bytes"].tolist() == [1e3 * size**2 for size in (32, 64, 224)]
-
-
-def test_flop_by_phase(record: Path) -> None:
-    work = analysis.flop_by_phase(load_run(record)).query("case == @TRAIN").set_index("phase")
-    assert work.index.tolist() == ["forward", "backward"]
-    assert work["flop"].tolist() == [6.5e10, 1.3e11]
-    assert work.loc["forward", "flop_per_s"] == pytest.approx(6.5e10 / (0.030 * 1.0045))
-    assert work.loc["forward", "flop_per_byte"] == pytest.approx(6.5e10 / 4e6)
 
 
 def test_reasons_come_from_the_manifest(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Numbers in base units to what a person reads: three significant digits and a prefix."""
+
+import math
+from collections.abc import Sequence
+
+_PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
+_DIVISIBLE = ("s", "J", "W")
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit: 99.5 ms, 8.18 GFLOP."""
+    factor, scaled_unit = scale([value], unit)
+    return f"{digits(value * factor)} {scaled_unit}"
+
+
+def share(value: float) -> str:
+    """A share of 1 as a percentage: 30.1 %."""
+    return "< 0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+
+
+def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
+    """Factor and unit, such as (1e3, "ms"), that bring the largest of the values to between 1 and 1000."""
+    largest = rounded(max((abs(value) for value in values), default=0.0), 3)
+    power = math.floor(math.log10(largest) / 3 + 1e-12) if largest else 0
+    # Long times stay in seconds; there are no parts of a byte or of an operation.
+    power = max(power, -3 if unit in _DIVISIBLE else 0)
+    power = min(power, 0 if unit == "s" else 6)
+    return 1000.0**-power, f"{_PREFIXES[power]}{unit}"
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """So many significant digits, whole numbers in full, never in exponents."""
+    near = rounded(value, significant)
+    if not near:
+        return "0"
+    decimals = max(significant - 1 - math.floor(math.log10(abs(near))), 0)
+    return f"{value:,.{decimals}f}"
+
+
+def rounded(value: float, significant: int) -> float:
+    """The nearest number with so many significant digits."""
+    return float(f"{value:.{significant - 1}e}")
