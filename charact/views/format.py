@@ -1,12 +1,14 @@
 """Base units to what a person reads: three significant digits and a prefix, "n/a (reason)" where there is no number."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
+from charact import quantities
 from charact.analysis.passes import MissedPrecision
+from charact.quantities import digits, scale
 
 ENDED_BY = {
     "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
@@ -15,8 +17,6 @@ ENDED_BY = {
 """Words for what ended a warm-up or the timing."""
 UNEXPLAINED = "What “other” was: charact run --sample tells where, a Profiler’s phase() gives it a name."
 """Said where much of a program's time is `other` and nothing has looked there."""
-
-_PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 
 
 def rows(frame: pd.DataFrame) -> Iterator[Any]:
@@ -32,15 +32,6 @@ def missing(reason: str | None = None) -> str:
 def absent(value: float | None) -> bool:
     """Whether a number is null, as None or as pandas' NaN."""
     return value is None or math.isnan(value)
-
-
-def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
-    """Factor and unit, such as (1e3, "ms"), that bring the largest of the values to between 1 and 1000."""
-    largest = _rounded(max((abs(value) for value in values), default=0.0), 3)
-    power = math.floor(math.log10(largest) / 3 + 1e-12) if largest else 0
-    # Long times stay in seconds; there are no parts of a byte or of an operation.
-    power = min(max(power, -3), 0) if unit == "s" else min(max(power, 0), 6)
-    return 1000.0**-power, f"{_PREFIXES[power]}{unit}"
 
 
 def seconds(value: float | None, reason: str | None = None) -> str:
@@ -82,9 +73,12 @@ def share(value: float | None, reason: str | None = None) -> str:
     if absent(value):
         return missing(reason)
     assert value is not None
-    if 0 < value < 0.0005:
-        return "< 0.1 %"
-    return f"{100 * value:.1f} %"
+    return quantities.share(value)
+
+
+def byte_rate(value: float | None, reason: str | None = None) -> str:
+    """A bandwidth: 24.1 GB/s."""
+    return _quantity(value, "B/s", reason)
 
 
 def number(value: float | None, reason: str | None = None) -> str:
@@ -92,7 +86,7 @@ def number(value: float | None, reason: str | None = None) -> str:
     if absent(value):
         return missing(reason)
     assert value is not None
-    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else _digits(value)
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else digits(value)
 
 
 def metric(name: str, value: float | None, reason: str | None = None) -> str:
@@ -103,6 +97,13 @@ def metric(name: str, value: float | None, reason: str | None = None) -> str:
 def best(row: Any) -> str:
     """The best value of a row of `training_summary` that has one: accuracy 97.5 % (epoch 4)."""
     return f"{row.best_metric} {metric(row.best_metric, row.best_value)} (epoch {row.best_epoch:.0f})"
+
+
+def verdict(row: Any) -> str:
+    """The verdict of a row of `bottlenecks`: compute-bound, 78.0 % of the iteration."""
+    if not isinstance(row.verdict, str):
+        return missing(row.reason)
+    return row.verdict if absent(row.share_frac) else f"{row.verdict}, {share(row.share_frac)} of the iteration"
 
 
 def failure(status: str, reason: str | None) -> str:
@@ -142,25 +143,11 @@ def interval(low: float | None, high: float | None, reason: str | None = None) -
     assert low is not None
     assert high is not None
     factor, unit = scale([high], "s")
-    return f"{_digits(low * factor, 4)}–{_digits(high * factor, 4)} {unit}"
+    return f"{digits(low * factor, 4)}–{digits(high * factor, 4)} {unit}"
 
 
 def _quantity(value: float | None, unit: str, reason: str | None) -> str:
     if absent(value):
         return missing(reason)
     assert value is not None
-    factor, scaled_unit = scale([value], unit)
-    return f"{_digits(value * factor)} {scaled_unit}"
-
-
-def _digits(value: float, significant: int = 3) -> str:
-    """So many significant digits, whole numbers in full, never in exponents."""
-    rounded = _rounded(value, significant)
-    if not rounded:
-        return "0"
-    decimals = max(significant - 1 - math.floor(math.log10(abs(rounded))), 0)
-    return f"{value:,.{decimals}f}"
-
-
-def _rounded(value: float, significant: int) -> float:
-    return float(f"{value:.{significant - 1}e}")
+    return quantities.quantity(value, unit)

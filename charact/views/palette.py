@@ -24,6 +24,12 @@ CATEGORIES = {
     "temporary": "#CCBB44", "input": "#AA3377", "unknown": "#BBBBBB",
 }  # fmt: skip
 
+LIMITS = {
+    "data": "#CCBB44", "communication": "#66CCEE", "host": "#AA3377", "compute": "#4477AA", "bandwidth": "#228833",
+    "other": "#BBBBBB",
+}  # fmt: skip
+"""What bounds a part of an iteration's time."""
+
 _TYPES = {
     "convolution": "#0077BB", "GEMM": "#33BBEE", "attention": "#AA4499", "recurrent": "#882255",
     "normalization": "#44AA99", "activation": "#DDAA33", "pooling": "#999933", "elementwise": "#CC6677",

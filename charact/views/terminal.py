@@ -11,7 +11,7 @@ from rich.text import Text
 from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
-from charact.views import palette, terminal_memory, terminal_stages
+from charact.views import palette, terminal_bottleneck, terminal_counters, terminal_memory, terminal_stages
 from charact.views.bars import Bar, Part
 
 _NUM_TYPES = 5
@@ -32,9 +32,12 @@ def summary(run: Run) -> RenderableType:
     blocks += terminal_stages.headlines(run)
     failed = cases[(cases["status"] != "ok") & (cases["kind"] != "memory")]
     blocks += [_failure(case) for _, case in failed.iterrows()]
+    verdicts = {row.case: row for row in fmt.rows(analysis.bottlenecks(run))} if len(done) else {}
     for _, case in done.iterrows():
         bars = [_phase_bar(run, case), *_part_bars(run, case), *_places(run, case)]
         bars += [bar(run, case) for name, bar in _PASS_BARS.items() if analysis.was_asked_for(run, name)]
+        bars += terminal_counters.counter_line(run, str(case["case"]))
+        bars.append(terminal_bottleneck.verdict(verdicts[case["case"]]))
         blocks += terminal_stages.case_block(str(case["case"]), _iteration_line(run, case), bars)
     return Group(*blocks, *terminal_stages.blocks(run), *terminal_memory.blocks(run))
 

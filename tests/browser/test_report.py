@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 from support import records
+from support.counter_records import write_cpu, write_gpu
 from support.memory_records import write_memory
 
 from charact.store import load_run
@@ -23,10 +24,11 @@ def address(tmp_path: Path) -> str:
     return path.as_uri()
 
 
-@pytest.fixture(params=[records.write_training, records.write_inference, partial(write_memory, kinds=("image",))],
-                ids=["training", "inference", "memory"])  # fmt: skip
+@pytest.fixture(params=[records.write_training, records.write_inference, partial(write_memory, kinds=("image",)),
+                        partial(write_gpu, sizes=(32, 64)), partial(write_cpu, sizes=(32, 64))],
+                ids=["training", "inference", "memory", "gpu", "cpu"])  # fmt: skip
 def of_its_kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Address of a report of two trainings, of two inferences, or of two runs that look at memory alone."""
+    """Address of a report of two runs: trainings, inferences, such as look at memory alone, or with many counters."""
     path = tmp_path / "kind.html"
     runs = [load_run(request.param(tmp_path / "runs")) for _ in range(2)]
     path.write_text(report(runs), encoding="utf-8")

@@ -12,17 +12,21 @@ from markupsafe import Markup
 from charact import analysis
 from charact.store import Run
 from charact.views.html import (
+    bottleneck,
     content,
-    device,
+    counters,
     facts,
     glance,
     inference,
+    kernels,
     memory,
     memory_glance,
     method,
     program,
+    roofline,
     trace,
     training,
+    utilization,
 )
 from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Body
 from charact.views.html.tables import Column, Table, table
@@ -58,6 +62,7 @@ class _Part:
 
 _PARTS = {
     "glance": _Part("At a glance", glance.glance),
+    "bottleneck": _Part("Bottleneck", bottleneck.bottleneck, ("timing",)),
     "training": _Part("Training", training.training, ("training",)),
     "inference": _Part("Inference", inference.inference, ("inference",)),
     "phases": _Part("Time by phase", content.phases, ("timing",), ("iterations",)),
@@ -68,10 +73,11 @@ _PARTS = {
     "operator-types": _Part("Operator types", content.operator_types, ("operators",), ("operators",)),
     "operators": _Part("Operators", content.operators, ("operators",), ("operators",)),
     "layers": _Part("Layers", content.layers, ("operators", "flop"), ("operators", "flop")),
-    "kernels": _Part("Kernels", device.kernels, ("kernels",), ("kernels",)),
+    "kernels": _Part("Kernels", kernels.kernels, ("kernels",), ("kernels",)),
     "memory": _Part("Memory", memory.memory, ("memory", "prediction"), ("memory", "fits")),
-    "flop": _Part("FLOP", content.flop, ("flop",), ("flop",)),
-    "counters": _Part("Counters", device.counters, shows=device.has_counters),
+    "roofline": _Part("Work and roofline", roofline.roofline, ("flop",), ("flop",)),
+    "utilization": _Part("Utilization and energy", utilization.utilization, shows=utilization.has_utilization),
+    "counters": _Part("Counters", counters.counters, shows=counters.has_counters),
     "machine": _Part("Machine", facts.machine),
     "method": _Part("Method", method.method),
 }

@@ -23,10 +23,12 @@ class Block:
     legend: Legend = field(default_factory=list)
     table: Table | None = None
     note: str = ""
+    points: list[tuple[str, str]] = field(default_factory=list)
+    """Names, each with a sentence or more."""
     missing: list[tuple[str, str]] = field(default_factory=list)
     """Cases that are not shown, each with its reason."""
     folded: bool = False
-    """Whether a table without a figure is shown only when asked for."""
+    """Whether figures and table are shown only when asked for."""
     case: str | None = None
     """The one case that the block is about, so that it can be filtered."""
 

@@ -1,4 +1,4 @@
-"""The sections of figures and tables: time, operators, layers, FLOP."""
+"""The sections of figures and tables: time, operators, layers."""
 
 from typing import Any
 
@@ -121,32 +121,3 @@ def _flop_columns(run: Run, work: str, rate: str) -> list[Column]:
 
     return [Column("flop", "FLOP", fmt.num_flop, work, uncounted),
             Column("flop_per_s", "FLOP/s", fmt.flop_rate, rate, uncounted)]
-
-
-def flop(run: Run) -> Body:
-    """Counted work by phase, and the rate it was done at."""
-    work = analysis.flop_by_phase(run)
-    if work.empty:
-        return Body(blocks=[Block(note=why_nothing(run, "flop"))])
-
-    def no_rate(row: Any) -> str:
-        return analysis.pass_reason(run, row.case, "timing") or "phase not timed"
-
-    columns = [
-        CASE, PHASE, Column("flop", "FLOP", fmt.num_flop, "per iteration, 1 MAC = 2 FLOP"),
-        Column("time_s", "Time", fmt.seconds, "of the phase, timing pass", no_rate),
-        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time of the phase", no_rate),
-        Column("bytes", "Bytes moved", fmt.num_bytes, "by the counted operators, modelled: inputs and outputs once"),
-        Column("flop_per_byte", "FLOP/byte", fmt.number, "arithmetic intensity of the counted operators"),
-    ]  # fmt: skip
-    has_rates = bool(work["flop_per_s"].notna().any())
-    block = Block(
-        figures=[figures.rates(work)] if has_rates else [],
-        legend=legend_of(work["phase"], palette.PHASES) if has_rates else [],
-        table=table(work, "Work and rate of each phase", columns),
-    )  # fmt: skip
-    lead = (
-        "The work of convolutions, matrix products and attention, one multiply-add being 2 FLOP, over the time of the "
-        "timing pass. Pointwise work is not counted, as in published counts: rates are a lower bound."
-    )
-    return Body(lead=lead, blocks=[block, *missing_cases(run, "flop", work["case"])])

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from charact.quantities import scale
 from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html.drawing import FAINT, HALF_PX, INK, bars, draw_svg, label_above, rows_of, unit_axis
@@ -85,7 +86,7 @@ def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:
         ax = figure.subplots()
         for name, color in palette.PERCENTILES.items():
             ax.plot(rows["batch_size"], rows[f"{name}_s"], "o-", color=color, linewidth=1.5, markersize=4)
-        factor, unit = fmt.scale([rows["p99_s"].max()], "s")
+        factor, unit = scale([rows["p99_s"].max()], "s")
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
         _batch_sizes(ax, rows, f"time of a batch ({unit})")
 

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from charact.views import format as fmt
+from charact.quantities import scale
 
 WIDTH_PX, HALF_PX = 860, 440
 INK, FAINT = "#1F2933", "#667585"
@@ -63,7 +63,7 @@ def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_shar
             width = value / total if as_share and total else value
             ax.barh(position, width, left=start, height=0.5, color=colors(name), edgecolor="white", linewidth=0.8)
             if as_share and width >= _LABEL_FROM_FRAC:
-                ink = _ink_on(colors(name))
+                ink = ink_on(colors(name))
                 ax.text(start + width / 2, position, f"{100 * width:.0f} %", ha="center", va="center", color=ink,
                         fontsize=11)  # fmt: skip
             start += width
@@ -73,7 +73,8 @@ def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_shar
     sns.despine(ax=ax, left=True, bottom=True)
 
 
-def _ink_on(color: str) -> str:
+def ink_on(color: str) -> str:
+    """Colour of text that can be read on a colour."""
     red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 145 else INK
 
@@ -87,7 +88,7 @@ def label_above(ax: Axes, rows: Sequence[Row]) -> None:
 
 def unit_axis(ax: Axes, largest: float, unit: str, label: str) -> None:
     """Ticks and a label of the horizontal axis in the unit that fits its largest value."""
-    factor, scaled_unit = fmt.scale([largest], unit)
+    factor, scaled_unit = scale([largest], unit)
     ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
     ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
     ax.set_xlabel(f"{label} ({scaled_unit})")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -51,6 +50,20 @@ def _by_phase(rows: Sequence[Row], times: tuple[str, str], shares: tuple[str, st
             draw_svg(shares[0], height_px, draw_shares, width_px=HALF_PX)]  # fmt: skip
 
 
+def limits(shares: pd.DataFrame) -> Markup:
+    """Share of each case's iteration by what limits it."""
+    rows = rows_of(shares, "case", "limit", "share_frac")
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        bars(ax, rows, palette.LIMITS.__getitem__, as_share=True)
+        label_above(ax, rows)
+        ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
+        ax.set_xlabel("share of the iteration")
+
+    return draw_svg("Share of an iteration by what limits it", 60 + 52 * len(rows), draw)
+
+
 def parts(case: str, breakdown: pd.DataFrame) -> list[Markup]:
     """Time of each model's phases in an iteration of one case."""
     rows = rows_of(breakdown, "part", "phase", "time_s")
@@ -75,23 +88,3 @@ def operator_types(case: str, types: pd.DataFrame) -> Markup:
         unit_axis(ax, ax.get_xlim()[1], "s", "time under the profiler")
 
     return draw_svg(f"Time by operator type in each phase of {case}", 54 + 34 * len(rows), draw)
-
-
-def rates(work: pd.DataFrame) -> Markup:
-    """FLOP/s of each phase with counted work, a group of bars a case."""
-    cases = list(work["case"].unique())
-    by_phase = work.dropna(subset=["flop_per_s"])
-
-    def draw(figure: Figure) -> None:
-        ax = figure.subplots()
-        colors = {phase: palette.PHASES[phase] for phase in by_phase["phase"].unique()}
-        sns.barplot(by_phase, y="case", x="flop_per_s", hue="phase", palette=colors, order=cases, saturation=1,
-                    width=0.5, legend=False, ax=ax)  # fmt: skip
-        ax.set_ylim(len(cases) - 0.5, -0.65)
-        ax.set_ylabel("")
-        label_above(ax, [(case, []) for case in cases])
-        unit_axis(ax, by_phase["flop_per_s"].max(), "FLOP/s", "achieved rate")
-        ax.grid(visible=True, axis="x")
-        sns.despine(ax=ax, left=True, bottom=True)
-
-    return draw_svg("Achieved FLOP/s of each phase", 60 + 56 * len(cases), draw)

@@ -54,7 +54,9 @@ def _counted(count: int, noun: str) -> str:
 
 def _profiles(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
     phases = analysis.phase_breakdown(run)
-    cards = [_card(run, case, phases[phases["case"] == case["case"]]) for _, case in cases.iterrows()]
+    verdicts = {row.case: fmt.verdict(row) for row in fmt.rows(analysis.bottlenecks(run))}
+    cards = [_card(run, case, phases[phases["case"] == case["case"]], verdicts[str(case["case"])])
+             for _, case in cases.iterrows()]
     return cards, legend_of(phases["phase"], palette.PHASES), _table(run, cases)
 
 
@@ -80,7 +82,7 @@ _KINDS: dict[str, Callable[[Run, pd.DataFrame], tuple[list[Card], Legend, Table]
 }  # fmt: skip
 
 
-def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame) -> Card:
+def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame, verdict: str) -> Card:
     name = str(case["case"])
     if failure := failure_of(case["status"], case["reason"]):
         return Card(name, failure=failure)
@@ -96,7 +98,8 @@ def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame) -> Card:
     return Card(
         name,
         headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
-        details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
+        details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled,
+                 f"Bottleneck: {verdict}"],
         warning=fmt.missed_precision(analysis.missed_precision(run, name)),
         numbers=[number for number in numbers if analysis.was_asked_for(run, passes[number[0]])],
         bar=[

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from charact.quantities import scale
 from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html.drawing import FAINT, HALF_PX, INK, bars, draw_svg, label_above, rows_of, unit_axis
@@ -159,7 +160,7 @@ def _phase_bands(ax: Axes, phases: "pd.Series[str]", end_at: float) -> None:
 
 
 def _bytes_axis(ax: Axes, largest: float, label: str) -> None:
-    factor, unit = fmt.scale([largest], "B")
+    factor, unit = scale([largest], "B")
     ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
     ax.set_ylim(0, None)
     ax.set_ylabel(f"{label} ({unit})")

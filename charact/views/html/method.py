@@ -43,6 +43,10 @@ _FLOP_POINTS = [
      "operators move fewer, bad locality moves more."),
     ("Rates", "counted FLOP over time of the timing pass: a lower bound, since pointwise work is not counted."),
 ]  # fmt: skip
+_COUNTER_POINTS = [
+    ("Counters", "counter pass: read before and after iterations of their own, and from a thread of its own in "
+     "between. Sources that replay kernels or lock clocks have passes of their own, which nothing is timed in."),
+]  # fmt: skip
 _FRAME_POINTS = [
     ("What “other” was", "a sampler in a thread of the program’s own process, every 10 ms; a sample comes late where "
      "the main thread computes in Python, and where it was is known to the line, not to the call. It may lengthen an "
@@ -86,6 +90,7 @@ _POINTS = {
     "timing": _TIMING_POINTS, "frames": _FRAME_POINTS, "operators": _OPERATOR_POINTS, "memory": _MEMORY_POINTS,
     "prediction": _PREDICTION_POINTS,
     "flop": _FLOP_POINTS, "training": _TRAINING_POINTS, "inference": _INFERENCE_POINTS,
+    "counters": _COUNTER_POINTS,
 }  # fmt: skip
 """What is to be said of the numbers of each pass."""
 

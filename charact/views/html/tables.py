@@ -20,6 +20,7 @@ class Cell:
     share_frac: float | None = None
     numeric: bool = False
     unbroken: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Column:
     """A column of a frame and how it is shown: its title, what it means (a tooltip), and the words for a value.
 
     `words` is None for text; `is_share` draws a bar; `reason` tells, from the row, why a value is missing;
-    `unbroken` keeps a text in one line.
+    `unbroken` keeps a text in one line; `wide` gives long ones room, and shows three lines of them.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Column:
     reason: Callable[[Any], str | None] = lambda row: None
     is_share: bool = False
     unbroken: bool = False
+    wide: bool = False
 
     def cell(self, row: Any) -> Cell:
         """The column's cell of a row, a named tuple of the frame."""
@@ -52,7 +54,7 @@ class Column:
         null = bool(pd.isna(value))
         if self.words is None:
             shown = fmt.missing(self.reason(row)) if null else str(value)
-            return Cell(shown, None if null else str(value), unbroken=self.unbroken)
+            return Cell(shown, None if null else str(value), unbroken=self.unbroken, wide=self.wide)
         text = self.words(None if null else float(value), self.reason(row))
         share_frac = float(value) if self.is_share and not null else None
         return Cell(text, None if null else float(value), share_frac, numeric=True)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from charact.quantities import scale
 from charact.views import format as fmt
 
 
@@ -66,5 +67,5 @@ def test_accuracies_are_percentages() -> None:
 
 
 def test_a_scale_fits_the_largest_value() -> None:
-    assert fmt.scale([0.002, 0.4], "s") == (1e3, "ms")
-    assert fmt.scale([], "B") == (1.0, "B")
+    assert scale([0.002, 0.4], "s") == (1e3, "ms")
+    assert scale([], "B") == (1.0, "B")

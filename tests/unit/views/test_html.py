@@ -17,8 +17,8 @@ from charact.writer import RunWriter
 
 HOSTILE = """<script>alert('x"&y')</script>$\\frac{1}{2}$"""
 SECTION_IDS = [
-    "glance", "phases", "operator-types", "operators", "layers", "kernels", "memory", "flop", "counters", "machine",
-    "method",
+    "glance", "bottleneck", "phases", "operator-types", "operators", "layers", "kernels", "memory", "roofline",
+    "utilization", "counters", "machine", "method",
 ]
 VOID = {"meta", "link", "rect", "br", "path", "use", "input"}
 
@@ -66,7 +66,7 @@ def test_sections_come_in_order_and_hold_the_numbers(record: Path) -> None:
     assert "45.0 ms" in parts["operators"]
     assert "195 GFLOP" in parts["layers"]
     assert "50.2 MB" in parts["memory"]
-    assert "2.59 TFLOP/s" in parts["flop"]  # 130 GFLOP in 50.225 ms
+    assert "2.59 TFLOP/s" in parts["roofline"]  # 130 GFLOP in 50.225 ms
     assert "charact profile resnet50 --input-sizes 32,224" in parts["machine"]
     assert "× 1.04" in parts["method"]
     assert "kernels run on GPUs only" in parts["method"]
@@ -146,7 +146,7 @@ def test_an_empty_run(tmp_path: Path) -> None:
 def test_all_cases_failed(tmp_path: Path) -> None:
     path = record_of(tmp_path, records.case_entry("r", 32, "train", status="error", reason="model broke"), {})
     parts = {part.id: Page(part.html).words for part in sections(load_run(path))}
-    for name in ("phases", "operator-types", "operators", "layers", "memory", "flop"):
+    for name in ("phases", "operator-types", "operators", "layers", "memory", "roofline"):
         assert "n/a (model broke)" in parts[name]
     assert "model broke" in parts["glance"]
 

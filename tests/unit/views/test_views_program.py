@@ -33,7 +33,9 @@ def in_terminal(run: Run) -> str:
 
 def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
     assert [section.title for section in sections(run)] == [
-        "At a glance", "Time by phase", "Models", "How phases were found", "What “other” was", "Machine", "Method"]
+        "At a glance", "Bottleneck", "Time by phase", "Models", "How phases were found", "What “other” was", "Machine",
+        "Method",
+    ]  # fmt: skip
 
 
 def test_a_workloads_run_has_no_sections_of_a_program(record: Path) -> None:

@@ -1,0 +1,45 @@
+"""The terminal's line of counters."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support import counter_records as made
+
+from charact.store import Run, load_run
+from charact.views.terminal import summary
+from charact.views.terminal_counters import counter_line
+from charact.writer import RunWriter
+
+
+def line_of(run: Run) -> str:
+    return "".join(str(line) for line in counter_line(run, run.manifest["cases"][0]["case"]))
+
+
+def run_of(tmp_path: Path, entry: dict[str, Any], *rows: dict[str, Any]) -> Run:
+    writer = RunWriter(tmp_path, "r", made.described())
+    writer.add_case(entry, {"counters": list(rows)})
+    return load_run(writer.close("complete"))
+
+
+def test_what_is_known_of_a_gpu_and_of_a_cpu(tmp_path: Path) -> None:
+    assert line_of(load_run(made.write_gpu(tmp_path))) == "CPU 12.0 % busy, GPU 95.0 % busy, 300 W, 30.0 J an iteration"
+    assert line_of(load_run(made.write_cpu(tmp_path))) == "CPU 93.0 % busy, 25.0 W, 2.50 J an iteration"
+
+
+@pytest.mark.parametrize(("source", "told"), [("amd", "GPU 40.0 % busy"), ("kineto", "GPU 40.0 % busy"), ("pm", "")])
+def test_the_first_source_that_tells_how_busy_the_gpu_is(tmp_path: Path, source: str, told: str) -> None:
+    assert line_of(run_of(tmp_path, made.gpu_entry(), made.row(source, "utilization_frac", 0.4))) == told
+
+
+def test_there_is_no_line_where_nothing_was_read(tmp_path: Path) -> None:
+    assert counter_line(run_of(tmp_path, made.gpu_entry()), "resnet50-224-b8-train-bf16-cuda") == []
+
+
+def test_the_line_stands_in_the_summary_and_fits_it(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(summary(load_run(made.write_gpu(tmp_path))))
+    lines = [line.strip() for line in stream.getvalue().splitlines()]
+    assert "CPU 12.0 % busy, GPU 95.0 % busy, 300 W, 30.0 J an iteration" in lines
