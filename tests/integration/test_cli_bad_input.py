@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from charact.measure.counters import all_sources
+
 
 def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
@@ -20,6 +22,11 @@ def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
                            "'counters', 'operator-types' (see charact list --help)\n"),
     (["list", "--jsn"], "error: no such option: --jsn: did you mean --json? (see charact list --help)\n"),
     (["run", "-m"], "error: option '-m' requires an argument (see charact run --help)\n"),
+    (["profile", "resnet18", "--counters", "hots"],
+     f"error: --counters: 'hots' is not one of auto, none, {', '.join(all_sources())}\n"),
+    (["profile", "resnet18", "--counters", "host,none"],
+     "error: --counters: none stands alone: leave it out, or the others\n"),
+    (["profile", "resnet18", "--counters", ","], "error: --counters is empty: give at least one value\n"),
     (["doctor", "cuda"], "error: got unexpected extra argument(s) (cuda) (see charact doctor --help)\n"),
 ])
 def test_bad_input_gets_one_line_and_writes_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -46,7 +53,7 @@ def test_list_of_one_topic_as_json(tmp_path: Path, topic: str, column: str) -> N
     done = charact("list", topic, "--json", cwd=tmp_path)
     listed = json.loads(done.stdout)
     assert list(listed) == [topic]
-    names = [row[column] for row in listed[topic]]
+    names = [(row[column], row.get("source")) for row in listed[topic]]
     assert names
     assert len(set(names)) == len(names)
 

@@ -34,6 +34,10 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any]
     assert run.run_id.split("-")[2] == "mine"
     assert run.cases["case"].tolist() == ["mine-train"]
     assert run.manifest["tables"] == ["iterations", "operators", "kernels", "layers", "counters"]
+    counters = run.counters.set_index("counter")["value"]
+    assert counters["launch_delay_s"] == pytest.approx(648e-6)
+    assert run.manifest["counters"]["kineto"]["launch_delay_s"]["method"] == "measured"
+    assert run.passes("mine-train")["counters"]["sources"]["kineto"]["status"] == "ok"
     assert any(path.name.startswith("events.out.tfevents") for path in run.path.iterdir())
     page = (run.path / "report.html").read_text(encoding="utf-8")
     for words in ("How phases were found", "autograd’s nodes", "exposed communication", "Taken from the trace."):

@@ -155,7 +155,13 @@ class TestATraining:
 
     def test_counters_layers_trace_and_report_are_there(self, trained: tuple[Run, str]) -> None:
         run, _ = trained
-        assert run.counters.set_index("counter")["value"]["rss_bytes"] > 1e7
+        whole = run.counters[run.counters["time_s"].isna()].set_index("counter")["value"]
+        assert whole["rss_bytes"] > 1e7
+        assert run.manifest["counters"]["host"]["rss_bytes"]["scope"] == "process"
+        counted = run.passes("script-train")["counters"]
+        assert counted["sources"]["host"]["status"] == "ok"
+        assert counted["sources"]["kineto"]["reason"] == "kernels run on GPUs only"
+        assert {"data", "forward", "backward", "update"} <= {phase for _, _, phase in counted["spans"]}
         assert list(run.layers["layer"]) == ["0", "1", "2"]
         (trace,) = (run.path / "trace").iterdir()
         assert trace.name == "script-train.pt.trace.json.gz"
