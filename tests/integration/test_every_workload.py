@@ -45,7 +45,8 @@ def test_it_runs_is_measured_and_shown(name: str, mode: str, tmp_path: Path) -> 
     (entry,) = run.manifest["cases"]
     assert (entry["status"], entry["reason"]) == ("ok", None)
     assert {each: facts["status"] for each, facts in entry["passes"].items()} == {
-        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok"}
+        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
+        "counters": "skipped"}
     phases = {"data", "forward", "other"} | ({"loss", "backward", "update"} if mode == "train" else set())
     assert set(run.iterations["phase"]) == phases
     assert (run.iterations["host_s"] >= 0).all()

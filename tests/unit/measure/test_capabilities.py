@@ -66,11 +66,11 @@ def test_a_source_that_counts_is_shown_with_when_and_at_what_cost() -> None:
 def test_ceilings_are_looked_for_with_the_present_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch
 
-    check = by_name(capabilities.ceiling_checks())["ceilings of cpu"]
+    check = by_name(capabilities.ceiling_checks({}))["ceilings of cpu"]
     assert (check.status, check.remedy) == ("ok", None)
     assert check.finding.endswith(f", with {torch.get_num_threads()} threads")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert capabilities.ceiling_checks() == [
+    assert capabilities.ceiling_checks({}) == [
         Check("Ceilings", "ceilings of cpu", "n/a", "they were not measured yet",
               "charact doctor --ceilings measures them")]
 

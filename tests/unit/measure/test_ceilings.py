@@ -128,23 +128,23 @@ def made_of(monkeypatch: pytest.MonkeyPatch, *probes: Probe) -> list[Ceiling]:
 
 
 def test_of_several_probes_the_fastest_is_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    row, = made_of(monkeypatch, sleeping(lambda: 0.008), sleeping(lambda: 0.002, working_set_bytes=7),
-                   sleeping(lambda: 0.012))
+    row, = made_of(monkeypatch, sleeping(lambda: 0.040), sleeping(lambda: 0.010, working_set_bytes=7),
+                   sleeping(lambda: 0.060))
     assert row["working_set_bytes"] == 7
-    assert 0.5 * 5e8 < row["value"] < 5e8  # a sleep is never shorter than asked for
+    assert 1e6 / 0.030 < row["value"] < 1e6 / 0.010  # a sleep is never shorter than asked for
 
 
 def test_of_a_launch_the_shortest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     row, = made_of(monkeypatch, *(sleeping(lambda seconds=seconds: seconds, "launch", "s")  # type: ignore[misc]
-                                  for seconds in (0.008, 0.002, 0.012)))
-    assert 0.002 < row["value"] < 0.004
+                                  for seconds in (0.040, 0.010, 0.060)))
+    assert 0.010 < row["value"] < 0.030
 
 
 def test_a_burst_of_other_load_spoils_a_block_and_not_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Iterator[int] = iter(range(10**6))
     # Two calls to warm up; then the first two blocks of nine are slow.
-    row, = made_of(monkeypatch, sleeping(lambda: 0.010 if next(calls) < 20 else 0.001))
-    assert row["value"] > 0.3 * 1e9
+    row, = made_of(monkeypatch, sleeping(lambda: 0.020 if next(calls) < 20 else 0.004))
+    assert row["value"] > 1e6 / 0.012
 
 
 def test_one_lucky_repeat_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:

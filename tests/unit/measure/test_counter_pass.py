@@ -45,13 +45,15 @@ def test_samples_and_spans_tell_where_the_time_went() -> None:
     assert facts["num_iterations"] >= MIN_ITERATIONS
     assert facts["duration_s"] >= 1
     samples = [row for row in rows if row["time_s"] is not None]
-    share = {phase: sum(row["phase"] == phase for row in samples) / len(samples) for phase in ("forward", "loss")}
-    assert share["loss"] / share["forward"] == pytest.approx(2, rel=0.4)
-    assert share["loss"] + share["forward"] > 0.8
     spans = {name: [(start_s, end_s) for start_s, end_s, phase in facts["spans"] if phase == name]
              for name in ("data", "forward", "loss", "backward", "update")}
     assert {len(found) for found in spans.values()} == {facts["num_iterations"]}
-    assert sum(end_s - start_s for start_s, end_s in spans["forward"]) >= 0.04 * facts["num_iterations"]
+    spent_s = {name: sum(end_s - start_s for start_s, end_s in found) for name, found in spans.items()}
+    assert spent_s["forward"] >= 0.04 * facts["num_iterations"]
+    assert spent_s["loss"] > spent_s["forward"]
+    for phase in ("forward", "loss"):
+        share = sum(row["phase"] == phase for row in samples) / len(samples)
+        assert share == pytest.approx(spent_s[phase] / facts["duration_s"], rel=0.4)
     # Samples and spans are told on one clock.
     for row in samples:
         inside = [phase for start_s, end_s, phase in facts["spans"] if start_s <= row["time_s"] < end_s]

@@ -154,7 +154,7 @@ def test_an_interrupt_ends_the_child_with_its_group(stub: Path, monkeypatch: pyt
     monkeypatch.setenv("STUB_NCU", "hangs")
 
     def interrupt() -> None:
-        while not any("--log-file" in child for child in children()):
+        while not children():
             time.sleep(0.05)
         _thread.interrupt_main()
 
@@ -167,7 +167,7 @@ def test_an_interrupt_ends_the_child_with_its_group(stub: Path, monkeypatch: pyt
 
 
 def children() -> list[str]:
-    """Command lines of processes that this one started and that go on."""
+    """Command lines of runs of the stub that this process started and that go on."""
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -175,7 +175,7 @@ def children() -> list[str]:
             command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if parent is not None and int(parent[1]) == os.getpid() and command:
+        if parent is not None and int(parent[1]) == os.getpid() and "--log-file" in command:
             found.append(command)
     return found
 

@@ -35,7 +35,8 @@ def test_a_gpu_tells_what_the_library_says_in_base_units(stub_nvml: StubNvml) ->
     assert found["available"] is None
     assert [steady(sample) for sample in found["samples"]] == [pytest.approx(STEADY)] * 4
     assert [throttles(sample) for sample in found["samples"]] == THROTTLES
-    assert found["whole"] == {"energy_j": 12.5}
+    assert set(found["whole"]) == {"energy_j", "power_w"}
+    assert found["whole"]["energy_j"] == 12.5
     assert found["missing"] == {}
 
 
@@ -46,7 +47,9 @@ def test_the_sampler_makes_rows_of_it(stub_nvml: StubNvml) -> None:
     assert {row["counter"] for row in found["rows"]} == declared
     assert all(set(row) == set(column_names("counters")) - {"case"} for row in found["rows"])
     assert {(row["source"], row["device"]) for row in found["rows"]} == {("nvml", "cuda:0")}
-    assert [row["value"] for row in found["rows"] if row["time_s"] is None] == [12.5]
+    whole = {row["counter"]: row["value"] for row in found["rows"] if row["time_s"] is None}
+    assert set(whole) == {"energy_j", "power_w"}
+    assert whole["energy_j"] == 12.5
     assert len({row["time_s"] for row in found["rows"] if row["time_s"] is not None}) > 1
 
 
@@ -69,7 +72,7 @@ def test_an_instance_is_found_by_its_gpu_and_the_environment(stub_nvml: StubNvml
 
 @pytest.mark.parametrize("uuid", [PLAIN, f"GPU-{PLAIN}"])
 def test_a_uuid_may_have_its_prefix(stub_nvml: StubNvml, uuid: str) -> None:
-    assert stub_nvml.ask("read", "nvml", uuid)["whole"] == {"energy_j": 12.5}
+    assert stub_nvml.ask("read", "nvml", uuid)["whole"]["energy_j"] == 12.5
 
 
 def test_a_device_that_nvml_does_not_know_is_refused(stub_nvml: StubNvml) -> None:
@@ -113,7 +116,7 @@ def test_what_fails_later_is_missing_from_then_on(stub_nvml: StubNvml) -> None:
     assert found["missing"] == dict.fromkeys(("sm_clock_hz", "memory_clock_hz"), "NVML: Timeout")
     before, after = found["samples"]
     assert set(before) - set(after) == {"sm_clock_hz", "memory_clock_hz"}
-    assert found["whole"] == {"energy_j": 12.5}
+    assert found["whole"]["energy_j"] == 12.5
 
 
 def test_a_gpu_that_is_lost_is_a_refusal(stub_nvml: StubNvml) -> None:
@@ -139,6 +142,18 @@ def test_an_older_driver_is_asked_by_older_names(tmp_path: Path) -> None:
         assert found["samples"][0]["temperature_c"] == 61
         assert throttles(found["samples"][0]) == THROTTLES[0]
         assert old.ask("read", "gpm")["available"] == ["no GPU here has GPM: Hopper and later do", None]
+
+
+def test_power_over_the_pass_is_what_the_meter_counted_over_its_time(stub_nvml: StubNvml) -> None:
+    whole = stub_nvml.ask("read", "nvml", pauses=[0.25, 0.25])["whole"]
+    assert 0 < whole["power_w"] <= whole["energy_j"] / 0.5
+
+
+def test_a_meter_that_stood_still_is_no_zero(tmp_path: Path) -> None:
+    with StubNvml(tmp_path, "-DSTILL_METER") as still:
+        found = still.ask("read", "nvml", pauses=[0])
+    assert found["whole"] == {}
+    assert found["missing"] == {"energy_j": "the driver did not renew its meter in so short a pass"}
 
 
 @pytest.mark.skipif(driver_version() is not None, reason="NVIDIA's driver is here")

@@ -57,6 +57,25 @@ def test_an_embedding_reads_no_more_of_its_table_than_it_gives() -> None:
     assert embedding["bytes"] == num_tokens * (8 + 2 * 4 * table.embedding_dim)
 
 
+def test_a_weight_that_stands_for_every_step_is_read_once() -> None:
+    bytes_of = {}
+    for mode in ("train", "infer"):  # inference takes the layer apart into products with an expanded weight
+        case = Case(find_workload("aoa_reader").prepare(), 16, 2, mode, "fp32", torch.device("cpu"), DataRequest())
+        rows, _ = flop_pass(case, Loop(case).next_batch())
+        bytes_of[mode] = sum(row["bytes"] for row in rows
+                             if row["operator_type"] == "GEMM" and row["phase"] == "forward")
+    assert bytes_of["infer"] == pytest.approx(bytes_of["train"], rel=0.01)
+
+
+def test_what_only_takes_memory_or_views_it_moves_nothing() -> None:
+    case = Case(find_workload("aoa_reader").prepare(), 16, 2, "train", "fp32", torch.device("cpu"), DataRequest())
+    rows, _ = flop_pass(case, Loop(case).next_batch())
+    assert not [row for row in rows if row["operator_type"] == "view"]
+    taken = [row["bytes"] for row in rows if row["operator"] in ("aten::empty", "aten::empty_like")]
+    assert taken
+    assert not any(taken)
+
+
 def test_the_update_is_one_that_finds_its_state() -> None:
     case = small_case("train")  # SGD with momentum, whose first update copies the gradients
     rows, _ = flop_pass(case, Loop(case).next_batch())

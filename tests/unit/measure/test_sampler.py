@@ -80,6 +80,15 @@ def test_samples_lie_in_the_phases_of_their_moments() -> None:
     assert {"forward", "backward", None} <= set(expected)
 
 
+def test_the_device_is_read_before_the_host() -> None:
+    closed: list[str] = []
+    host, device = (Made(name, closing=lambda name=name: closed.append(name)) for name in ("host", "device"))
+    device.reads = "device"
+    _, outcomes = sampled(host, device)
+    assert closed == ["device", "host"]
+    assert list(outcomes) == ["host", "device"]
+
+
 def test_phases_are_asked_for_when_counting_has_ended() -> None:
     source = Made()
 
