@@ -99,7 +99,7 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
         parts = case.of(limit)
         prize_s = float((parts["time_s"] - parts["bound_s"]).clip(lower=0.0).sum())
     prize_frac = prize_s / case.median_s
-    evidence = f"{words.shares(case)}; from {share(threshold_frac)} on {limit} bounds; {words.EVIDENCE[limit](case)}"
+    evidence = f"{words.shares(case)}; {limit} bounds from {share(threshold_frac)} on; {words.EVIDENCE[limit](case)}"
     return {
         "verdict": VERDICTS[limit], "share_frac": case.share(limit), "threshold_frac": threshold_frac,
         "prize_s": prize_s, "prize_frac": prize_frac,
@@ -123,7 +123,7 @@ def _memory(case: Situation) -> tuple[float, float] | None:
 
 def _full(case: Situation, held: float, has: float) -> dict[str, Any]:
     evidence = (f"the peak of {quantity(held, 'B')} is {share(held / has)} of the memory’s {quantity(has, 'B')}; from "
-                f"{share(MEMORY_FRAC)} on no larger batch fits, which is what would help: {words.shares(case)}")
+                f"{share(MEMORY_FRAC)} on no larger batch fits, which is what would help; {words.shares(case)}")
     return {"verdict": _CAPACITY, "threshold_frac": MEMORY_FRAC, "evidence": evidence,
             "advice": words.less_memory(case.entry)}
 

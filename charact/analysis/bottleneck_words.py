@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.breakdown import OUTSIDE_OPERATORS
-from charact.analysis.ceilings import product_ceiling
+from charact.analysis.ceilings import ceilings_disturbed_frac, product_ceiling
 from charact.analysis.program import is_imported, is_watched
 from charact.analysis.time_limits import CALLING, LIMITS
 from charact.quantities import quantity, share
@@ -17,7 +17,8 @@ from charact.store import Run
 _NEAR_FRAC = 0.7
 """From this share of its ceiling on, work is as fast as it will get; below, it can be arranged better."""
 _FAR_FRAC = 0.25
-_FAR = ", far below it: other load on the machine, small operators or slow algorithms cost more than the ceiling does"
+_FAR = ("; that is far below the ceiling: other load on the machine, small operators or slow algorithms cost more than "
+        "it does")
 _WITH_WEIGHTS = ("convolution", "GEMM", "recurrent")
 
 PRIZES = {
@@ -73,7 +74,7 @@ def shares(case: Situation) -> str:
     """What the median iteration goes into, the largest first."""
     largest_first = sorted((limit for limit in LIMITS if case.spent_s(limit)), key=case.share, reverse=True)
     told = ", ".join(f"{limit} {share(case.share(limit))}" for limit in largest_first)
-    return f"of the median iteration of {quantity(case.median_s, 's')} {told}"
+    return f"of the median iteration of {quantity(case.median_s, 's')}: {told}"
 
 
 def _data_evidence(case: Situation) -> str:
@@ -95,15 +96,20 @@ def _host_evidence(case: Situation) -> str:
 
 
 def _compute_evidence(case: Situation) -> str:
-    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s")
-    return (f"at {share(case.reached_frac('compute'))} of the {case.entry['precision']} ceiling of {peak}, "
+    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + _beside_load(case)
+    return (f"it runs at {share(case.reached_frac('compute'))} of the {case.entry['precision']} ceiling of {peak}, "
             f"{_where_most(case, 'compute')}")
 
 
 def _bandwidth_evidence(case: Situation) -> str:
-    peak = quantity(case.over["peak_bytes_per_s"], "B/s")
-    return (f"at {share(case.reached_frac('bandwidth'))} of the memory’s ceiling of {peak} by the sizes of tensors, "
-            f"{_where_most(case, 'bandwidth')}")
+    peak = quantity(case.over["peak_bytes_per_s"], "B/s") + _beside_load(case)
+    return (f"it runs at {share(case.reached_frac('bandwidth'))} of the memory’s ceiling of {peak} by the sizes of "
+            f"tensors, {_where_most(case, 'bandwidth')}")
+
+
+def _beside_load(case: Situation) -> str:
+    disturbed = case.on_cpu and ceilings_disturbed_frac(case.run) is not None
+    return " (too low, measured beside other load)" if disturbed else ""
 
 
 def _where_most(case: Situation, limit: str) -> str:

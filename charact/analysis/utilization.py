@@ -6,13 +6,16 @@ import pandas as pd
 
 from charact.analysis.cases import case_summary
 from charact.analysis.ceilings import case_ceilings
-from charact.analysis.counters import counter_meaning, counter_values, missing_counters
-from charact.analysis.passes import pass_reason
-from charact.analysis.program import is_imported
+from charact.analysis.counters import counter_meaning, counter_sources, counter_values, missing_counters
+from charact.analysis.passes import pass_reason, passes_taken
+from charact.analysis.program import is_imported, is_watched
+from charact.analysis.roofline import work_reason
 from charact.store import Run
 
 _WARP_METRICS = ("warp_occupancy_frac", "warp_execution_efficiency_frac", "nonpredicated_efficiency_frac")
 UTILIZATION_METRICS = (*_WARP_METRICS, "bandwidth_utilization_frac", "flop_per_s")
+_METERS = ("nvml", "rapl")
+"""Sources of energy."""
 _PREFERRED = ("pm", "ncu", "gpm", "kineto")
 _MODEL = "flop pass"
 """Source of a rate that is counted FLOP over measured time."""
@@ -65,7 +68,7 @@ def _why_not_read(run: Run, entry: dict[str, Any], metric: str) -> str:
         return "a CPU has no warps"
     if is_imported(run):
         return "the trace does not tell"
-    if metric == "flop_per_s" and (reason := pass_reason(run, entry["case"], "flop")):
+    if metric == "flop_per_s" and (reason := work_reason(run, entry["case"])):
         return reason
     if reason := pass_reason(run, entry["case"], "counters"):
         return reason
@@ -82,6 +85,23 @@ def _why_not_read(run: Run, entry: dict[str, Any], metric: str) -> str:
 
 def _reason_of(outcome: dict[str, Any], metric: str) -> str:
     return str(outcome["reason"] or outcome["missing"].get(metric) or "it gave none")
+
+
+def energy_reason(run: Run) -> str | None:
+    """Why nothing tells the energy of a run's iterations; None where anything does."""
+    if not energy(run).empty:
+        return None
+    if is_imported(run):
+        return "the trace does not tell"
+    if "counters" not in passes_taken(run):
+        return "not measured: " + ("charact run --passes counters does that" if is_watched(run) else "--counters auto")
+    on_cpu = all(entry.get("device") == "cpu" for entry in run.manifest["cases"])
+    sources = counter_sources(run).set_index("source")
+    sources = sources[sources.index.isin(("rapl",) if on_cpu else _METERS) & ~sources.index.duplicated()]
+    lacking = missing_counters(run).query("counter == 'energy_j'").drop_duplicates("source")
+    reasons = sources["reason"].fillna(lacking.set_index("source")["reason"]).dropna()
+    return "; ".join(f"{source}: {reason}" for source, reason in reasons.items()) or (
+        "not asked for: --counters auto" if sources.empty else "no source gave it")
 
 
 def energy(run: Run) -> pd.DataFrame:

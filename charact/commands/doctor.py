@@ -32,7 +32,7 @@ def command(
 
     machine, software = machine_facts(), software_facts()
     reached = _reached(machine, refresh) if ceilings else {}
-    checks = machine_checks()
+    checks = machine_checks(reached)
     if as_json:
         import json
 

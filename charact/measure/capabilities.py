@@ -1,12 +1,13 @@
 """What this machine can and cannot measure, why, and what to do about it."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Literal
 
-from charact.ceilings import NotKept, ceilings_file, read_ceilings
+from charact.ceilings import Kept, NotKept, ceilings_file, read_ceilings
 from charact.hardware import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
 from charact.measure.counters import CounterSource, all_sources
 
@@ -34,10 +35,14 @@ class Check:
     """What else there is to know of it."""
 
 
-def machine_checks() -> list[Check]:
-    """Every check, by group, in the order that a reader needs them."""
-    return [*instrument_checks(), *counter_checks(), *ceiling_checks(), *precision_checks(), *noise_checks(),
-            *view_checks()]
+def machine_checks(measured: Mapping[str, Kept] | None = None) -> list[Check]:
+    """Every check, by group, in the order that a reader needs them.
+
+    Args:
+        measured: ceilings that are known, by device, whether they were kept or not.
+    """
+    return [*instrument_checks(), *counter_checks(), *ceiling_checks(measured or {}), *precision_checks(),
+            *noise_checks(), *view_checks()]
 
 
 def instrument_checks() -> list[Check]:
@@ -78,7 +83,7 @@ def _names(source: CounterSource) -> str:
     return ", ".join(names[:_MOST_NAMES]) + rest
 
 
-def ceiling_checks() -> list[Check]:
+def ceiling_checks(measured: Mapping[str, Kept]) -> list[Check]:
     """Whether it is known what each device can reach, with PyTorch's present number of threads."""
     import torch
 
@@ -90,6 +95,10 @@ def ceiling_checks() -> list[Check]:
         try:
             kept = read_ceilings(ceilings_file(machine["fingerprint"], torch.__version__, threads, device))
         except NotKept as missing:
+            if device in measured:
+                checks.append(Check("Ceilings", name, "limited", f"measured {measured[device].when}, and not kept",
+                                    "charact doctor --ceilings, when the machine is idle and the cache can be written"))
+                continue
             checks.append(Check("Ceilings", name, "n/a", str(missing), "charact doctor --ceilings measures them"))
         else:
             checks.append(Check("Ceilings", name, "ok", f"measured {kept.when}, with {threads} threads"))

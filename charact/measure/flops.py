@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,8 @@ _NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
 _LOOK_UPS = {f"aten::{name}" for name in (
     "embedding", "index_select", "gather", "index", "nll_loss_forward", "nll_loss2d_forward")}
 """Operators that read some places of their first tensor, and leave the rest alone."""
+_UNTOUCHED = {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
+"""Operators that take memory and neither read nor write it."""
 
 
 def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -85,12 +88,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if outputs is not NotImplemented:
                 return outputs
         outputs = func(*args, **kwargs)
-        if func.is_view:
-            return outputs
         operator = f"{func.namespace}::{func._overloadpacket.__name__}"
+        if func.is_view or operator_type(operator) == "view":  # such as transpose_, which says that it is none
+            return outputs
         total = self._totals[self._phase, self._layer.name(), operator]
         total[0] += 1
-        total[2] += _num_bytes(outputs) + _bytes_read(operator, args, kwargs, outputs)
+        if operator not in _UNTOUCHED:
+            total[2] += _num_bytes(outputs) + _bytes_read(operator, args, kwargs, outputs)
         if formula is not None:
             total[1] = (total[1] or 0.0) + float(formula(*args, **kwargs, out_val=outputs))
         elif operator_type(operator) in _NEEDS_FORMULA:
@@ -108,4 +112,11 @@ def _bytes_read(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:
 def _num_bytes(*values: Any) -> int:
     """Bytes of the distinct tensors among the values."""
     tensors = {id(leaf): leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return sum(_num_elements(tensor) * tensor.element_size() for tensor in tensors.values())
+
+
+def _num_elements(tensor: torch.Tensor) -> int:
+    """Elements that lie in memory: of a tensor that was expanded those that it repeats."""
+    if tensor.layout != torch.strided:
+        return tensor.numel()
+    return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)

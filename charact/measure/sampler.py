@@ -73,9 +73,12 @@ class Sampler:
             phases: tells when phases ran, once counting has ended; a sample outside of all has none.
         """
         for thread in self._threads:
+            thread.halt()
+        # Those of the device first, which rests already: the host's last reading takes longer, the more it holds.
+        for thread in sorted(self._threads, key=lambda thread: thread.source.reads != "device"):
             thread.end()
-        for thread in self._threads:
             thread.attempt(thread.close)
+        for thread in self._threads:
             self.outcomes[thread.source.name] = thread.outcome()
         spans = sorted(phases())
         rows = []
@@ -124,9 +127,12 @@ class _SourceThread(threading.Thread):
         """Sample until the end; a source that has failed once is asked no more."""
         self.attempt(self._sample_until_end)
 
-    def end(self) -> None:
-        """Sample no more, but one last time where there has been no time for any."""
+    def halt(self) -> None:
+        """Sample no more."""
         self._ended.set()
+
+    def end(self) -> None:
+        """Wait for the last sample, and take one where there has been no time for any."""
         if self.ident is not None:
             self.join()
             if not self.samples and self._problem is None:

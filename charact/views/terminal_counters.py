@@ -1,5 +1,6 @@
 """What counters tell of a case, for the terminal: one line of those worth seeing."""
 
+import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -9,10 +10,10 @@ from charact.views import format as fmt
 from charact.views.counter_words import energy, power
 
 _BUSY = {
-    "CPU": (("host", "cpu_utilization_frac"),),
-    "GPU": (("nvml", "utilization_frac"), ("amd", "utilization_frac"), ("kineto", "utilization_frac")),
+    "{} of the CPU used": (("host", "cpu_utilization_frac"),),  # by this process: others may keep it busy, too
+    "GPU {} busy": tuple((source, "utilization_frac") for source in ("gpm", "nvml", "amd", "kineto")),
 }
-"""What tells how busy something is; the first source that does."""
+"""What tells how busy something is; the first source that does. NVML's own window reaches back before the pass."""
 
 
 def counter_line(run: Run, case: str) -> list[RenderableType]:
@@ -20,12 +21,14 @@ def counter_line(run: Run, case: str) -> list[RenderableType]:
     values, spent = (frame[frame["case"] == case] for frame in (analysis.counter_values(run), analysis.energy(run)))
     read = values.groupby(["source", "counter"])["value"].mean().to_dict()
     parts = []
-    for name, tellers in _BUSY.items():
+    for words, tellers in _BUSY.items():
         busy = next((read[teller] for teller in tellers if teller in read), None)
         if busy is not None:
-            parts.append(f"{name} {fmt.share(busy)} busy")
-    if spent["power_w"].notna().any():
-        parts.append(power(spent["power_w"].sum()))
-    if spent["energy_per_iteration_j"].notna().any():
-        parts.append(f"{energy(spent['energy_per_iteration_j'].sum())} an iteration")
+            parts.append(words.format(fmt.share(busy)))
+    for row in fmt.rows(spent):
+        of = f"{row.device} " if len(spent) > 1 else ""  # that of a device is not known, perhaps: no sum is told
+        if pd.notna(row.power_w):
+            parts.append(f"{of}{power(row.power_w)}")
+        if pd.notna(row.energy_per_iteration_j):
+            parts.append(f"{energy(row.energy_per_iteration_j)} an iteration")
     return [Text(", ".join(parts))] if parts else []

@@ -77,3 +77,13 @@ def test_what_was_not_measured_yet_is_told_with_the_remedy(
     assert cli.run(["doctor"]) == 0
     line, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  ceilings of cpu"))
     assert line.endswith("they were not measured yet  → charact doctor --ceilings measures them")
+
+
+def test_ceilings_that_could_not_be_kept_are_not_said_to_be_unmeasured(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    found = now_measured([ceiling("launch", 4e-6, "s")])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("charact.commands._ceilings.new_ceilings", lambda *_, **__: found)
+    assert cli.run(["doctor", "--ceilings"]) == 0
+    line, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  ceilings of cpu"))
+    assert f"measured {found.when}, and not kept" in line

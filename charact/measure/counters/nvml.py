@@ -1,6 +1,7 @@
 """What NVIDIA's driver tells of a GPU through NVML: power, energy, clocks, throttling, memory, temperature, PCIe."""
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -84,8 +85,8 @@ _READS = (
     _Read((Counter("memory_used_bytes", "memory that is taken, with what the driver keeps for itself", "sampled",
                    "the device, with all that runs on it"),),
           lambda gpu: (float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),), "instance"),
-    _Read((Counter("power_w", "power of the GPU with its memory; from Ampere on, GA100 apart, the mean of the last "
-                   "second", "sampled", _WHOLE),),
+    _Read((Counter("power_w", "power of the GPU with its memory: over the pass energy_j over time, where there is a "
+                   "meter; a sample is from Ampere on, GA100 apart, the mean of the last second", "sampled", _WHOLE),),
           lambda gpu: (pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,), "nobody"),
     _Read((Counter("sm_clock_hz", "clock of the multiprocessors", "sampled", "the whole GPU"),
            Counter("memory_clock_hz", "clock of the memory", "sampled", "the whole GPU")), _clocks, "gpu"),
@@ -151,7 +152,7 @@ class _NvmlReading:
                 self._miss(read, _OF_THE_WHOLE_GPU)
             else:
                 self._asked.append(read)
-        self._begin_j = self._energy_j()
+        self._begin_j, self._begun_s = self._energy_j(), time.perf_counter()
         self._resources = resources.pop_all()
 
     def sample(self) -> Mapping[str, float]:
@@ -160,11 +161,18 @@ class _NvmlReading:
             return self._ask()
 
     def close(self) -> Mapping[str, float]:
-        """Read the meter again."""
+        """Read the meter again: what it counted, and that over the time it took.
+
+        The mean of a pass's samples would be of more than the pass, and of a short one mostly of what came before.
+        """
         with refusing(), self._resources:
             if self._begin_j is None:
                 return {}
-            return {"energy_j": pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu.handle) / 1e3 - self._begin_j}
+            energy_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu.handle) / 1e3 - self._begin_j
+            if energy_j <= 0:
+                self.missing["energy_j"] = "the driver did not renew its meter in so short a pass"
+                return {}
+            return {"energy_j": energy_j, "power_w": energy_j / (time.perf_counter() - self._begun_s)}
 
     def _ask(self) -> dict[str, float]:
         values: dict[str, float] = {}

@@ -40,7 +40,7 @@ def utilization(run: Run) -> Body:
         figures=[counter_figures.five(used, colors)], table=_table(used),
         legend=_legend(used["case"], colors), note=_past(used),
     )  # fmt: skip
-    return Body(lead=_LEAD, blocks=[five, *_not_measured(used), *_energy(run, colors), *missing])
+    return Body(lead=_LEAD, blocks=[five, *_not_measured(run, used), *_energy(run, colors), *missing])
 
 
 def case_colors(run: Run) -> dict[str, str]:
@@ -72,8 +72,8 @@ def _past(used: pd.DataFrame) -> str:
     return f"Above the ideal: {names}. The ceiling that was measured is not the most that is possible." if names else ""
 
 
-def _not_measured(used: pd.DataFrame) -> list[Block]:
-    """Why metrics are missing: those that lack it for the same reason together, with the number of cases."""
+def _not_measured(run: Run, used: pd.DataFrame) -> list[Block]:
+    """Why metrics and energy are missing: those that lack the same together, with the number of cases."""
     lacking = used[used["value_frac"].isna()]
     num_cases = used["case"].nunique()
     points: dict[str, str] = {}
@@ -83,6 +83,8 @@ def _not_measured(used: pd.DataFrame) -> list[Block]:
         lacked = rows["case"].nunique()
         told = fmt.missing(str(reason)) + ("" if lacked == num_cases else f" in {lacked} of {num_cases} cases")
         points[f"{whole}{names}"] = "; ".join(filter(None, [points.get(f"{whole}{names}"), told]))
+    if (untold := analysis.energy_reason(run)) is not None:
+        points["energy"] = fmt.missing(untold)
     return [Block(title="Not measured", points=list(points.items()))] if points else []
 
 
@@ -108,8 +110,8 @@ def _energy(run: Run, colors: dict[str, str]) -> list[Block]:
 
 
 def _totals(spent: pd.DataFrame, column: str) -> list[tuple[str, float]]:
-    """Energy of each case over its devices."""
-    sums = spent.groupby("case", sort=False)[column].sum(min_count=1).dropna()
+    """Energy of each case over its devices; none of a case that has a device whose energy is not known."""
+    sums = spent.groupby("case", sort=False)[column].agg(lambda joules: joules.sum(skipna=False)).dropna()
     return [(str(case), float(energy_j)) for case, energy_j in sums.items()]
 
 

@@ -230,6 +230,14 @@ class TestEnergy:
         (spent,) = analysis.energy(run_of(tmp_path / "b", entry, tables)).to_dict("records")
         assert spent["reason"] == "Pascal does not tell"
 
+    def test_why_nothing_tells_it(self, cpu: Run, tmp_path: Path) -> None:
+        assert analysis.energy_reason(cpu) is None
+        entry = cpu_entry()
+        entry["passes"]["counters"]["sources"]["rapl"] |= {"status": "n/a", "reason": "for administrators only"}
+        assert analysis.energy_reason(run_of(tmp_path, entry, {})) == "rapl: for administrators only"
+        del entry["passes"]["counters"]
+        assert analysis.energy_reason(run_of(tmp_path / "b", entry, {})) == "not measured: --counters auto"
+
     def test_no_energy_of_a_sample_where_the_batch_size_is_not_told(self, tmp_path: Path) -> None:
         run = run_of(tmp_path, cpu_entry() | {"batch_size": None}, cpu_tables())
         (spent,) = analysis.energy(run).to_dict("records")

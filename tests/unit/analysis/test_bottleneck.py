@@ -65,11 +65,18 @@ class TestVerdict:
 
     def test_evidence_names_numbers_and_the_threshold(self, tmp_path: Path) -> None:
         assert judge(shared(tmp_path, data=0.4, compute=0.6))["evidence"] == (
-            "of the median iteration of 100 ms compute 60.0 %, data 40.0 %; from 30.0 % on data bounds; it is the time "
-            "in which the loop waited for batches, with 0 loader processes")
+            "of the median iteration of 100 ms: compute 60.0 %, data 40.0 %; data bounds from 30.0 % on; it is the "
+            "time in which the loop waited for batches, with 0 loader processes")
         assert judge(shared(tmp_path, compute=0.8, bandwidth=0.2))["evidence"] == (
-            "of the median iteration of 100 ms compute 80.0 %, bandwidth 20.0 %; from 50.0 % on compute bounds; at "
-            "50.0 % of the fp32 ceiling of 1.00 TFLOP/s, by type most in convolution, by phase in forward")
+            "of the median iteration of 100 ms: compute 80.0 %, bandwidth 20.0 %; compute bounds from 50.0 % on; it "
+            "runs at 50.0 % of the fp32 ceiling of 1.00 TFLOP/s, by type most in convolution, by phase in forward")
+
+    @pytest.mark.parametrize(("cores_frac", "is_said"), [(0.6, True), (0.95, False)])
+    def test_ceilings_that_were_measured_beside_other_load_are_said_to_be(
+            self, tmp_path: Path, cores_frac: float, is_said: bool) -> None:
+        rows = [row | {"cores_frac": cores_frac if row["ceiling"] == "gemm" else None} for row in ceilings_of("cpu")]
+        evidence = judge(shared(tmp_path, compute=0.8, ceilings=rows))["evidence"]
+        assert ("1.00 TFLOP/s (too low, measured beside other load), by" in evidence) == is_said
 
     def test_every_case_has_a_row(self, tmp_path: Path) -> None:
         run = load_run(records.write_record(tmp_path, oom=True))
@@ -259,7 +266,7 @@ class TestAdvice:
 def test_evidence_says_where_work_is_far_below_the_ceiling_that_is_nearest(
         tmp_path: Path, reached_frac: float, is_far: bool) -> None:
     operators = [operator("forward", "GEMM", 0.1, flop=1e11 * reached_frac, num_calls=0)]
-    assert ("far below it" in judge(judged(tmp_path, {"forward": 0.1}, operators))["evidence"]) == is_far
+    assert ("far below the ceiling" in judge(judged(tmp_path, {"forward": 0.1}, operators))["evidence"]) == is_far
 
 
 def test_the_device_that_waited_is_evidence(tmp_path: Path) -> None:

@@ -87,10 +87,13 @@ class TestEnergy:
         assert len(figures(several)) == 3
         assert "energy of a sample (mJ)" in texts(figures(several)[2])
 
-    def test_it_is_left_out_where_nothing_tells_it(self, tmp_path: Path) -> None:
-        tables = made.gpu_tables()
+    def test_where_nothing_tells_it_the_reason_does(self, tmp_path: Path) -> None:
+        tables, entry = made.gpu_tables(), made.gpu_entry()
         tables["counters"] = [row for row in tables["counters"] if row["source"] != "nvml"]
-        assert "Energy of an iteration" not in html_of(run_of(tmp_path, made.gpu_entry(), tables), "utilization")
+        entry["passes"]["counters"]["sources"]["nvml"]["missing"] = {"energy_j": "no meter"}
+        html = html_of(run_of(tmp_path, entry, tables), "utilization")
+        assert "Energy of an iteration" not in html
+        assert "nvml: no meter; rapl: its files are for administrators only" in html
 
 
 class TestCounters:

@@ -25,11 +25,22 @@ def run_of(tmp_path: Path, entry: dict[str, Any], *rows: dict[str, Any]) -> Run:
 
 
 def test_what_is_known_of_a_gpu_and_of_a_cpu(tmp_path: Path) -> None:
-    assert line_of(load_run(made.write_gpu(tmp_path))) == "CPU 12.0 % busy, GPU 95.0 % busy, 300 W, 30.0 J an iteration"
-    assert line_of(load_run(made.write_cpu(tmp_path))) == "CPU 93.0 % busy, 25.0 W, 2.50 J an iteration"
+    of_gpu = line_of(load_run(made.write_gpu(tmp_path)))
+    assert of_gpu == "12.0 % of the CPU used, GPU 95.0 % busy, 300 W, 30.0 J an iteration"
+    assert line_of(load_run(made.write_cpu(tmp_path))) == "93.0 % of the CPU used, 25.0 W, 2.50 J an iteration"
 
 
-@pytest.mark.parametrize(("source", "told"), [("amd", "GPU 40.0 % busy"), ("kineto", "GPU 40.0 % busy"), ("pm", "")])
+def test_power_and_energy_are_told_of_each_device(tmp_path: Path) -> None:
+    """They are not summed up: of one of them the energy is not known."""
+    of_gpu = made.row("amd", "power_w", 300.0)
+    of_cpu = made.row("rapl", "energy_j", 50.0) | {"device": "cpu"}
+    told = line_of(run_of(tmp_path, made.gpu_entry(), of_gpu, of_cpu))
+    assert told == "cuda:0 300 W, cpu 25.0 W, 2.50 J an iteration"
+
+
+@pytest.mark.parametrize(("source", "told"), [
+    ("gpm", "GPU 40.0 % busy"), ("amd", "GPU 40.0 % busy"), ("kineto", "GPU 40.0 % busy"), ("pm", ""),
+])  # fmt: skip
 def test_the_first_source_that_tells_how_busy_the_gpu_is(tmp_path: Path, source: str, told: str) -> None:
     assert line_of(run_of(tmp_path, made.gpu_entry(), made.row(source, "utilization_frac", 0.4))) == told
 
@@ -42,4 +53,4 @@ def test_the_line_stands_in_the_summary_and_fits_it(tmp_path: Path) -> None:
     stream = io.StringIO()
     Console(file=stream, width=80, color_system=None).print(summary(load_run(made.write_gpu(tmp_path))))
     lines = [line.strip() for line in stream.getvalue().splitlines()]
-    assert "CPU 12.0 % busy, GPU 95.0 % busy, 300 W, 30.0 J an iteration" in lines
+    assert "12.0 % of the CPU used, GPU 95.0 % busy, 300 W, 30.0 J an iteration" in lines
