@@ -25,6 +25,9 @@ MODES = ("train", "infer")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
 
+OPERATION_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+"""Of basic operations, whose inputs all have the type that is named."""
+
 STAGES = ("training", "validation", "checkpointing", "load_cold", "load_warm", "prediction")
 """What a training or an inference spends its total time on."""
 
@@ -149,6 +152,33 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("metric", "string", "loss, accuracy, perplexity, ..."),
         Column("value", "float64", "mean over the stage's samples; null where it could not be told"),
         Column("reason", "string", "why there is no value; null where there is one"),
+    ),
+    "problems": (
+        _CASE,
+        Column("operation", "string", "kind of operation, e.g. gemm"),
+        Column("problem", "string", "the operation and its sizes, e.g. gemm:3072x128x1024"),
+        Column("suite", "string", "suite that it was taken from; null where it was named by itself"),
+        Column("set", "string", "part of the suite, e.g. training; null where the suite has none"),
+        Column("direction", "string", "'forward', 'backward_input' or 'backward_weight'"),
+        Column("flop", "float64", "floating-point operations of one call, 1 MAC = 2 FLOP; null where none are counted"),
+        Column("published_flop", "float64", "what the suite counts in its place; null where it counts the same"),
+        Column("convention", "string", "how the suite counts, or writes sizes, where that is otherwise than here"),
+        Column("bytes", "float64", "inputs read and outputs written once by one call, modelled"),
+        Column("sparsity_frac", "float64", "share of zeros in the sparse matrix; null of operations without one"),
+        Column("layout", "string", "how the sparse matrix is kept, e.g. csr, or dense; null of operations without one"),
+        Column("hot", "string", "'yes' where all calls had the same inputs, which a cache may hold; 'no' where inputs "
+                                "were rotated"),
+        Column("max_error", "float64", "largest difference from the result in float64, over that result's largest "
+                                       "magnitude"),
+        Column("tolerance", "float64", "what the precision allows of it"),
+    ),
+    "repetitions": (
+        _CASE,
+        Column("direction", "string", "as in problems"),
+        Column("repetition", "int64", "number of the repetition, from 0; warm-up is not recorded"),
+        Column("num_calls", "int64", "calls that were timed together"),
+        Column("host_s", "float64", "time of one call on the host's clock; on CUDA what calling it took"),
+        Column("device_s", "float64", "time of one call between CUDA events; null on a CPU"),
     ),
     "counters": (
         _CASE,

@@ -176,6 +176,16 @@ class Run:
         return self.table("metrics")
 
     @property
+    def problems(self) -> pd.DataFrame:
+        """Table `problems`."""
+        return self.table("problems")
+
+    @property
+    def repetitions(self) -> pd.DataFrame:
+        """Table `repetitions`."""
+        return self.table("repetitions")
+
+    @property
     def counters(self) -> pd.DataFrame:
         """Table `counters`."""
         return self.table("counters")

@@ -5,7 +5,7 @@ A kind of operation is one file in `kinds/` with an object `KIND`, a list of pro
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from charact.errors import UserError
 from charact.plugins import modules_in
@@ -27,6 +27,10 @@ class Problem:
     suite: str | None = None
     set: str | None = None
     """Part of the suite, e.g. training."""
+    convention: str | None = None
+    """How the suite writes it, where that is otherwise than here."""
+    forward_only: bool = False
+    """Whether the suite leaves the gradients out, as of networks that are served."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,17 @@ class Prepared:
 
     inputs: Callable[[], Sequence["torch.Tensor"]]
     """Makes inputs anew: several of them are rotated, so that a cache is not what is measured."""
-    call: Callable[..., "torch.Tensor"]
-    """Runs the direction once on such inputs."""
+    call: Callable[..., Any]
+    """Runs the direction once on such inputs; its result is one tensor or several."""
     reference: Callable[..., "torch.Tensor"]
-    """Its result on the same inputs in float64 on the CPU, or a part of it: see `compared`."""
-    compared: Callable[["torch.Tensor"], "torch.Tensor"]
-    """The part of a result that the reference gives."""
+    """Given the same inputs as they are, the result in float64 on the CPU, or a part of it: see `compared`.
+
+    Asked before the call, which may work in place.
+    """
+    compared: Callable[[Any], "torch.Tensor"]
+    """The part of a result that the reference gives, as one tensor."""
     tolerance: float
     """Largest error allowed, over the reference's largest magnitude; the kind's docstring gives the reason."""
-    layout: str | None = None
-    """Sparse layout; None where all is dense."""
 
 
 class Kind(Protocol):
@@ -79,9 +84,8 @@ class Kind(Protocol):
     def refusal(self, problem: Problem, precision: str, device: "torch.device") -> str | None:
         """Why it cannot run so; None where it can."""
 
-    def prepare(self, problem: Problem, direction: str, precision: str, device: "torch.device", *,
-                layout: str | None = None) -> list[Prepared]:
-        """What to run: one entry, or one a layout where the kind has several (None for all of them)."""
+    def prepare(self, problem: Problem, direction: str, precision: str, device: "torch.device") -> Prepared:
+        """What to run."""
 
 
 class Suite(Protocol):

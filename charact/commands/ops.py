@@ -1,0 +1,160 @@
+"""`charact ops`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from charact.commands import _options as opt
+from charact.errors import UserError
+from charact.schema import OPERATION_PRECISIONS
+
+if TYPE_CHECKING:
+    from charact.measure.op_cases import OperationCase
+    from charact.ops import Problem
+
+
+def command(
+    suite: Annotated[str | None, typer.Option(
+        help="List of problems: deepbench, vo, modern or crossover; see above.")] = None,
+    part: Annotated[str | None, typer.Option("--set", help="Parts of the suite, e.g. training. Default: all.")] = None,
+    problem: Annotated[list[str] | None, typer.Option(
+        help="A problem, e.g. gemm:3072x128x1024; may be given again.")] = None,
+    operations: Annotated[str | None, typer.Option(
+        help="Kinds of operations that are run, e.g. gemm,convolution. Default: all.")] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Run every so many of the suite's problems.")] = 1,
+    precision: Annotated[str, typer.Option(help="Type of all numbers: fp32, tf32 (CUDA), bf16, fp16, int8.")] = "fp32",
+    layouts: Annotated[str, typer.Option(
+        help="How sparse matrices are kept whose problem does not say: csr, csc, coo, bsr, or dense to compare with.")]
+    = "csr,dense",
+    hot: Annotated[bool, typer.Option(
+        "--hot", help="Call with the same inputs again, which a cache may hold; else inputs are rotated.")] = False,
+    ranks: Annotated[int, typer.Option(min=1, max=1024, help="Processes that an all_reduce is between.")] = 1,
+    device: opt.Device = "auto",
+    threads: opt.Threads = None,
+    precision_target: Annotated[float, typer.Option(
+        min=0, max=1, help="Stop a problem when the 95 % interval of its median is within this share.")] = 0.02,
+    max_repetitions: Annotated[int, typer.Option(min=1, help="Or after so many repetitions.")] = 100,
+    max_seconds: Annotated[float, typer.Option(
+        min=0, max=86_400, help="Or after so many seconds and 6 repetitions.")] = 3.0,
+    out: opt.Out = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of the run. Default: the suite's or the operation's.")] = None,
+    quiet: opt.Quiet = False,
+) -> int:
+    """Time basic operations: products, convolutions, recurrence, attention and others.
+
+    Each problem is an operation of given sizes. It is timed forward and, where it has gradients, by each of them; its
+    result is checked against float64. What cannot run is recorded with the reason.
+
+    \b
+      charact ops --suite vo
+      charact ops --suite deepbench --set training --operations gemm,convolution --sample 10
+      charact ops --problem gemm:3072x128x1024 --problem gemm:4096x4096x4096 --precision fp32,bf16
+      charact ops --problem sparse_gemm:7680x64x2560:s0.95 --layouts csr,csc,coo,bsr,dense
+      charact ops --problem all_reduce:16777216 --ranks 4
+
+    Suites: deepbench (sets training, inference_server, inference_device), vo (dmm, smm, convolve2d, rnn), modern, of
+    transformers (gpt2-small, gpt-1.3b, 7b), and crossover, of sparse products with more and more zeros.
+
+    Problems:
+
+    \b
+      gemm:MxNxK[:nt|tn|tt]                                 K is the inner dimension; t: kept transposed
+      sparse_gemm:MxNxK:sZEROS|dNONZEROS[:csr|csc|coo|bsr|dense]      s0.9 and d0.1: nine of ten are zero
+      convolution:NxCxHxW:KxRxS[:pPAD][:sSTRIDE]            images, filters
+      rnn:relu|tanh|lstm|gru:HIDDENxBATCHxSTEPS[xINPUT]
+      attention:BATCHxHEADSxQUERIESxKEYSxWIDTH[:causal]
+      normalization:batch_norm:BATCHxCHANNELSxHEIGHTxWIDTH or normalization:layer_norm:ROWSxWIDTH
+      softmax:ROWSxWIDTH
+      embedding:WORDSxWIDTHxTOKENS[:zipf|:uniform]
+      optimizer:sgd|adam|adamw:PARAMETERS[xTENSORS][:single|:foreach|:fused]
+      copy:NUMBERS[:host_to_device|:device_to_host]
+      all_reduce:NUMBERS[xRANKS]
+    """  # noqa: D301  (click wants the character itself)
+    precisions = opt.parse_choices(precision, "--precision", OPERATION_PRECISIONS)
+    opt.check_name(name)
+    if suite is None and part is not None:
+        raise UserError("--set is a part of a suite: name the suite with --suite")
+    if suite is None and not problem:
+        raise UserError("nothing to run: name a --suite or a --problem, as in --problem gemm:3072x128x1024")
+    options: dict[str, Any] = {
+        "suite": suite or "", "set": part or "", "problem": problem or [], "operations": operations or "",
+        "sample": sample, "layouts": layouts, "hot": hot, "ranks": ranks,
+        "precision_target_frac": precision_target, "max_repetitions": max_repetitions, "max_seconds": max_seconds,
+    }
+
+    from charact.measure.interrupt import Interrupt
+
+    with Interrupt() as interrupt:
+        from charact.commands._running import run_and_publish
+        from charact.measure.op_cases import run_operations
+        from charact.measure.timing import StopRule
+        from charact.ops import parse_problem
+
+        problems = [] if suite is None else _of_suite(suite, part)
+        problems = _of_operations(problems, operations)[::sample]
+        problems += _of_operations([parse_problem(text) for text in problem or []], operations)
+        if not problems:
+            raise UserError(f"nothing to run: --operations {operations} leaves no problem of those that were named")
+        cases = _cases(_varied(problems, layouts, ranks), precisions, device)
+        rule = StopRule(precision_target, max_repetitions, max_seconds)
+        return run_and_publish(
+            lambda writer, progress: run_operations(cases, rule, writer, progress, interrupt, hot=hot), out,
+            name or suite or problems[0].operation, options, threads, quiet, interrupt,
+            [str(case.device) for case in cases], measures_ceilings=True)
+
+
+def _of_suite(name: str, part: str | None) -> "list[Problem]":
+    from charact.ops import all_suites
+
+    suites = all_suites()
+    suite = suites[opt.parse_choice(name, "--suite", suites)]
+    if part is None:
+        return suite.problems()
+    if not suite.sets:
+        raise UserError(f"--set: {name} has no parts: leave it out")
+    parts = opt.parse_choices(part, "--set", suite.sets)
+    return [problem for problem in suite.problems() if problem.set in parts]
+
+
+def _of_operations(problems: "list[Problem]", operations: str | None) -> "list[Problem]":
+    from charact.ops import all_kinds
+
+    if operations is None:
+        return problems
+    chosen = opt.parse_choices(operations, "--operations", all_kinds())
+    return [problem for problem in problems if problem.operation in chosen]
+
+
+def _varied(problems: "list[Problem]", layouts: str, num_ranks: int) -> "list[Problem]":
+    """Sparse products in each layout, and exchanges between so many ranks."""
+    from charact.ops.kinds.all_reduce import with_ranks
+    from charact.ops.kinds.sparse_gemm import LAYOUTS, with_layouts
+
+    chosen = opt.parse_choices(layouts, "--layouts", LAYOUTS)
+    varied: list[Problem] = []
+    for problem in problems:
+        if problem.operation == "sparse_gemm":
+            varied += with_layouts(problem, chosen)
+        elif problem.operation == "all_reduce":
+            varied.append(with_ranks(problem, num_ranks))
+        else:
+            varied.append(problem)
+    return varied
+
+
+def _cases(problems: "list[Problem]", precisions: Sequence[str], device: str) -> "list[OperationCase]":
+    """Every case.
+
+    Raises:
+        UserError: not one of them can run.
+    """
+    from charact.hardware import resolve_device
+    from charact.measure.op_cases import operation_cases
+
+    cases = operation_cases(problems, precisions, resolve_device(device))
+    refusals = [case.refusal() for case in cases]
+    if all(refusals):
+        raise UserError(str(refusals[0]))
+    return cases

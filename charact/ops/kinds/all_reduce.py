@@ -1,0 +1,98 @@
+"""Sums of numbers that several ranks have, after which each of them has the sum: gloo on CPUs, NCCL on CUDA.
+
+Each rank is a process of its own, on CUDA with a device of its own (`charact.measure.op_ranks` starts them). Bytes
+follow the convention of bus bandwidth: of N ranks each sends and receives 2 (N - 1) / N of the numbers' bytes, the
+least that any algorithm needs, so that bytes/s compare with a link's whatever N is. FLOP are not counted.
+
+*Source*: NVIDIA, nccl-tests, doc/PERFORMANCE.md.
+
+Tolerance: that of a sum of as many terms as there are ranks, rounded after each of them. The first numbers are
+compared.
+"""
+
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from charact.ops import Prepared, Problem
+from charact.ops.gradients import flattened
+from charact.ops.numbers import DTYPES, pointwise_refusal, sum_tolerance
+from charact.ops.texts import whole_numbers
+
+_CHECKED_ELEMENTS = 2**22
+
+
+class _AllReduce:
+    name = "all_reduce"
+    syntax = "all_reduce:NUMBERS[xRANKS]"
+
+    def parse(self, sizes: str) -> Problem:
+        """Problem from e.g. `16777216x4`; without RANKS it has one, and does not run until `with_ranks` says more."""
+        numbers, *ranks = whole_numbers(sizes, 2 if "x" in sizes else 1, self.syntax)
+        return _problem(numbers, ranks[0] if ranks else 1)
+
+    def directions(self, problem: Problem) -> tuple[str, ...]:
+        """The exchange."""
+        return ("forward",)
+
+    def flop(self, problem: Problem, direction: str) -> None:
+        """Not counted."""
+
+    def published_flop(self, problem: Problem, direction: str) -> None:
+        """None is published."""
+
+    def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
+        """Bytes that each rank sends, and receives: bus bandwidth is these over the time."""
+        ranks = int(problem.sizes["ranks"])
+        return 2 * (ranks - 1) / ranks * itemsize * int(problem.sizes["numbers"])
+
+    def sparsity_frac(self, problem: Problem) -> None:
+        """Dense."""
+
+    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
+        """One rank has nobody to exchange with, and each needs a device of its own on CUDA."""
+        ranks = int(problem.sizes["ranks"])
+        if ranks < 2:
+            return "all_reduce is between several ranks: use --ranks 2"
+        if device.type == "cuda" and torch.cuda.device_count() < ranks:
+            return (f"all_reduce of {ranks} ranks needs as many CUDA devices, this machine has "
+                    f"{torch.cuda.device_count()}: use --device cpu, or fewer --ranks")
+        return pointwise_refusal(self.name, precision, device)
+
+    def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
+        """Normal random numbers, others in each rank; a call works in place, in a process that is a rank by now."""
+        numbers, ranks = int(problem.sizes["numbers"]), int(problem.sizes["ranks"])
+
+        def of_rank(rank: int) -> Tensor:
+            return torch.randn(numbers, generator=torch.Generator().manual_seed(rank)).to(DTYPES[precision])
+
+        few = slice(_CHECKED_ELEMENTS)
+
+        def reference(_: Tensor) -> Tensor:
+            return torch.stack([of_rank(rank)[few].double() for rank in range(ranks)]).sum(dim=0)
+
+        return Prepared(lambda: [of_rank(dist.get_rank()).to(device)], _all_reduce, reference,
+                        lambda result: flattened([result[few]]), ranks**0.5 * sum_tolerance(precision, ranks))
+
+
+def with_ranks(problem: Problem, num_ranks: int) -> Problem:
+    """The problem between so many ranks; one whose text names them keeps its own."""
+    if int(problem.sizes["ranks"]) > 1:
+        return problem
+    found = _problem(int(problem.sizes["numbers"]), num_ranks)
+    return replace(problem, text=found.text, sizes=found.sizes)
+
+
+def _problem(numbers: int, ranks: int) -> Problem:
+    text = f"all_reduce:{numbers}" + (f"x{ranks}" if ranks > 1 else "")
+    return Problem("all_reduce", text, {"numbers": numbers, "ranks": ranks})
+
+
+def _all_reduce(numbers: Tensor) -> Tensor:
+    dist.all_reduce(numbers)
+    return numbers
+
+
+KIND = _AllReduce()

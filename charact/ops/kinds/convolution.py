@@ -1,0 +1,201 @@
+"""Two-dimensional convolutions."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from charact.ops import DIRECTIONS, Prepared, Problem
+from charact.ops.numbers import DTYPES, number_refusal, spread_indices, sum_tolerance
+from charact.ops.texts import check_elements, malformed, whole_numbers
+
+UNFLOORED = "DeepBench: P = (H - R + 1 + 2 pad) / stride, not rounded"
+_NUM_CHECKED = 4
+"""Channels of a result that are checked, and images of a forward one: all pixels of the first and the last."""
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    padding: tuple[int, int]
+    stride: tuple[int, int]
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+
+    @property
+    def p(self) -> int:
+        """Height of the result."""
+        return (self.h + 2 * self.padding[0] - self.r) // self.stride[0] + 1
+
+    @property
+    def q(self) -> int:
+        """Width of the result."""
+        return (self.w + 2 * self.padding[1] - self.s) // self.stride[1] + 1
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of input, weight and result."""
+        return {"input": (self.n, self.c, self.h, self.w), "weight": (self.k, self.c, self.r, self.s),
+                "output": (self.n, self.k, self.p, self.q)}
+
+
+class Convolution:
+    """Images of N×C×H×W, K filters of R×S, no bias; `:p1` pads, `:s2` is the stride, or `:s2x1` by height and width.
+
+    Of the forward result 4 images and 4 channels are checked, of gradients 4 channels (and 4 filters), with all pixels.
+    """
+
+    name = "convolution"
+    syntax = "convolution:NxCxHxW:KxRxS[:pPAD][:sSTRIDE]"
+
+    def parse(self, sizes: str) -> Problem:
+        """Problem from `8x3x224x224:64x7x7:p3:s2`.
+
+        Raises:
+            UserError: it is malformed, the filter is larger than the image, or a size is too large.
+        """
+        match = re.fullmatch(r"([^:]*):([^:]*)(?::p([\dx]+))?(?::s([\dx]+))?", sizes)
+        if match is None:
+            raise malformed(sizes, self.syntax)
+        images, filters, padding, stride = match.groups()
+        found = _Sizes(_pair(padding, 0, self.syntax), _pair(stride, 1, self.syntax),
+                       *whole_numbers(images, 4, self.syntax), *whole_numbers(filters, 3, self.syntax))
+        if found.p < 1 or found.q < 1:
+            raise malformed(f"{sizes}', whose filter is larger than its image,", self.syntax)
+        check_elements(sizes, *found.shapes.values())
+        text = f"convolution:{found.n}x{found.c}x{found.h}x{found.w}:{found.k}x{found.r}x{found.s}"
+        text += _text("p", found.padding, 0) + _text("s", found.stride, 1)
+        return Problem(self.name, text, {"n": found.n, "c": found.c, "h": found.h, "w": found.w, "k": found.k,
+                                         "r": found.r, "s": found.s, "pad_h": found.padding[0],
+                                         "pad_w": found.padding[1], "stride_h": found.stride[0],
+                                         "stride_w": found.stride[1]})
+
+    def directions(self, problem: Problem) -> tuple[str, ...]:
+        """All three."""
+        return DIRECTIONS
+
+    def flop(self, problem: Problem, direction: str) -> float:
+        """2·N·K·P·Q·C·R·S in each direction, with P and Q as they are; what meets padding is counted too."""
+        size = _sizes(problem)
+        return 2.0 * size.n * size.k * size.p * size.q * size.c * size.r * size.s
+
+    def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
+        """DeepBench's count, whose P and Q are not rounded; None where that is the same."""
+        size = _sizes(problem)
+        p = (size.h - size.r + 1 + 2 * size.padding[0]) / size.stride[0]
+        q = (size.w - size.s + 1 + 2 * size.padding[1]) / size.stride[1]
+        if problem.suite != "deepbench" or (p, q) == (size.p, size.q):
+            return None
+        return 2.0 * p * q * size.n * size.k * size.c * size.r * size.s, UNFLOORED
+
+    def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
+        """Input, weight and result once: in each direction two are read and one is written."""
+        return float(itemsize * sum(torch.Size(shape).numel() for shape in _sizes(problem).shapes.values()))
+
+    def sparsity_frac(self, problem: Problem) -> None:
+        """All is dense."""
+        return
+
+    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
+        """Why it cannot run so; None where it can."""
+        return number_refusal(precision, device, int8="PyTorch has no plain int8 convolution: use --precision bf16")
+
+    def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
+        """What to run."""
+        size, dtype = _sizes(problem), DTYPES[precision]
+        generator = torch.Generator(device).manual_seed(0)
+        names = {"forward": ("input", "weight"), "backward_input": ("output", "weight"),
+                 "backward_weight": ("output", "input")}[direction]
+
+        def inputs() -> Sequence[torch.Tensor]:
+            return [torch.randn(size.shapes[name], dtype=dtype, device=device, generator=generator) for name in names]
+
+        call = partial(_CALLS[direction], size)
+        kept = [spread_indices(count, _NUM_CHECKED).to(device) for count in (size.n, size.k, size.c)]
+        return Prepared(
+            inputs=inputs, call=call,
+            reference=lambda first, second: call(*(part.cpu().double() for part in
+                                                   _needed(direction, first, second, *kept))),
+            compared=lambda result: _checked(direction, result, *kept),
+            tolerance=sum_tolerance(precision, _num_terms(size, direction)))
+
+
+def _forward(size: _Sizes, images: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.conv2d(images, weight, stride=size.stride, padding=size.padding)
+
+
+def _backward_input(size: _Sizes, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    # Of an input whose values do not matter PyTorch looks at the shape alone.
+    images = weight.new_empty(1).expand(gradient.shape[0], weight.shape[1], size.h, size.w)
+    return _gradients(size, gradient, images, weight, wanted=0)
+
+
+def _backward_weight(size: _Sizes, gradient: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    weight = images.new_empty(1).expand(gradient.shape[1], images.shape[1], size.r, size.s)
+    return _gradients(size, gradient, images, weight, wanted=1)
+
+
+def _gradients(size: _Sizes, gradient: torch.Tensor, images: torch.Tensor, weight: torch.Tensor, *,
+               wanted: int) -> torch.Tensor:
+    mask = [place == wanted for place in range(3)]
+    found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+        gradient, images, weight, None, size.stride, size.padding, (1, 1), False, (0, 0), 1, mask)
+    return found[wanted]
+
+
+_CALLS = {"forward": _forward, "backward_input": _backward_input, "backward_weight": _backward_weight}
+
+
+def _needed(direction: str, first: torch.Tensor, second: torch.Tensor, images: torch.Tensor, filters: torch.Tensor,
+            channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What of the inputs the checked part of the result depends on."""
+    if direction == "forward":
+        return first[images], second[filters]
+    if direction == "backward_input":
+        return first[images], second[:, channels]
+    return first[:, filters], second[:, channels]
+
+
+def _checked(direction: str, result: torch.Tensor, images: torch.Tensor, filters: torch.Tensor,
+             channels: torch.Tensor) -> torch.Tensor:
+    if direction == "forward":
+        return result[images][:, filters]
+    return result[images if direction == "backward_input" else filters][:, channels]
+
+
+def _num_terms(size: _Sizes, direction: str) -> int:
+    """Products that a number of the result is the sum of, at most."""
+    return {"forward": size.c * size.r * size.s, "backward_input": size.k * size.r * size.s,
+            "backward_weight": size.n * size.p * size.q}[direction]
+
+
+def _sizes(problem: Problem) -> _Sizes:
+    sizes = {name: int(value) for name, value in problem.sizes.items()}
+    return _Sizes((sizes["pad_h"], sizes["pad_w"]), (sizes["stride_h"], sizes["stride_w"]),
+                  *(sizes[name] for name in "nchwkrs"))
+
+
+def _pair(text: str | None, default: int, syntax: str) -> tuple[int, int]:
+    """Of height and width: one number for both, or two."""
+    if text is None or text == str(default):
+        return default, default
+    parts = text.split("x")
+    if len(parts) > 2 or not all(part.isdigit() and default <= int(part) <= 10**6 for part in parts):
+        raise malformed(text, syntax)
+    return int(parts[0]), int(parts[-1])
+
+
+def _text(letter: str, pair: tuple[int, int], default: int) -> str:
+    if pair == (default, default):
+        return ""
+    return f":{letter}{pair[0]}" if pair[0] == pair[1] else f":{letter}{pair[0]}x{pair[1]}"
+
+
+KIND = Convolution()

@@ -1,0 +1,101 @@
+"""Products of dense matrices."""
+
+from collections.abc import Sequence
+
+import torch
+
+from charact.ops import Prepared, Problem
+from charact.ops.numbers import DTYPES, number_refusal, spread_indices, sum_tolerance
+from charact.ops.texts import check_elements, malformed, whole_numbers
+
+_FORMS = ("nn", "nt", "tn", "tt")
+_NUM_CHECKED = 64
+"""Rows and columns of the result that are checked."""
+
+
+class Gemm:
+    """C = A B, with A of M×K and B of K×N: the last size is the inner one, as in BLAS and DeepBench.
+
+    `:tn` says that A is kept transposed, `:nt` that B is. With int8 factors, C is of int32. Some rows and columns, the
+    first and the last among them, are checked.
+    """
+
+    name = "gemm"
+    syntax = "gemm:MxNxK[:nt|tn|tt]"
+
+    def parse(self, sizes: str) -> Problem:
+        """Problem from `3072x128x1024` or `3072x128x1024:tn`.
+
+        Raises:
+            UserError: it is malformed, or a size is too large.
+        """
+        numbers, colon, form = sizes.partition(":")
+        m, n, k = whole_numbers(numbers, 3, self.syntax)
+        if (form or "nn") not in _FORMS or (colon and not form):
+            raise malformed(sizes, self.syntax)
+        check_elements(sizes, (m, k), (k, n), (m, n))
+        form = form or "nn"
+        text = f"gemm:{m}x{n}x{k}" + ("" if form == "nn" else f":{form}")
+        return Problem(self.name, text, {"m": m, "n": n, "k": k, "form": form})
+
+    def directions(self, problem: Problem) -> tuple[str, ...]:
+        """The product alone: its gradients are products again."""
+        return ("forward",)
+
+    def flop(self, problem: Problem, direction: str) -> float:
+        """2·M·N·K."""
+        m, n, k = _mnk(problem)
+        return 2.0 * m * n * k
+
+    def published_flop(self, problem: Problem, direction: str) -> None:
+        """Suites count as is counted here."""
+        return
+
+    def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
+        """A and B read, C written."""
+        m, n, k = _mnk(problem)
+        return float((m * k + k * n) * itemsize + m * n * (4 if itemsize == 1 else itemsize))
+
+    def sparsity_frac(self, problem: Problem) -> None:
+        """All is dense."""
+        return
+
+    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
+        """Why it cannot run so; None where it can."""
+        m, n, k = _mnk(problem)
+        if precision == "int8" and device.type == "cuda" and (m <= 16 or n % 8 or k % 8):
+            return f"int8 on CUDA needs M above 16, N and K that 8 divides, not {m}x{n}x{k}: use --precision bf16"
+        return number_refusal(precision, device)
+
+    def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
+        """What to run."""
+        m, n, k = _mnk(problem)
+        form, dtype = str(problem.sizes["form"]), DTYPES[precision]
+        generator = torch.Generator(device).manual_seed(0)
+
+        def inputs() -> Sequence[torch.Tensor]:
+            return [_factor(m, k, form[0], dtype, generator), _factor(k, n, form[1], dtype, generator)]
+
+        rows, columns = spread_indices(m, _NUM_CHECKED), spread_indices(n, _NUM_CHECKED)
+        return Prepared(
+            inputs=inputs, call=torch._int_mm if precision == "int8" else torch.mm,
+            reference=lambda a, b: a[rows.to(device)].cpu().double() @ b[:, columns.to(device)].cpu().double(),
+            compared=lambda c: c[rows.to(device)][:, columns.to(device)], tolerance=sum_tolerance(precision, k))
+
+
+def _mnk(problem: Problem) -> tuple[int, int, int]:
+    m, n, k = (int(problem.sizes[name]) for name in "mnk")
+    return m, n, k
+
+
+def _factor(rows: int, columns: int, form: str, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """A matrix of so many rows and columns, kept transposed in the form `t`."""
+    shape = (rows, columns) if form == "n" else (columns, rows)
+    if dtype == torch.int8:
+        kept = torch.randint(-128, 128, shape, dtype=dtype, device=generator.device, generator=generator)
+    else:
+        kept = torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
+    return kept if form == "n" else kept.t()
+
+
+KIND = Gemm()

@@ -1,0 +1,82 @@
+"""Softmax of rows, and its gradient by the input.
+
+FLOP are not counted, as in PyTorch's formulas: exponentials and sums are bound by bytes.
+
+Tolerance: that of sums as long as a row. Compared are the first rows, which do not depend on others.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charact.ops import Prepared, Problem
+from charact.ops.gradients import flattened, gradients, with_graph
+from charact.ops.numbers import DTYPES, pointwise_refusal, sum_tolerance
+from charact.ops.texts import check_elements, whole_numbers
+
+_CHECKED_ELEMENTS = 2**23
+
+
+class _Softmax:
+    name = "softmax"
+    syntax = "softmax:ROWSxWIDTH"
+
+    def parse(self, sizes: str) -> Problem:
+        """Problem from e.g. `8192x50257`."""
+        rows, width = whole_numbers(sizes, 2, self.syntax)
+        check_elements(sizes, (rows, width))
+        return Problem(self.name, f"{self.name}:{rows}x{width}", {"rows": rows, "width": width})
+
+    def directions(self, problem: Problem) -> tuple[str, ...]:
+        """Forward, and the gradient by the input."""
+        return "forward", "backward_input"
+
+    def flop(self, problem: Problem, direction: str) -> None:
+        """Not counted."""
+
+    def published_flop(self, problem: Problem, direction: str) -> None:
+        """None is published."""
+
+    def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
+        """Input and output; backward the output and both gradients."""
+        rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
+        return float(itemsize * (2 if direction == "forward" else 3) * rows * width)
+
+    def sparsity_frac(self, problem: Problem) -> None:
+        """Dense."""
+
+    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
+        """What the precision's refusal says."""
+        return pointwise_refusal(self.name, precision, device)
+
+    def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
+        """Normal random input."""
+        rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
+        generator = torch.Generator(device).manual_seed(0)
+        few = slice(max(1, _CHECKED_ELEMENTS // width))
+
+        def inputs() -> list[Tensor]:
+            numbers = torch.randn(rows, width, generator=generator, device=device).to(DTYPES[precision])
+            return [numbers] if direction == "forward" else with_graph(_softmax, [numbers.requires_grad_()], generator)
+
+        def reference(*tensors: Tensor) -> Tensor:
+            exact = [tensor[few].detach().double().cpu() for tensor in tensors]
+            result = _softmax(exact[-1])
+            if direction == "forward":
+                return flattened([result])
+            inner = (exact[1] * result).sum(dim=1, keepdim=True)
+            return flattened([(exact[1] - inner) * result])
+
+        call: Any = _softmax if direction == "forward" else gradients
+        return Prepared(
+            inputs, call, reference,
+            lambda result: flattened([(result if direction == "forward" else result[0])[few]]),
+            sum_tolerance(precision, width))
+
+
+def _softmax(inputs: Tensor) -> Tensor:
+    return inputs.softmax(dim=1)
+
+
+KIND = _Softmax()

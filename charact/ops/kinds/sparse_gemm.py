@@ -1,0 +1,177 @@
+"""Products of a sparse matrix and a dense one."""
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from charact.errors import UserError
+from charact.ops import Prepared, Problem
+from charact.ops.numbers import DTYPES, number_refusal, spread_indices, sum_tolerance
+from charact.ops.texts import check_elements, malformed, whole_numbers
+
+LAYOUTS = ("csr", "csc", "coo", "bsr", "dense")
+"""How A is kept: by rows, by columns, number by number, in blocks; dense to compare with, zeros and all."""
+BLOCK = 16
+"""Side of the blocks of bsr."""
+DEEPBENCH = "DeepBench: 2·M·N·K times the share of zeros, on devices half of that"
+DENSITY = "given as density, the share of non-zeros"
+_INDEX_BYTES = 8
+_NUM_CHECKED = 64
+
+
+class SparseGemm:
+    """C = A B, with a sparse A of M×K and a dense B of K×N, as in DeepBench: the last size is the inner one.
+
+    `:s0.9` is the share of zeros (DeepBench's sparsity), `:d0.1` the same told by the share of the others (SciPy's
+    density). So many non-zeros, rounded to a whole number, lie anywhere with equal chance. In bsr whole blocks of 16×16
+    are zero or not. Some rows and columns, the first and the last among them, are checked.
+    """
+
+    name = "sparse_gemm"
+    syntax = "sparse_gemm:MxNxK:sZEROS|dNONZEROS[:csr|csc|coo|bsr|dense]"
+
+    def parse(self, sizes: str) -> Problem:
+        """Problem from `7680x1500x2560:s0.95` or `7680x1500x2560:d0.05:coo`.
+
+        Raises:
+            UserError: it is malformed, a size is too large, or there is not one non-zero.
+        """
+        match = re.fullmatch(r"([^:]*):([sd])(\d*\.?\d+)(?::(\w+))?", sizes)
+        if match is None or (match[4] or LAYOUTS[0]) not in LAYOUTS:
+            raise malformed(sizes, self.syntax)
+        m, n, k = whole_numbers(match[1], 3, self.syntax)
+        check_elements(sizes, (m, k), (k, n), (m, n))
+        share = float(match[3])
+        sparsity = round(share if match[2] == "s" else 1 - share, 10)
+        text = f"sparse_gemm:{m}x{n}x{k}:s{sparsity:.10g}" + (f":{match[4]}" if match[4] else "")
+        problem = Problem(self.name, text, {"m": m, "n": n, "k": k, "sparsity": sparsity,
+                                            "layout": match[4] or LAYOUTS[0]},
+                          convention=DENSITY if match[2] == "d" else None)
+        if not 0 <= sparsity < 1 or num_nonzeros(problem) == 0:
+            raise UserError(f"--problem: '{sizes[:60]}' leaves no number that is not zero: s is the share of zeros, d "
+                            "of the others, from 0 to 1")
+        return problem
+
+    def directions(self, problem: Problem) -> tuple[str, ...]:
+        """The product alone."""
+        return ("forward",)
+
+    def flop(self, problem: Problem, direction: str) -> float:
+        """2·N for each number that is not zero; kept dense, 2·M·N·K."""
+        m, n, k, _, layout = _sizes(problem)
+        return 2.0 * n * (m * k if layout == "dense" else num_nonzeros(problem))
+
+    def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
+        """DeepBench's count, which multiplies by the share of the zeros."""
+        if problem.suite != "deepbench" or problem.sizes["layout"] == "dense":
+            return None
+        m, n, k, sparsity, _ = _sizes(problem)
+        factor = 1.0 if problem.set == "inference_device" else 2.0
+        return factor * m * n * k * sparsity, DEEPBENCH
+
+    def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
+        """A's numbers and their places (of 8 bytes) and B read, C written."""
+        m, n, k, _, layout = _sizes(problem)
+        count = num_nonzeros(problem)
+        places = {"csr": count + m + 1, "csc": count + k + 1, "coo": 2 * count,
+                  "bsr": count // BLOCK**2 + m // BLOCK + 1, "dense": 0}[layout]
+        kept = m * k if layout == "dense" else count
+        return float((kept + k * n + m * n) * itemsize + places * _INDEX_BYTES)
+
+    def sparsity_frac(self, problem: Problem) -> float:
+        """Share of zeros, as it is after rounding."""
+        m, _, k, _, _ = _sizes(problem)
+        return 1 - num_nonzeros(problem) / (m * k)
+
+    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
+        """Why it cannot run so; None where it can."""
+        m, _, k, _, layout = _sizes(problem)
+        if layout == "bsr" and (m % BLOCK or k % BLOCK):
+            return f"bsr needs M and K that {BLOCK} divides, not {m} and {k}: use --layouts csr"
+        if device.type == "cpu" and precision == "bf16" and layout not in ("coo", "dense"):
+            return f"on a CPU PyTorch multiplies {layout} matrices in float32 only: use --precision fp32"
+        return number_refusal(precision, device, int8="PyTorch has no sparse products of int8: use --precision fp32")
+
+    def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
+        """What to run."""
+        m, n, k, _, layout = _sizes(problem)
+        dtype = DTYPES[precision]
+        generator = torch.Generator(device).manual_seed(0)
+
+        def inputs() -> Sequence[torch.Tensor]:
+            dense = _with_zeros(problem, dtype, generator)
+            return [_kept(dense, layout), torch.randn(k, n, dtype=dtype, device=device, generator=generator)]
+
+        rows, columns = spread_indices(m, _NUM_CHECKED), spread_indices(n, _NUM_CHECKED)
+        # On a CPU the sums of coo are kept in the numbers' own type.
+        kept_in = precision if layout == "coo" and device.type == "cpu" else "fp32"
+        return Prepared(
+            inputs=inputs, call=torch.mm,
+            reference=lambda a, b: _exact(a.to_dense()[rows.to(device)], b[:, columns.to(device)]),
+            compared=lambda c: c[rows.to(device)][:, columns.to(device)],
+            tolerance=sum_tolerance(precision, k, kept_in=kept_in))
+
+
+def with_layouts(problem: Problem, layouts: Sequence[str]) -> list[Problem]:
+    """A problem once in each layout; one whose text names its layout as it is."""
+    if problem.text.endswith(tuple(f":{layout}" for layout in LAYOUTS)):
+        return [problem]
+    return [replace(problem, text=f"{problem.text}:{layout}", sizes={**problem.sizes, "layout": layout})
+            for layout in layouts]
+
+
+def num_nonzeros(problem: Problem) -> int:
+    """Numbers of A that are not zero; in bsr those of whole blocks."""
+    m, _, k, sparsity, layout = _sizes(problem)
+    unit = BLOCK**2 if layout == "bsr" else 1
+    return round(m * k / unit * (1 - sparsity)) * unit
+
+
+def _sizes(problem: Problem) -> tuple[int, int, int, float, str]:
+    sizes = problem.sizes
+    return int(sizes["m"]), int(sizes["n"]), int(sizes["k"]), float(sizes["sparsity"]), str(sizes["layout"])
+
+
+def _exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.cpu().double() @ b.cpu().double()
+
+
+def _with_zeros(problem: Problem, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """A dense matrix with the problem's number of non-zeros, or of blocks of them."""
+    m, _, k, _, layout = _sizes(problem)
+    side = BLOCK if layout == "bsr" else 1
+    mask = _chosen(m * k // side**2, num_nonzeros(problem) // side**2, generator).view(m // side, k // side)
+    if side > 1:
+        mask = mask.repeat_interleave(side, 0).repeat_interleave(side, 1)
+    numbers = torch.randn(m, k, dtype=dtype, device=generator.device, generator=generator)
+    # What is drawn may be zero itself, which would be one number too few.
+    return torch.where(numbers == 0, 1.0, numbers).mul_(mask)
+
+
+def _chosen(number: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """A mask of so many places, of which exactly `count` are true, each with equal chance."""
+    device = generator.device
+    share = count / number
+    likely = min(1.0, share + 8 * (share / number) ** 0.5)  # more than are needed: eight standard deviations
+    drawn = (torch.rand(number, device=device, generator=generator) < likely).nonzero().squeeze(1)
+    kept = drawn[torch.randperm(len(drawn), device=device, generator=generator)[:count]]
+    return torch.zeros(number, dtype=torch.bool, device=device).index_fill_(0, kept, True)
+
+
+def _kept(dense: torch.Tensor, layout: str) -> torch.Tensor:
+    """A dense matrix in a layout."""
+    if layout == "dense":
+        return dense
+    if layout == "coo":
+        return dense.to_sparse().coalesce()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse .* tensor support is in beta")
+        if layout == "bsr":
+            return dense.to_sparse_bsr((BLOCK, BLOCK))
+        return dense.to_sparse_csr() if layout == "csr" else dense.to_sparse_csc()
+
+
+KIND = SparseGemm()

@@ -1,0 +1,44 @@
+"""The report of a suite of operations in a browser: it fits, it can be filtered and sorted, and nothing complains."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Traffic
+from playwright.sync_api import Page, expect
+from support import operation_records as made
+
+from charact.views.html import report
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    path = tmp_path / "report.html"
+    path.write_text(report([made.suite(tmp_path, 160)]), encoding="utf-8")
+    return path.as_uri()
+
+
+def test_cases_are_filtered_and_suites_stay(page: Page, traffic: Traffic, address: str) -> None:
+    page.goto(address)
+    page.get_by_placeholder("Filter cases").fill("convolution-9 fp32")
+    expect(page.locator("output")).to_have_text("6 of 161 cases")
+    expect(page.locator(".ch-card:visible")).to_have_count(2)
+    page.get_by_text("Problems of convolution, as a table").click()
+    rows = page.locator("tr[data-case]:visible")
+    expect(rows).to_have_count(3 * 6)
+    assert traffic.errors == []
+    assert traffic.requests == [address]
+
+
+def test_problems_are_sorted_by_time(page: Page, address: str) -> None:
+    page.goto(address)
+    page.get_by_text("Problems of gemm, as a table").click()
+    table = page.locator("table", has=page.get_by_text("Problems of gemm", exact=True))
+    table.get_by_role("button", name="Time", exact=True).click()
+    expect(table.locator("tbody tr").first).to_contain_text("gemm:670x128x1024")
+    expect(table.locator("tbody tr").last).to_contain_text("n/a (oom)")
+
+
+def test_a_narrow_screen_scrolls_tables_only(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 380, "height": 800})
+    page.goto(address)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380

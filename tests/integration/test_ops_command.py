@@ -1,0 +1,118 @@
+"""`charact ops`: what it runs, what it says, and what it refuses."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from charact import cli, load_run
+from charact.commands.ops import command
+from charact.ops import all_kinds, all_suites
+from charact.store import Run
+
+QUICK = ["--max-repetitions", "6", "--max-seconds", "0.5", "--threads", "1"]
+
+
+def ops(tmp_path: Path, *arguments: str) -> Run:
+    assert cli.run(["ops", *arguments, *QUICK, "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.iterdir()
+    assert (path / "report.html").exists()
+    return load_run(path)
+
+
+def test_problems_are_run_in_every_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ops(tmp_path, "--problem", "gemm:48x32x16", "--problem", "convolution:2x3x8x8:4x3x3", "--precision",
+              "fp32,bf16")
+    assert list(run.cases["case"]) == [
+        "gemm-48x32x16-fp32-cpu", "gemm-48x32x16-bf16-cpu", "convolution-2x3x8x8-4x3x3-fp32-cpu",
+        "convolution-2x3x8x8-4x3x3-bf16-cpu"]
+    assert set(run.cases["status"]) == {"ok"}
+    assert run.manifest["ceilings"]
+    said = capsys.readouterr().out
+    assert "48x32x16" in said
+    assert "Wrote " in said
+
+
+def test_a_part_of_a_suite_is_sampled(tmp_path: Path) -> None:
+    run = ops(tmp_path, "--suite", "deepbench", "--set", "inference_device", "--operations", "gemm", "--sample", "6",
+              "--quiet")
+    assert list(run.problems["problem"]) == ["gemm:5124x700x2048", "gemm:3072x1500x128", "gemm:4224x1x128"]
+    assert set(run.problems["set"]) == {"inference_device"}
+    assert run.manifest["options"]["sample"] == 6
+
+
+def test_sparse_products_are_run_in_every_layout_and_dense(tmp_path: Path) -> None:
+    run = ops(tmp_path, "--problem", "sparse_gemm:64x16x64:s0.9", "--problem", "sparse_gemm:64x16x64:s0.8:coo")
+    assert list(run.problems["layout"]) == ["csr", "dense", "coo"]
+
+
+def test_what_cannot_run_among_what_can_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ops(tmp_path, "--problem", "gemm:48x32x16", "--problem", "softmax:8x8", "--precision", "int8")
+    assert list(run.cases["status"]) == ["ok", "error"]
+    assert "softmax" in capsys.readouterr().err
+
+
+def test_ranks_are_those_of_the_problem_or_the_option(tmp_path: Path) -> None:
+    run = ops(tmp_path, "--problem", "all_reduce:1000", "--ranks", "2")
+    assert run.cases[["workload", "status"]].to_numpy().tolist() == [["all_reduce:1000x2", "ok"]]
+    assert len(run.repetitions) == 6
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ([], "nothing to run: name a --suite or a --problem, as in --problem gemm:3072x128x1024"),
+    (["--set", "training"], "--set is a part of a suite: name the suite with --suite"),
+    (["--problem", "gemm:2x2x2", "--set", "training"], "--set is a part of a suite: name the suite with --suite"),
+    (["--suite", "deepmind"], "--suite: 'deepmind' is not one of crossover, deepbench, modern, vo"),
+    (["--suite", "deepbench", "--set", "train"],
+     "--set: 'train' is not one of training, inference_server, inference_device"),
+    (["--suite", "crossover", "--set", "a"], "--set: crossover has no parts: leave it out"),
+    (["--suite", "vo", "--operations", "gem"], "--operations: 'gem' is not one of all_reduce, attention"),
+    (["--suite", "vo", "--operations", "softmax"], "nothing to run: --operations softmax leaves no problem"),
+    (["--problem", "gemm:3x"], "--problem: '3x' does not fit gemm:MxNxK[:nt|tn|tt]"),
+    (["--problem", "gemm:0x1x1"], "--problem: the size 0 in '0x1x1' is not from 1 to 1,000,000,000"),
+    (["--problem", "product:3x4"], "--problem: 'product:3x4' is no operation: write one of"),
+    (["--problem", "gemm:2x2x2", "--precision", "fp8"],
+     "--precision: 'fp8' is not one of fp32, tf32, bf16, fp16, int8"),
+    (["--problem", "gemm:2x2x2", "--precision", "fp16"], "fp16 is not measured on a CPU"),
+    (["--problem", "all_reduce:8"], "all_reduce is between several ranks: use --ranks 2"),
+    (["--problem", "sparse_gemm:8x8x8:s0.5", "--layouts", "csr,cso"], "--layouts: 'cso' is not one of csr, csc, coo"),
+    (["--problem", "gemm:2x2x2", "--name", " "], "--name is empty"),
+    (["--problem", "gemm:2x2x2", "--sample", "0"], "invalid value for '--sample'"),
+    (["--suite", "vo", "--layouts", ","], "--layouts is empty"),
+])
+def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                               arguments: list[str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["ops", *arguments, "--device", "cpu"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {said}")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_names_every_suite_and_how_every_problem_is_written() -> None:
+    told = inspect.getdoc(command) or ""
+    for kind in all_kinds().values():
+        assert kind.syntax in told
+    for suite in all_suites().values():
+        assert suite.name in told
+        assert all(part in told for part in suite.sets)
+
+
+def test_the_examples_of_the_help_parse() -> None:
+    examples = re.findall(r"--problem (\S+)", inspect.getdoc(command) or "")
+    assert len(examples) >= 4
+    for text in examples:
+        all_kinds()[text.partition(":")[0]].parse(text.partition(":")[2])
+
+
+@pytest.mark.slow
+def test_a_sample_of_deepbench_runs_and_is_right(tmp_path: Path) -> None:
+    """On a CPU all of it takes hours: tests/gpu runs every problem."""
+    run = ops(tmp_path, "--suite", "deepbench", "--sample", "25")
+    assert set(run.cases["status"]) <= {"ok", "oom"}
+    measured = run.problems[run.problems["case"].isin(run.cases.query("status == 'ok'")["case"])]
+    assert set(measured["operation"]) == {"gemm", "convolution", "rnn", "sparse_gemm"}
+    assert (measured["max_error"] <= measured["tolerance"]).all()

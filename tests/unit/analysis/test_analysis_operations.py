@@ -1,0 +1,179 @@
+"""Basic operations: times, rates and shares worked out by hand, totals of suites, and where sparse products pay."""
+
+import math
+from pathlib import Path
+
+import pytest
+from support import operation_records as made
+from support.judged import CEILINGS, ceiling
+from support.operation_records import Operations
+from support.records import drop_table, write_record
+
+from charact import analysis
+from charact.store import load_run
+from charact.writer import RunWriter
+
+
+def test_a_suite_takes_as_long_and_counts_as_much_as_its_problems(tmp_path: Path) -> None:
+    (total,) = analysis.suite_totals(made.vo(tmp_path)).to_dict("records")
+    assert total["flop"] == made.VO_FLOP == 244_379_762_688
+    assert total["total_s"] == pytest.approx(made.VO_FLOP / 1e11)
+    assert total["flop_per_s"] == pytest.approx(1e11)
+    assert (total["suite"], total["set"], total["num_problems"], total["num_failed"]) == ("vo", "DMM", 5, 0)
+    assert math.isnan(total["published_flop"])
+
+
+def test_time_rates_and_share_of_the_ceiling(tmp_path: Path) -> None:
+    # 1 TFLOP/s and 100 GB/s: 1 GFLOP needs 1 ms and 50 MB need 0.5 ms; the operation took 4 ms.
+    run = Operations(tmp_path).add("gemm:1x2x3", {"forward": 0.004}, flop=1e9, bytes=5e7).run()
+    (row,) = analysis.operation_times(run).to_dict("records")
+    assert (row["median_s"], row["low_s"], row["high_s"]) == pytest.approx((0.004, 0.98 * 0.004, 1.02 * 0.004))
+    assert (row["flop_per_s"], row["bytes_per_s"], row["flop_per_byte"]) == pytest.approx((2.5e11, 1.25e10, 20))
+    assert row["share_frac"] == pytest.approx(0.25)
+    assert (row["limit"], row["ended_by"], row["num_repetitions"]) == ("compute", "precision", 7)
+
+
+def test_the_nearer_ceiling_may_be_the_memory_and_be_passed(tmp_path: Path) -> None:
+    run = Operations(tmp_path).add("copy:1", {"forward": 0.001}, flop=None, bytes=2e8).run()
+    (row,) = analysis.operation_times(run).to_dict("records")
+    assert row["share_frac"] == pytest.approx(2.0)  # from a cache: it stays as it is
+    assert row["limit"] == "bandwidth"
+    assert math.isnan(row["flop_per_s"])
+
+
+def test_transfers_are_held_against_the_link_and_exchanges_against_nothing(tmp_path: Path) -> None:
+    link = ceiling("host_to_device", 1e10, device="cuda:0")
+    memory = ceiling("copy", 1e12, device="cuda:0", level="memory", working_set_bytes=10**9)
+    record = Operations(tmp_path, ceilings=[link, memory, ceiling("gemm", 1e13, "fp32", device="cuda:0")])
+    place = {"device": "cuda:0"}
+    record.add("copy:9:host_to_device", {"forward": 0.02}, flop=None, bytes=1e8, entry_of=place, on_device=True)
+    record.add("all_reduce:9x2", {"forward": 0.02}, flop=None, bytes=1e8, entry_of=place)
+    rows = analysis.operation_times(record.run()).set_index("operation")
+    assert rows.loc["copy", "share_frac"] == pytest.approx(0.5)
+    assert rows.loc["copy", "median_s"] == pytest.approx(0.02)  # the host's clock reads a tenth of it
+    assert math.isnan(rows.loc["all_reduce", "share_frac"])
+    assert "communication" in rows.loc["all_reduce", "share_reason"]
+
+
+@pytest.mark.parametrize(("ceilings", "reason"), [
+    ([], "charact doctor --ceilings"), (CEILINGS[1:], "no ceiling of products in fp32"),
+])  # fmt: skip
+def test_without_a_ceiling_the_reason_stands_there(tmp_path: Path, ceilings: list[dict], reason: str) -> None:
+    run = Operations(tmp_path, ceilings=ceilings).add("gemm:1x2x3", {"forward": 0.004}).run()
+    (row,) = analysis.operation_times(run).to_dict("records")
+    assert math.isnan(row["share_frac"])
+    assert reason in row["share_reason"]
+
+
+def test_few_repetitions_have_no_interval(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "few", {})
+    writer.add_case(made.entry("gemm:1x1x1"), {"problems": [made.problem_row("gemm:1x1x1")],
+                                               "repetitions": made.repetition_rows(1.0, times=(0.9, 1.0, 1.1))})
+    (row,) = analysis.operation_times(load_run(writer.close("complete"))).to_dict("records")
+    assert row["median_s"] == 1.0
+    assert math.isnan(row["low_s"])
+
+
+def test_directions_are_summed_and_a_published_count_stands_beside_ours(tmp_path: Path) -> None:
+    work = {"forward": {"published_flop": 3e9, "convention": "without the input"}}
+    record = Operations(tmp_path).add("rnn:lstm:8x1x1", {"forward": 1.0, "backward_input": 2.0}, work=work, suite="s")
+    (case,) = analysis.operation_cases(record.run()).to_dict("records")
+    assert (case["time_s"], case["flop"], case["published_flop"]) == pytest.approx((3.0, 2e9, 4e9))
+    assert (case["num_directions"], case["convention"]) == (2, "without the input")
+
+
+def test_a_convention_that_counts_alike_is_no_other_count(tmp_path: Path) -> None:
+    run = Operations(tmp_path).add("gemm:1x1x1", {"forward": 1.0}, suite="s", convention="K is the inner size").run()
+    assert analysis.operation_cases(run)["published_flop"].isna().all()
+    assert analysis.suite_totals(run)["published_flop"].isna().all()
+
+
+def test_failed_problems_are_counted_and_left_out(tmp_path: Path) -> None:
+    totals = analysis.suite_totals(made.suite(tmp_path, 4)).set_index("operation")
+    assert totals.loc["gemm", ["num_problems", "num_failed"]].tolist() == [3, 1]
+    assert totals.loc["gemm", "flop"] == 1e8 + round(1e8 * 1.06**2)
+    assert totals.loc["convolution", "num_failed"] == 0
+    assert totals.loc["convolution", "published_flop"] == pytest.approx(4 / 3 * totals.loc["convolution", "flop"])
+
+
+def test_where_all_failed_there_is_no_total(tmp_path: Path) -> None:
+    row = made.problem_row("gemm:1x1x1", suite="s")
+    run = Operations(tmp_path).fail("gemm:1x1x1", "error", "it broke", [row], suite="s").run()
+    (total,) = analysis.suite_totals(run).to_dict("records")
+    assert math.isnan(total["total_s"])
+    assert (total["num_problems"], total["num_failed"]) == (1, 1)
+    (times,) = analysis.operation_times(run).to_dict("records")
+    assert times["time_reason"] == times["share_reason"] == "error"
+
+
+def test_problems_of_no_suite_have_no_total(tmp_path: Path) -> None:
+    run = Operations(tmp_path).add("gemm:1x1x1", {"forward": 1.0}).run()
+    assert analysis.suite_totals(run).empty
+    assert analysis.case_summary(run)["kind"].tolist() == ["operation"]
+
+
+def test_shares_by_operation_are_the_median_and_the_best(tmp_path: Path) -> None:
+    record = Operations(tmp_path)
+    for number, time_s in enumerate([0.002, 0.004, 0.010]):  # 1 GFLOP needs 1 ms
+        record.add(f"gemm:{number + 1}x1x1", {"forward": time_s})
+    (row,) = analysis.operation_shares(record.run()).to_dict("records")
+    assert (row["median_share_frac"], row["best_share_frac"]) == pytest.approx((0.25, 0.5))
+    assert (row["num_problems"], row["flop_per_s"]) == (3, pytest.approx(5e11))
+
+
+def test_sparse_products_stand_beside_the_dense_one_of_their_size(tmp_path: Path) -> None:
+    speeds = analysis.sparse_speeds(made.sparse(tmp_path, {0.5: 2.0, 0.01: 0.1}))
+    assert speeds["density_frac"].tolist() == pytest.approx([0.01, 0.5])
+    assert speeds["ratio"].tolist() == pytest.approx([0.1, 2.0])
+    assert speeds["dense_s"].tolist() == [0.01, 0.01]  # not the transposed one, which takes a second
+    assert set(speeds["size"]) == {"512x64x512"}
+
+
+@pytest.mark.parametrize(("ratios", "density", "reason"), [
+    ({0.01: 0.1, 0.1: 1.0, 0.5: 5.0}, 0.1, None),
+    ({0.01: 0.5, 0.04: 2.0}, 0.02, None),  # halfway of both logarithms
+    ({0.01: 0.1, 0.1: 0.5}, None, "sparse is faster at every density measured"),
+    ({0.01: 1.5, 0.1: 5.0}, None, "dense is faster at every density measured"),
+    ({0.05: 0.5}, None, "sparse is faster at the only density measured"),
+    ({0.05: 1.5}, None, "dense is faster at the only density measured"),
+    ({0.01: 1.5, 0.1: 0.5}, None, "sparse is faster at the highest density measured"),
+    ({0.01: 0.5, 0.1: 2.0, 0.2: 0.5, 0.4: 2.0}, 10**-1.5, None),
+])  # fmt: skip
+def test_the_density_at_which_both_take_as_long(tmp_path: Path, ratios: dict[float, float], density: float | None,
+                                                reason: str | None) -> None:
+    (found,) = analysis.sparse_crossover(made.sparse(tmp_path, ratios)).to_dict("records")
+    assert found["reason"] == reason
+    if density is not None:
+        assert found["crossover_density_frac"] == pytest.approx(density)
+    assert found["num_densities"] == len(ratios)
+    assert found["low_density_frac"] == pytest.approx(min(ratios))
+
+
+def test_without_a_dense_product_there_is_no_crossover(tmp_path: Path) -> None:
+    (found,) = analysis.sparse_crossover(made.sparse(tmp_path, {0.1: 1.0, 0.2: 2.0}, dense_s=None)).to_dict("records")
+    assert found["reason"] == "no dense product of this size was measured"
+
+
+ANALYSES = [analysis.operation_times, analysis.operation_cases, analysis.operation_shares, analysis.suite_totals,
+            analysis.sparse_speeds, analysis.sparse_crossover]  # fmt: skip
+
+
+@pytest.mark.parametrize("nouns", ANALYSES)
+def test_runs_without_operations_have_no_rows_but_all_columns(tmp_path: Path, nouns) -> None:
+    full = nouns(made.sparse(tmp_path / "s", {0.1: 1.0}))
+    empty = load_run(RunWriter(tmp_path, "empty", {}).close("complete"))
+    for run in (empty, load_run(write_record(tmp_path))):
+        rows = nouns(run)
+        assert rows.empty
+        assert list(rows) == list(full)
+
+
+@pytest.mark.parametrize("nouns", ANALYSES)
+@pytest.mark.parametrize("table", ["problems", "repetitions"])
+def test_a_missing_table_is_no_error(tmp_path: Path, nouns, table: str) -> None:
+    path = made.suite(tmp_path, 2).path
+    drop_table(path, table)
+    rows = nouns(load_run(path))
+    for column in ("median_s", "time_s", "total_s", "share_frac"):
+        if column in rows:
+            assert rows[column].isna().all()

@@ -1,0 +1,110 @@
+"""Recurrent layers: work by hand, by PyTorch's counter and as DeepBench published it."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from charact.measure.op_timing import result_error
+from charact.ops import DIRECTIONS, parse_problem
+from charact.ops.kinds import rnn
+from charact.ops.kinds.rnn import KIND
+
+CPU = torch.device("cpu")
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """Take layers apart: oneDNN's LSTM is a single operator, which PyTorch's counter does not know."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # setting any of its flags warns of one for another maker's GPUs
+        with torch.backends.mkldnn.flags(enabled=False):  # type: ignore[no-untyped-call]
+            yield
+
+
+def published(text: str) -> float:
+    found = KIND.published_flop(replace(parse_problem(text), suite="deepbench"), "forward")
+    assert found is not None
+    return found[0]
+
+
+# Times and rates that DeepBench published of a P100: its FLOP follow from them.
+@pytest.mark.parametrize(("text", "milliseconds", "teraflop_per_s"), [
+    ("rnn:lstm:512x16x25", 1.478, 0.5676), ("rnn:gru:2816x32x1500", 691.191, 3.304),
+])
+def test_deepbench_rates_follow_from_its_times(text: str, milliseconds: float, teraflop_per_s: float) -> None:
+    assert published(text) / milliseconds / 1e9 == pytest.approx(teraflop_per_s, rel=2e-4)
+
+
+def test_deepbench_counts_one_product_and_a_sum_of_vanilla_layers() -> None:
+    assert published("rnn:lstm:512x16x25") == 838_860_800
+    assert published("rnn:gru:512x32x1") == 2 * 3 * 512**2 * 32
+    assert published("rnn:relu:1760x16x50") == 2 * 1760**2 * 16 * 50 + 1760 * 16 * 50
+    assert KIND.published_flop(parse_problem("rnn:relu:1760x16x50"), "forward") is None
+
+
+def test_work_by_hand() -> None:
+    # 3 gates of 4 numbers, by inputs of 5 and states of 4, for 2 sequences of 6 steps.
+    problem = parse_problem("rnn:gru:4x2x6x5")
+    assert KIND.flop(problem, "forward") == KIND.flop(problem, "backward_input") == 2 * 12 * 2 * 6 * (5 + 4)
+    assert KIND.flop(problem, "backward_weight") == 2 * 12 * 2 * (6 * (5 + 4) + 5 * 4)
+    weights, inputs, outputs, states = 12 * (5 + 4 + 2), 6 * 2 * 5, 6 * 2 * 4, 2 * 4
+    assert KIND.num_bytes(problem, "forward", 4) == 4 * (weights + inputs + outputs + 2 * states)
+    assert KIND.num_bytes(problem, "backward_input", 4) == 4 * (weights + 2 * inputs + 2 * outputs + 2 * states)
+    assert KIND.num_bytes(problem, "backward_weight", 2) == 2 * (2 * weights + inputs + 2 * outputs + states)
+
+
+def test_an_lstm_has_two_states() -> None:
+    lstm, gru = parse_problem("rnn:lstm:8x3x5"), parse_problem("rnn:gru:8x3x5")
+    gate_bytes = 4 * 8 * (8 + 8 + 2)
+    assert KIND.num_bytes(lstm, "forward", 4) - KIND.num_bytes(gru, "forward", 4) == gate_bytes + 4 * 2 * 3 * 8
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("cell", ["relu", "tanh", "lstm", "gru"])
+def test_flop_are_those_that_pytorch_counts(cell: str, direction: str) -> None:
+    problem = parse_problem(f"rnn:{cell}:8x3x5x6")
+    with without_onednn():
+        prepared = KIND.prepare(problem, direction, "fp32", CPU)
+        inputs = prepared.inputs()
+        with FlopCounterMode(display=False) as counter:
+            prepared.call(*inputs)
+    assert counter.get_total_flops() == KIND.flop(problem, direction)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_part_is_compared_where_all_would_take_long(monkeypatch: pytest.MonkeyPatch, direction: str) -> None:
+    monkeypatch.setattr(rnn, "_COMPARED_SEQUENCES", 2)
+    monkeypatch.setattr(rnn, "_FORWARD_WEIGHTS", 4 * 8 * 16 * 3)  # of three steps
+    monkeypatch.setattr(rnn, "_CHUNK_ELEMENTS", 5 * 32 * 2)  # of two sequences
+    monkeypatch.setattr(rnn, "_COLUMNS", slice(3))
+    prepared = KIND.prepare(parse_problem("rnn:lstm:8x5x5"), direction, "fp32", CPU)
+    inputs = prepared.inputs()
+    num_compared = {"forward": 3 * 2 * 8, "backward_input": 5 * 2 * 8 + 2 * 2 * 8,
+                    "backward_weight": 4 * 8 * (3 + 3 + 2)}
+    assert prepared.reference(*inputs).numel() == num_compared[direction]
+    assert result_error(prepared, inputs) < prepared.tolerance
+
+
+def test_a_wrong_order_of_gates_is_found() -> None:
+    prepared = KIND.prepare(parse_problem("rnn:lstm:8x2x3"), "forward", "fp32", CPU)
+
+    def mixed_up(*tensors: torch.Tensor) -> torch.Tensor:
+        *others, by_input, by_state, first_bias, second_bias = tensors
+        result: torch.Tensor = prepared.call(*others, by_input.roll(8, 0), by_state, first_bias, second_bias)
+        return result
+
+    wrong = replace(prepared, call=mixed_up)
+    assert result_error(wrong, wrong.inputs()) > 100 * prepared.tolerance
+
+
+def test_int8_is_refused() -> None:
+    reason = KIND.refusal(parse_problem("rnn:lstm:8x2x3"), "int8", CPU)
+    assert reason is not None
+    assert "--operations gemm" in reason
+
+
