@@ -50,12 +50,13 @@ lint: dev ## check style
 types: dev ## check types
 	$(BIN)/mypy
 
-bench: dev ## what measuring costs: in the timing pass, in your own code, of memory, of counters, to read the operator table
+bench: dev ## what measuring costs: in the timing pass, in your own code, of memory, of counters, to read the operator table; how right `ops` is
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/own_code.py
 	$(BIN)/python benchmarks/memory_cost.py
 	$(BIN)/python benchmarks/counter_cost.py
 	$(BIN)/python benchmarks/operator_table.py
+	$(BIN)/python benchmarks/operations.py
 
 clean: ## remove what was installed and cached; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

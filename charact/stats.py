@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import NormalDist
 
 
@@ -90,3 +91,30 @@ def _student_mass(angle: float, num_degrees: int) -> float:
         power += 2
     inside = math.sin(angle) * total
     return 2 / math.pi * (angle + inside) if num_degrees % 2 else inside
+
+
+def student_probability(distance: float, num_degrees: int) -> float:
+    """Probability that Student's t lies farther from 0, on either side, than a distance in standard errors."""
+    return 1 - _student_mass(math.atan(abs(distance) / math.sqrt(num_degrees)), num_degrees)
+
+
+def rank_test(ones: Sequence[float], others: Sequence[float]) -> float:
+    """Probability (two-sided) that values of one kind lie so far above or below one another's by chance.
+
+    The test of Mann and Whitney: its normal approximation with continuity correction, equal values sharing their ranks.
+    It assumes independent values.
+
+    Source: M. Hollander, D. A. Wolfe, E. Chicken, Nonparametric Statistical Methods, 3rd ed., section 4.1.
+    """
+    num_ones, num_others = len(ones), len(others)
+    num_all = num_ones + num_others
+    groups = [(value, len(list(equal))) for value, equal in groupby(sorted([*ones, *others]))]
+    ranks, below = {}, 0
+    for value, count in groups:
+        ranks[value] = below + (count + 1) / 2
+        below += count
+    above = sum(ranks[value] for value in ones) - num_ones * (num_ones + 1) / 2
+    ties = sum(count**3 - count for _, count in groups) / (num_all * (num_all - 1))
+    variance = num_ones * num_others / 12 * (num_all + 1 - ties)
+    distance = max(0.0, abs(above - num_ones * num_others / 2) - 0.5)
+    return 1.0 if not distance else 2 * NormalDist().cdf(-distance / math.sqrt(variance))

@@ -9,7 +9,7 @@ from charact.analysis.breakdown import (
     top_operators,
 )
 from charact.analysis.cases import case_summary, iteration_times
-from charact.analysis.ceilings import case_ceilings, ceilings, ceilings_reason
+from charact.analysis.ceilings import case_ceilings, ceilings, ceilings_disturbed_frac, ceilings_reason
 from charact.analysis.counters import (
     counter_meaning,
     counter_ranges,
@@ -35,6 +35,7 @@ from charact.analysis.memory import (
 from charact.analysis.memory_growth import case_series, memory_by_size, memory_growth, training_to_inference
 from charact.analysis.memory_limits import memory_fits, out_of_memory, out_of_memory_composition
 from charact.analysis.memory_timeline import memory_timeline, peak_moments
+from charact.analysis.operations import operation_cases, operation_shares, operation_times, suite_totals
 from charact.analysis.parts import part_breakdown
 from charact.analysis.passes import (
     missed_precision,
@@ -54,6 +55,7 @@ from charact.analysis.program import (
     sampled_frames,
 )
 from charact.analysis.roofline import roofline
+from charact.analysis.sparsity import sparse_crossover, sparse_speeds
 from charact.analysis.stages import (
     INFERENCE_PARTS,
     TRAINING_STAGES,
@@ -66,7 +68,7 @@ from charact.analysis.stages import (
     training_summary,
 )
 from charact.analysis.time_limits import LIMITS, time_limits
-from charact.analysis.utilization import UTILIZATION_METRICS, energy, utilization
+from charact.analysis.utilization import UTILIZATION_METRICS, energy, energy_reason, utilization
 
 __all__ = [
     "INFERENCE_PARTS",
@@ -81,6 +83,7 @@ __all__ = [
     "case_series",
     "case_summary",
     "ceilings",
+    "ceilings_disturbed_frac",
     "ceilings_reason",
     "counted_kernels",
     "counter_meaning",
@@ -92,6 +95,7 @@ __all__ = [
     "counters_by_kernel",
     "counters_by_phase",
     "energy",
+    "energy_reason",
     "has_unexplained_other",
     "inference_breakdown",
     "inference_summary",
@@ -110,6 +114,9 @@ __all__ = [
     "memory_timeline",
     "missed_precision",
     "missing_counters",
+    "operation_cases",
+    "operation_shares",
+    "operation_times",
     "operator_coverage",
     "operator_types",
     "out_of_memory",
@@ -124,9 +131,12 @@ __all__ = [
     "prediction_metrics",
     "roofline",
     "sampled_frames",
+    "sparse_crossover",
+    "sparse_speeds",
     "stage_breakdown",
     "stage_times",
     "stop_rules",
+    "suite_totals",
     "thinned",
     "time_limits",
     "top_kernels",

@@ -9,8 +9,9 @@ from charact.analysis.once import once
 from charact.stats import median_interval
 from charact.store import Run
 
-KINDS = ("training", "inference", "memory", "profile")
-"""What was done with a case: trained, loaded and predicted with, its memory alone looked at, or measured by passes."""
+KINDS = ("training", "inference", "memory", "operation", "profile")
+"""What was done with a case: trained, loaded and predicted with, its memory alone looked at, a basic operation timed,
+or measured by passes."""
 
 _COORDINATES = [
     "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
@@ -67,6 +68,8 @@ def _kind(run: Run, entry: dict[str, Any]) -> str:
     if is_memory_run(run):
         return "memory"
     passes = entry.get("passes", {})
+    if "ops" in passes:
+        return "operation"
     return next((kind for kind in ("training", "inference") if kind in passes), "profile")
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from charact.analysis.once import once
 from charact.analysis.program import is_imported
+from charact.ceilings import UNDISTURBED_FRAC
 from charact.store import Run
 
 _TEXTS = ["device", "ceiling", "precision", "level", "unit", "datasheet_source"]
@@ -41,6 +42,13 @@ def ceilings_reason(run: Run) -> str | None:
     return str(run.manifest.get("ceilings_reason") or f"no ceilings were measured before this run: {_REMEDY}")
 
 
+def ceilings_disturbed_frac(run: Run) -> float | None:
+    """Share of the cores that a run's ceilings were measured with, where other processes had much of them meanwhile."""
+    fracs = [row.get("cores_frac") for row in run.manifest.get("ceilings") or []]
+    least = min((frac for frac in fracs if frac is not None), default=None)
+    return least if least is not None and least < UNDISTURBED_FRAC else None
+
+
 @once
 def case_ceilings(run: Run) -> pd.DataFrame:
     """The ceilings over each case, one row a case.
@@ -62,6 +70,12 @@ def product_ceiling(run: Run, device: str, precision: str) -> float:
     computed_in = _COMPUTED_IN.get(precision, precision)
     found = (rows["ceiling"] == "gemm") & (rows["device"] == _numbered(device)) & (rows["precision"] == computed_in)
     return float(rows.loc[found, "value"].max())
+
+
+def transfer_ceiling(run: Run, device: str, way: str) -> float:
+    """The best rate (B/s) of copies 'host_to_device' or 'device_to_host'; not a number where it was not measured."""
+    rows = ceilings(run)
+    return float(rows.loc[(rows["ceiling"] == way) & (rows["device"] == _numbered(device)), "value"].max())
 
 
 def _numbered(device: str) -> str:

@@ -37,14 +37,14 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     Columns: case; stage (one of `TRAINING_STAGES`); phase; time_s; share_frac of the case's total execution time. A
     case's rows sum to its total execution time: where phases have device times, these share out the stage's wall time.
     """
-    rows = _phase_times(run)
+    rows = stage_phase_times(run)
     rows = rows[rows["stage"].isin(TRAINING_STAGES)]
     parts = rows.groupby(["case", "stage", "phase"], as_index=False)[["time_s"]].sum()
     parts["share_frac"] = parts["time_s"] / parts.groupby("case")["time_s"].transform("sum")
     return in_order(parts, run, "case", "stage", "phase")
 
 
-def _phase_times(run: Run) -> pd.DataFrame:
+def stage_phase_times(run: Run) -> pd.DataFrame:
     """Rows of `stages` with `time_s`, the phase's part of its stage's wall time."""
     rows = run.table("stages")
     rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
@@ -90,7 +90,8 @@ def training_summary(run: Run) -> pd.DataFrame:
     for stage in TRAINING_STAGES:
         summary[f"{stage}_s"] = _of_case(summary, times, ("wall_s", stage))
     summary["total_s"] = summary[[f"{stage}_s" for stage in TRAINING_STAGES]].sum(axis="columns", min_count=1)
-    summary["samples_per_s"] = _of_case(summary, times, ("num_samples", "training")) / summary["training_s"]
+    num_samples = _of_case(summary, times, ("num_samples", "training"))
+    summary["samples_per_s"] = num_samples.where(num_samples > 0) / summary["training_s"]
     losses = learning_curves(run).query("metric == 'loss'")
     losses = losses[losses["epoch"] == losses.groupby("case")["epoch"].transform("max")]
     losses = losses.pivot_table(index="case", columns="stage", values="value")
@@ -169,7 +170,7 @@ def inference_breakdown(run: Run) -> pd.DataFrame:
     total_cold_s or total_warm_s of `inference_summary`: a phase of the warm load is its share of all warm loads' time
     times their median.
     """
-    rows = _phase_times(run).groupby(["case", "stage", "phase"])["time_s"].sum()
+    rows = stage_phase_times(run).groupby(["case", "stage", "phase"])["time_s"].sum()
     found: list[list[Any]] = []
     for case in inference_summary(run).to_dict("records"):
         for load in ("cold", "warm"):

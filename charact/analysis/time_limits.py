@@ -89,13 +89,13 @@ def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.Data
     found = found.merge(phases, on=_PLACE).merge(spans, on=_PLACE, how="left")
     measured_in_s = found["profiled_s"].mask(found["on_device"], found["time_s"]).fillna(0.0)
     found["span_s"] = np.maximum(measured_in_s, found["work_s"])
-    exposed_s = found["exchange_s"] * found["case"].map(_exposed_frac(run)).astype("float64").fillna(1.0)
+    exposed_s = found["exchange_s"] * found["case"].map(exposed_communication_frac(run)).astype("float64").fillna(1.0)
     found["exchange_s"] = np.minimum(exposed_s, found["span_s"] - found["work_s"])
     found["scale"] = found["time_s"] / found["span_s"].where(found["span_s"] > 0)
     return found.dropna(subset=["scale"])[[*_PLACE, "span_s", "work_s", "exchange_s", "scale", "on_device"]]
 
 
-def _exposed_frac(run: Run) -> "pd.Series[float]":
+def exposed_communication_frac(run: Run) -> "pd.Series[float]":
     """Share of each case's communication on its devices that no computation hides, where a trace told it."""
     rows = run.counters[run.counters["source"] == "kineto"]
     spent = rows.pivot_table(index="case", columns="counter", values="value", aggfunc="sum")

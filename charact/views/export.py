@@ -3,7 +3,7 @@
 import json
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from charact.analysis.comparing import Side, metric_ratios, ratios
+from charact.analysis.comparing.pairs import JUDGEMENT
 from charact.errors import UserError
 from charact.files import writing
 from charact.schema import TABLES
@@ -40,6 +42,20 @@ def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
 FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {
     "csv": _write_csv, "json": _write_json, "parquet": _write_parquet,
 }  # fmt: skip
+
+
+def comparison_csv(sides: Sequence[Side], levels: Sequence[str]) -> str:
+    """A comparison as one table in base units, every number in full.
+
+    Columns: level, 'case' for metrics of whole cases, else one of `levels`; case; name, of the part, empty for whole
+    cases; side; metric; base; value; ratio, low, high, p_value, significant and reason as in `ratios`.
+    """
+    frames = [metric_ratios(sides).assign(level="case")]
+    for by in (level for level in levels if level != "case"):
+        parts = ratios(sides, by).rename(columns={by: "name", "base_s": "base", "time_s": "value"})
+        frames.append(parts.assign(level=by, metric="time"))
+    columns = ["level", "case", "name", "side", "metric", "base", "value", *JUDGEMENT]
+    return pd.concat([frame.reindex(columns=columns).astype({"name": "str"}) for frame in frames]).to_csv(index=False)
 
 
 def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[str]:

@@ -1,7 +1,7 @@
 """Base units to what a person reads: three significant digits and a prefix, "n/a (reason)" where there is no number."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,10 @@ ENDED_BY = {
     "number": "set number", "program": "the program", "trace": "the trace",
 }  # fmt: skip
 """Words for what ended a warm-up or the timing."""
+DIRECTIONS = {"forward": "forward", "backward_input": "by input", "backward_weight": "by weight"}
+"""Words for the directions of an operation: its result, and its gradients by its input and by its weight."""
+ABOVE_A_CEILING = "above 100 % of a ceiling: from a cache, or with fewer bytes than modelled"
+LESS_PRECISE = "less precise than asked for: the limit of seconds or repetitions came first"
 UNEXPLAINED = "What “other” was: charact run --sample tells where, a Profiler’s phase() gives it a name."
 """Said where much of a program's time is `other` and nothing has looked there."""
 
@@ -37,6 +41,14 @@ def absent(value: float | None) -> bool:
 def seconds(value: float | None, reason: str | None = None) -> str:
     """A duration: 99.5 ms."""
     return _quantity(value, "s", reason)
+
+
+def change(value: float | None, reason: str | None = None) -> str:
+    """A difference of times with its sign: +3.10 ms."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    return f"{'+' if value > 0 else '−' if value < 0 else '±'}{seconds(abs(value))}"
 
 
 def duration(value: float | None, reason: str | None = None) -> str:
@@ -89,6 +101,21 @@ def number(value: float | None, reason: str | None = None) -> str:
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else digits(value)
 
 
+def error(value: float | None, reason: str | None = None) -> str:
+    """A relative error: 3.1e-07, 0 or not finite."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    if math.isinf(value):
+        return "not finite"
+    return f"{value:.1e}" if value else "0"
+
+
+def ratio(value: float | None, reason: str | None = None) -> str:
+    """How many times as much: × 1.04."""
+    return missing(reason) if absent(value) else f"× {value:.2f}"
+
+
 def metric(name: str, value: float | None, reason: str | None = None) -> str:
     """The value of a metric by its name: accuracies as percentages."""
     return share(value, reason) if name.endswith("accuracy") else number(value, reason)
@@ -134,6 +161,11 @@ def missed_precision(missed: MissedPrecision | None) -> str:
         return ""
     limit = ENDED_BY.get(missed.ended_by, missed.ended_by)
     return f"± {share(missed.interval_frac)}, not the {share(missed.target_frac)} asked for: {limit}"
+
+
+def against(labels: Sequence[str]) -> str:
+    """What is compared, the first being the baseline: b, c against a."""
+    return f"{', '.join(labels[1:])} against {labels[0]}"
 
 
 def interval(low: float | None, high: float | None, reason: str | None = None) -> str:

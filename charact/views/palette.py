@@ -16,6 +16,10 @@ INFERENCE_PARTS = {"build": "#CCBB44", "read": "#EE6677", "place": "#228833", "p
 
 PERCENTILES = {"p50": "#4477AA", "p90": "#228833", "p95": "#CCBB44", "p99": "#EE6677"}
 
+DIRECTIONS = {"forward": "#4477AA", "backward_input": "#EE6677", "backward_weight": "#CCBB44"}
+
+LAYOUTS = {"csr": "#4477AA", "csc": "#228833", "coo": "#EE6677", "bsr": "#AA3377", "bsc": "#CCBB44"}
+
 CASES = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#332288", "#999933", "#882255", "#44AA99")
 """Colours of the cases of a run, in order; they begin again after the last."""
 
@@ -40,9 +44,20 @@ _TYPES = {
 }  # fmt: skip
 _SPARE = ("#BBCC33", "#FFAABB", "#6699CC", "#AAAA00")
 
+_OPERATIONS = {"gemm": "GEMM", "rnn": "recurrent", "copy": "data movement", "all_reduce": "communication"}
+"""Basic operations whose operator type has another name."""
+
 REMAINDER = "#EFEFEF"
+
+SLOWER, FASTER = "#EE6677", "#4477AA"
+"""Parts of a difference that take longer, and less long."""
 
 
 def operator_type(name: str) -> str:
     """Colour of an operator type; a type that is not listed always gets the same one of a few spare colours."""
     return _TYPES.get(name) or _SPARE[zlib.crc32(name.encode()) % len(_SPARE)]
+
+
+def operation(name: str) -> str:
+    """Colour of a basic operation: that of its operator type."""
+    return operator_type(_OPERATIONS.get(name, name))

@@ -11,7 +11,14 @@ from rich.text import Text
 from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
-from charact.views import palette, terminal_bottleneck, terminal_counters, terminal_memory, terminal_stages
+from charact.views import (
+    palette,
+    terminal_bottleneck,
+    terminal_counters,
+    terminal_memory,
+    terminal_operations,
+    terminal_stages,
+)
 from charact.views.bars import Bar, Part
 
 _NUM_TYPES = 5
@@ -30,7 +37,7 @@ def summary(run: Run) -> RenderableType:
     done = profiles[profiles["status"] == "ok"]
     blocks: list[RenderableType] = [_headlines(run, done)] if len(done) else []
     blocks += terminal_stages.headlines(run)
-    failed = cases[(cases["status"] != "ok") & (cases["kind"] != "memory")]
+    failed = cases[(cases["status"] != "ok") & ~cases["kind"].isin(["memory", "operation"])]
     blocks += [_failure(case) for _, case in failed.iterrows()]
     verdicts = {row.case: row for row in fmt.rows(analysis.bottlenecks(run))} if len(done) else {}
     for _, case in done.iterrows():
@@ -39,7 +46,7 @@ def summary(run: Run) -> RenderableType:
         bars += terminal_counters.counter_line(run, str(case["case"]))
         bars.append(terminal_bottleneck.verdict(verdicts[case["case"]]))
         blocks += terminal_stages.case_block(str(case["case"]), _iteration_line(run, case), bars)
-    return Group(*blocks, *terminal_stages.blocks(run), *terminal_memory.blocks(run))
+    return Group(*blocks, *terminal_stages.blocks(run), *terminal_memory.blocks(run), *terminal_operations.blocks(run))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> Table:

@@ -44,7 +44,7 @@ def operator(phase: str, kind: str, time_s: float, *, flop: float | None = None,
 
 def judged(out: Path, phases: Mapping[str, float], operators: Sequence[Row] = (), *, on_device: bool = False,
            ceilings: Sequence[Row] = CEILINGS, profiled: Mapping[str, float] | None = None,
-           counters: Sequence[Row] = (), entry: Mapping[str, Any] | None = None,
+           counters: Sequence[Row] = (), kernels: Sequence[Row] = (), entry: Mapping[str, Any] | None = None,
            manifest: Mapping[str, Any] | None = None) -> Run:
     """The run of one case.
 
@@ -56,6 +56,7 @@ def judged(out: Path, phases: Mapping[str, float], operators: Sequence[Row] = ()
         ceilings: of the manifest.
         profiled: seconds of the phases under the profiler; those of the timing pass by default.
         counters: rows of the table.
+        kernels: rows of the table.
         entry: what differs in the case's entry; its `passes` are added to.
         manifest: what differs in the manifest; its `options` and `machine` are added to.
     """
@@ -77,7 +78,7 @@ def judged(out: Path, phases: Mapping[str, float], operators: Sequence[Row] = ()
         "options": OPTIONS | {"compiled": False} | described.get("options", {}),
     })  # fmt: skip
     writer.add_case(told, {"iterations": iterations, "operators": list(operators), "flop": flop,
-                           "counters": list(counters)})  # fmt: skip
+                           "counters": list(counters), "kernels": list(kernels)})  # fmt: skip
     writer.close("complete")
     return load_run(writer.publish())
 

@@ -16,7 +16,7 @@ PARTS = {
              "quantities", "mark_names", "operator_types"],
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "ops", "hardware", "cgroups"],
-    "record": ["store", "writer", "partial"],
+    "record": ["store", "writer", "partial", "references"],
     "traces": ["traces"],
     "analysis": ["analysis"],
     "views": ["views"],

@@ -10,11 +10,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from charact import analysis
+from charact.analysis.comparing import Side
 from charact.store import Run
+from charact.views import format as fmt
 from charact.views.html import (
     bottleneck,
+    comparing,
     content,
     counters,
+    differences,
     facts,
     glance,
     inference,
@@ -22,6 +26,8 @@ from charact.views.html import (
     memory,
     memory_glance,
     method,
+    operation_tables,
+    operations,
     program,
     roofline,
     trace,
@@ -65,6 +71,7 @@ _PARTS = {
     "bottleneck": _Part("Bottleneck", bottleneck.bottleneck, ("timing",)),
     "training": _Part("Training", training.training, ("training",)),
     "inference": _Part("Inference", inference.inference, ("inference",)),
+    "operations": _Part("Operations", operations.operations, ("ops",), ("problems",)),
     "phases": _Part("Time by phase", content.phases, ("timing",), ("iterations",)),
     "models": _Part("Models", program.parts, shows=program.has_parts),
     "program": _Part("How phases were found", program.program, shows=analysis.is_watched),
@@ -106,13 +113,36 @@ def sections(run: Run) -> list[Section]:
 
 def report(runs: Sequence[Run]) -> str:
     """One self-contained page: each run's sections, after a table across them where there are several."""
+    names = ", ".join(run.manifest["name"] for run in runs)
+    return _page(runs, names, overview=_overview(runs) if len(runs) > 1 else [])
+
+
+_COMPARISON = {
+    "comparison": ("Comparison", comparing.comparison), "parts": ("Where times differ", comparing.parts),
+    "differences": ("What accounts for the differences", differences.explanations),
+    "left-out": ("Left out, and what else differs", comparing.left_out),
+}  # fmt: skip
+
+
+def comparison_sections(sides: Sequence[Side]) -> list[Section]:
+    """Sections of a comparison, in the order of its report."""
+    return [Section(name, title, render("section.html.j2", body=build(sides)))
+            for name, (title, build) in _COMPARISON.items()]
+
+
+def comparison_report(sides: Sequence[Side]) -> str:
+    """One self-contained page: the comparison, then the sections of the first run of each side that is measured."""
+    measured = [side.runs[0] for side in sides if "reference" not in side.runs[0].manifest]
+    return _page(measured, fmt.against([side.label for side in sides]), comparison=comparison_sections(sides))
+
+
+def _page(runs: Sequence[Run], title: str, **content: Any) -> str:
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     return render(
         "report.html.j2",
         runs=[{"manifest": run.manifest, "partial": run.partial, "sections": sections(run)} for run in runs],
-        overview=_overview(runs) if len(runs) > 1 else [],
-        script=Markup(script), style=Markup(style),
+        title=title, **{"overview": [], "comparison": [], **content}, script=Markup(script), style=Markup(style),
     )  # fmt: skip
 
 
@@ -134,6 +164,8 @@ def _overview(runs: Sequence[Run]) -> list[Table]:
         tables.append(inference.headlines(cases, name))
     if len(cases := _together(runs, _memory_peaks)):
         tables.append(memory_glance.headlines(cases, name))
+    if len(cases := _together(runs, analysis.operation_cases)):
+        tables.append(operation_tables.headlines(cases, name))
     return tables
 
 

@@ -38,7 +38,8 @@ class Card:
     """A case's headline number and what it is of, details, more numbers, and a bar of parts (name, share, colour).
 
     `bar_of` is what the parts are of. `failure` is the status and reason of a case that failed; it may have numbers
-    none the less. `warning` says what the numbers fall short of.
+    none the less. `several` is true where `case` names many together, so that no filter hides them. `warning` says what
+    the numbers fall short of.
     """
 
     case: str
@@ -49,6 +50,7 @@ class Card:
     bar: list[tuple[str, float, str]] = field(default_factory=list)
     bar_of: str = "Time"
     failure: tuple[str, str] | None = None
+    several: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
-from charact.views.html import inference, memory_glance, training
+from charact.views.html import inference, memory_glance, operation_tables, training
 from charact.views.html.blocks import (
     CASE,
     ITERATION,
@@ -37,7 +37,7 @@ def glance(run: Run) -> Body:
     cards: list[Card] = []
     legend: Legend = []
     blocks: list[Block] = []
-    for kind in ("profile", "training", "inference", "memory"):
+    for kind in ("profile", "training", "inference", "memory", "operation"):
         if kind in set(cases["kind"]):
             more, colors, shown = _KINDS[kind](run, cases[cases["kind"] == kind])
             cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=shown)]
@@ -77,8 +77,17 @@ def _memories(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]
     return *memory_glance.cards(run), memory_glance.headlines(analysis.memory_peaks(run))
 
 
+def _operations(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
+    totals, problems = analysis.suite_totals(run), analysis.operation_cases(run)
+    most = operation_tables.NUM_CARDS
+    note = f"Of {len(problems)} problems the {most} longest have a card." if len(problems) > most else ""
+    shown = operation_tables.totals(totals) if len(totals) else operation_tables.headlines(problems, note=note)
+    return operation_tables.cards(run), operation_tables.directions(analysis.operation_times(run)), shown
+
+
 _KINDS: dict[str, Callable[[Run, pd.DataFrame], tuple[list[Card], Legend, Table]]] = {
     "profile": _profiles, "training": _trainings, "inference": _inferences, "memory": _memories,
+    "operation": _operations,
 }  # fmt: skip
 
 

@@ -70,6 +70,16 @@ _INFERENCE_POINTS = [
     ("Time of a batch", "from fetching a batch to the end of its prediction; percentiles are over the batches of the "
      "prediction, the first ones included."),
 ]  # fmt: skip
+_OPERATION_POINTS = [
+    ("Time of an operation", "one call, its result’s memory included. So many calls are timed together that the clock "
+     "does not matter; on CUDA between two events. Inputs are rotated through more memory than the last cache holds, "
+     "unless they were to stay there (hot). The interval is that of the median over the repetitions."),
+    ("Total execution time", "of a suite: the sum of its problems’ times, each once and in every direction."),
+    ("FLOP and bytes of an operation", "from its sizes: 1 multiply-add is 2 FLOP; inputs read and outputs written "
+     "once. A suite’s own count stands beside it where it counts otherwise."),
+    ("Error", "the largest difference from the same operation in float64, over that result’s largest magnitude; what "
+     "the precision allows of it is the tolerance."),
+]  # fmt: skip
 _TRACE_POINTS = {
     "timing": [
         ("Iteration time, phases", "from the trace, so under the profiler that wrote it. The iteration time is the "
@@ -90,7 +100,7 @@ _POINTS = {
     "timing": _TIMING_POINTS, "frames": _FRAME_POINTS, "operators": _OPERATOR_POINTS, "memory": _MEMORY_POINTS,
     "prediction": _PREDICTION_POINTS,
     "flop": _FLOP_POINTS, "training": _TRAINING_POINTS, "inference": _INFERENCE_POINTS,
-    "counters": _COUNTER_POINTS,
+    "counters": _COUNTER_POINTS, "ops": _OPERATION_POINTS,
 }  # fmt: skip
 """What is to be said of the numbers of each pass."""
 
@@ -139,12 +149,8 @@ def _stops(run: Run) -> Block:
     ]  # fmt: skip
     if analysis.was_asked_for(run, "operators"):
         meaning = "iteration under the profiler / iteration without; below 1 the machine got faster between the passes"
-        columns.append(Column("overhead_ratio", "Profiler overhead", _ratio, meaning, unprofiled))
+        columns.append(Column("overhead_ratio", "Profiler overhead", fmt.ratio, meaning, unprofiled))
     return Block(title=title, table=table(rules, "Stop rule of each case", columns))
-
-
-def _ratio(value: float | None, reason: str | None) -> str:
-    return fmt.missing(reason) if value is None or fmt.absent(value) else f"× {value:.2f}"
 
 
 def _coverage(run: Run) -> Block:

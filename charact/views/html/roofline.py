@@ -42,7 +42,7 @@ def roofline(run: Run) -> Body:
 
 def _case(run: Run, case: str, phases: pd.DataFrame, types: pd.DataFrame) -> Block:
     """A case's phases and operator types, as points below its roof and as a table."""
-    roof = _roof(run, case)
+    roof = roof_over(run, case)
     shown = pd.concat([phases.rename(columns={"phase": "what"}), types.rename(columns={"operator_type": "what"})])
     drawn: list[Markup] = []
     placed = shown.dropna(subset=["flop_per_byte", "flop_per_s"])
@@ -88,7 +88,7 @@ def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against th
     return table(rows, caption, columns, note)
 
 
-def _roof(run: Run, case: str) -> Roof | None:
+def roof_over(run: Run, case: str) -> Roof | None:
     """The roof over a case; None where a ceiling is not known."""
     over = analysis.case_ceilings(run).set_index("case").loc[case]
     if pd.isna(over["peak_flop_per_s"]) or pd.isna(over["peak_bytes_per_s"]):
@@ -129,4 +129,7 @@ def _ceilings(run: Run) -> list[Block]:
         Column("of_stated", "Of the datasheet", fmt.share, "", lambda row: "no datasheet"),
         Column("datasheet_source", "Source", reason=lambda row: "no datasheet"),
     ]  # fmt: skip
-    return [Block(title="Ceilings", folded=True, table=table(rows, "Ceilings of this machine", columns))]
+    had_frac = analysis.ceilings_disturbed_frac(run)
+    note = "" if had_frac is None else (f"Too low: other processes left {fmt.share(had_frac)} of the cores while they "
+                                        "were measured. Shares of them are too high.")
+    return [Block(title="Ceilings", folded=True, table=table(rows, "Ceilings of this machine", columns), note=note)]

@@ -58,8 +58,8 @@ def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callabl
         ax = figure.subplots()
         ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
         _roofs(ax, roof, (left, right))
-        for row in fmt.rows(points):
-            ax.plot([row.flop_per_byte], [row.flop_per_s], "o", color=colors(getattr(row, name)), markersize=8,
+        for named, rows in points.groupby(name, sort=False):
+            ax.plot(rows["flop_per_byte"], rows["flop_per_s"], "o", color=colors(str(named)), markersize=8,
                     markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
         _unit_ticks(ax.xaxis, "FLOP/byte")
         _unit_ticks(ax.yaxis, "FLOP/s")

@@ -175,16 +175,17 @@ async function sectionsOf(run) {
 
 async function comparisonOf(runs) {
   try {
-    return fragment((await ask(`./comparison?${query(runs)}`)).html);
+    const sections = await ask(`./comparison?${query(runs)}`);
+    return sections.map((part) => section(part.id, part.title, fragment(part.html)));
   } catch (error) {
-    return message("error", "These runs cannot be compared.", error.message);
+    return [section("comparison", "Comparison", message("error", "These runs cannot be compared.", error.message))];
   }
 }
 
 async function content(runs) {
   const several = runs.length > 1;
   const [answers, comparison] = await Promise.all([Promise.all(runs.map(sectionsOf)), several && comparisonOf(runs)]);
-  if (several) return [section("comparison", "Comparison", comparison), ...side(runs, answers)];
+  if (several) return [...comparison, ...side(runs, answers)];
   const [{sections, error}] = answers;
   if (error) return [message("error", `${runs[0].name} cannot be shown.`, error)];
   return sections.map((part) => section(part.id, part.title, fragment(part.html)));

@@ -59,8 +59,8 @@ class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         return _answer(request, lambda: self._records.sections(request.args.get("run", "")))
 
     def _serve_comparison(self, request: Request) -> Response:
-        """`?run=ID&run=ID...`: {html}, the first run being the baseline."""
-        return _answer(request, lambda: {"html": self._records.comparison(request.args.getlist("run"))})
+        """`?run=ID&run=ID...`: a list of {id, title, html}, the first run being the baseline."""
+        return _answer(request, lambda: self._records.comparison(request.args.getlist("run")))
 
 
 def _serve_file(path: Path, content_type: str) -> Callable[..., Any]:

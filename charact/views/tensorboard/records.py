@@ -97,8 +97,8 @@ class Records:
                 self._drawn.popitem(last=False)
             return self._drawn[path][1]
 
-    def comparison(self, run_ids: list[str]) -> str:
-        """HTML that compares several runs, the first being the baseline.
+    def comparison(self, run_ids: list[str]) -> Sections:
+        """Sections that compare several runs, the first being the baseline: id, title, html.
 
         Raises:
             KeyError: one of the runs is not there.

@@ -9,7 +9,7 @@ from support import memory_records as made
 from support import records
 
 from charact import analysis
-from charact.analysis.compare import memory_comparison, run_comparison
+from charact.analysis.comparing import Side, metric_ratios
 from charact.analysis.memory_growth import of_series
 from charact.schema import MEMORY_CATEGORIES
 from charact.store import Run, load_run
@@ -229,13 +229,10 @@ def test_a_memory_run_has_cases_of_its_own_kind(run: Run, record: Path) -> None:
 def test_memory_runs_are_compared_by_their_peaks(run: Run, record: Path) -> None:
     rows = run.memory
     twice = Run(run.path, run.manifest, _tables={"memory": rows.assign(bytes=2 * rows["bytes"])})
-    compared = memory_comparison([run, twice, load_run(record)])
-    assert len(compared) == 2 * 48
-    ratios = compared.set_index(["case", "run"])[["measured_ratio", "predicted_ratio"]]
-    assert ratios.loc[(TRAIN, 0)].tolist() == [1, 1]
-    assert ratios.loc[(TRAIN, 1)].tolist() == [2, 2]
-    assert pd.isna(ratios.loc[(RAN_OUT, 1), "measured_ratio"])
-    assert run_comparison([run, twice]).empty
+    compared = metric_ratios([Side("one", (run,)), Side("twice", (twice,))]).query("metric == 'peak_memory'")
+    assert compared.set_index("case").loc[TRAIN, ["value", "ratio"]].tolist() == [
+        2 * true_bytes("image", "train", 256), 2]
+    assert metric_ratios([Side("one", (run,)), Side("profile", (load_run(record),))]).empty
 
 
 @pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)

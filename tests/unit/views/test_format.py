@@ -1,5 +1,7 @@
 """Base units to words."""
 
+import math
+
 import pytest
 
 from charact.quantities import scale
@@ -69,3 +71,16 @@ def test_accuracies_are_percentages() -> None:
 def test_a_scale_fits_the_largest_value() -> None:
     assert scale([0.002, 0.4], "s") == (1e3, "ms")
     assert scale([], "B") == (1.0, "B")
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (3.14e-7, "3.1e-07"), (0.0, "0"), (math.inf, "not finite"), (None, "n/a (not checked)"),
+    (math.nan, "n/a (not checked)"),
+])  # fmt: skip
+def test_relative_errors(value: float | None, text: str) -> None:
+    assert fmt.error(value, "not checked") == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.039, "× 1.04"), (2.0, "× 2.00"), (None, "n/a (no pass)")])
+def test_ratios(value: float | None, text: str) -> None:
+    assert fmt.ratio(value, "no pass") == text

@@ -55,6 +55,12 @@ def test_points_lie_below_a_roof_that_is_named(run: Run) -> None:
     assert "matrix products" in told  # the ceilings' own table
 
 
+def test_ceilings_that_were_measured_beside_other_load_are_said_to_be(tmp_path: Path) -> None:
+    disturbed = [row | {"cores_frac": 0.6 if row["ceiling"] == "gemm" else None} for row in CEILINGS]
+    told = words(html_of(judged(tmp_path, PHASES, OPERATORS, ceilings=disturbed))["roofline"])
+    assert "Too low: other processes left 60.0 % of the cores" in told
+
+
 def test_above_a_ceiling_is_said(tmp_path: Path) -> None:
     fast = [operator("forward", "GEMM", 1.0, flop=1.5e12, num_bytes=2e9)]
     told = words(html_of(judged(tmp_path, PHASES, fast))["roofline"])

@@ -1,0 +1,131 @@
+"""What accounts for the difference between two sides of a case: phases, operators and kernels that sum to it."""
+
+from collections import defaultdict
+
+import pandas as pd
+
+from charact.analysis.breakdown import OUTSIDE_OPERATORS, operator_times
+from charact.analysis.comparing.composition import Repeats, case_repeats, median_s, operator_parts, phase_parts
+from charact.analysis.comparing.sides import Side
+from charact.analysis.passes import pass_reason
+from charact.schema import PHASES
+
+LEVELS = ("phase", "operator", "kernel")
+"""How finely a difference is told apart."""
+
+_COLUMNS = ["level", "phase", "operator", "name", "base_s", "new_s", "delta_s", "status", "detail"]
+_PART = ["phase", "operator", "kernel"]
+
+_Seen = dict[tuple[str, str], dict[str, set[str]]]
+"""What operators of a phase were seen with: shapes by layer, or kernels."""
+
+
+def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
+    """What the difference between the medians of a case is made of; empty where a side has no times of it.
+
+    The case is named as in `matched_cases` of the two sides.
+
+    Columns: level, of `LEVELS`; phase; operator, null for whole phases; name, of the phase, operator or kernel; base_s,
+    new_s, 0 where it did not run; delta_s = new_s - base_s; status: 'both', 'appeared', 'vanished', or of an operator
+    that both have 'shapes changed' (other input shapes in the same layer) or 'kernel changed' (other kernels launched);
+    detail, the change in words, null where there is none. Phases stand in order, the others by the size of delta_s.
+
+    The phases sum to the difference of the medians. Where both sides have operators, those of a phase sum to that of
+    the phase with `OUTSIDE_OPERATORS`, on a device the time without a kernel. Kernels are parts of their operators.
+
+    *Error*: as of `phase_parts` and `operator_parts`. Which of the differences are more than noise, `ratios` tells.
+    """
+    sides = case_repeats([base, new], case)
+    if not all(sides):
+        return pd.DataFrame(columns=_COLUMNS)
+    phases = [phase_parts(repeats, median_s(repeats)) for repeats in sides]
+    operators = [operator_parts(repeats, parts) for repeats, parts in zip(sides, phases, strict=True)]
+    rows = _merged([parts.rename("time_s").reset_index() for parts in phases], ["phase"])
+    if all(map(len, operators)):
+        covered = set().union(*(parts["phase"] for parts in operators))
+        whole = [_whole(parts, covered, seen) for parts, seen in zip(phases, operators, strict=True)]
+        rows = pd.concat([rows, _merged(whole, _PART)], ignore_index=True)
+    rows = _with_changes(_named(rows), sides)
+    rank = rows["level"].map(LEVELS.index)
+    place = rows["phase"].map(PHASES.index).where(rank == 0, -rows["delta_s"].abs())
+    return rows.assign(rank=rank, place=place).sort_values(["rank", "place"], ignore_index=True)[_COLUMNS]
+
+
+def missing_levels(base: Side, new: Side, case: str) -> pd.DataFrame:
+    """Why a difference is not told apart further. Columns: level; side, the label of one that lacks it; reason."""
+    rows = []
+    for side, repeats in zip((base, new), case_repeats([base, new], case), strict=True):
+        for level, name in (("operator", "operators"), ("kernel", "kernels")):
+            if not any((run.table(name)["case"] == of_run).any() for run, of_run in repeats):
+                reasons = {pass_reason(run, of_run, name) or "the record holds no rows" for run, of_run in repeats}
+                rows.append([level, side.label, "; ".join(sorted(reasons)) or "no iteration was timed"])
+    return pd.DataFrame(rows, columns=["level", "side", "reason"], dtype="str")
+
+
+def _whole(phases: "pd.Series[float]", covered: set[str], operators: pd.DataFrame) -> pd.DataFrame:
+    """Operators of a side, with phases that the other side alone knows the operators of as outside of any."""
+    others = covered - set(operators["phase"])
+    outside = [{"phase": phase, "operator": OUTSIDE_OPERATORS, "time_s": phases[phase]}
+               for phase in phases.index if phase in others]
+    return pd.concat([operators, pd.DataFrame(outside, columns=[*_PART, "time_s"])]) if outside else operators
+
+
+def _merged(sides: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
+    base, new = (frame.rename(columns={"time_s": name}) for frame, name in zip(sides, ("base_s", "new_s"), strict=True))
+    rows = base.merge(new, on=keys, how="outer", indicator="status")
+    rows["status"] = rows["status"].astype("str").replace({"left_only": "vanished", "right_only": "appeared"})
+    return rows.fillna({"base_s": 0.0, "new_s": 0.0}).assign(delta_s=lambda frame: frame["new_s"] - frame["base_s"])
+
+
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows.reindex(columns=[*_PART, "base_s", "new_s", "delta_s", "status"])
+    rows = rows.astype({"operator": "str", "kernel": "str"})
+    level = pd.Series("phase", index=rows.index).mask(rows["operator"].notna(), "operator")
+    rows["level"] = level.mask(rows["kernel"].notna(), "kernel")
+    return rows.assign(name=rows["kernel"].fillna(rows["operator"]).fillna(rows["phase"]))
+
+
+def _with_changes(rows: pd.DataFrame, sides: list[Repeats]) -> pd.DataFrame:
+    """Status and detail of operators that both sides have with other shapes or kernels."""
+    shapes, kernels = ([seen(repeats) for repeats in sides] for seen in (_shapes, _kernels))
+    told: list[tuple[str, str | None]] = []
+    for row in rows.to_dict("records"):
+        place = row["phase"], row["operator"]
+        told.append((row["status"], None))
+        if row["level"] != "operator" or row["status"] != "both":
+            continue
+        for status, seen in (("kernel changed", kernels), ("shapes changed", shapes)):
+            if detail := _change(*(side.get(place, {}) for side in seen)):
+                told[-1] = (status, detail)
+    rows[["status", "detail"]] = pd.DataFrame(told, columns=["status", "detail"], dtype="str", index=rows.index)
+    return rows
+
+
+def _change(base: dict[str, set[str]], new: dict[str, set[str]]) -> str | None:
+    """The first of the places at which both sides saw different things, and the number of the others."""
+    changed = [name for name in base if name in new and base[name] != new[name]]
+    if not changed:
+        return None
+    name = changed[0]
+    texts = [", ".join(sorted(seen)) or "none" for seen in (base[name] - new[name], new[name] - base[name])]
+    more = f"; {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{f'{name}: ' if name else ''}{texts[0]} → {texts[1]}{more}"
+
+
+def _shapes(repeats: Repeats) -> _Seen:
+    """Input shapes by phase and operator, then by layer."""
+    return _seen([operator_times(run).query("case == @name") for run, name in repeats], "layer", "input_shapes")
+
+
+def _kernels(repeats: Repeats) -> _Seen:
+    """Kernels by phase and operator."""
+    rows = [run.kernels.query("case == @name and operator.notna()").assign(where="") for run, name in repeats]
+    return _seen(rows, "where", "kernel")
+
+
+def _seen(repeats: list[pd.DataFrame], where: str, what: str) -> _Seen:
+    seen: _Seen = defaultdict(lambda: defaultdict(set))
+    for rows in repeats:
+        for phase, operator, place, value in rows[["phase", "operator", where, what]].fillna("").to_numpy().tolist():
+            seen[phase, operator][place].add(value)
+    return seen

@@ -1,0 +1,124 @@
+"""Which cases of several sides are the same: by what they are, whatever they ran on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.cases import case_summary
+from charact.analysis.comparing.sides import Side
+from charact.store import Run
+
+IDENTITY = {
+    "workload": "workload", "kind": "kind", "mode": "mode", "variant": "variant", "data": "data",
+    "input_size": "input size", "batch_size": "batch size", "precision": "precision",
+    "accumulate": "accumulated batches", "world_size": "world size", "rank": "rank", "compiled": "compiled",
+    "channels_last": "channels last",
+}  # fmt: skip
+"""What makes a case the same as another, with the word for it; weightiest first. Device and machine do not."""
+_DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compiled": False, "channels_last": False}
+
+Key = tuple[Any, ...]
+
+
+def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
+    """Cases of the baseline that another side holds, too, failed ones included.
+
+    Columns: case, the identifier in the baseline, without its device where another side's differs; side, a label; run,
+    the position in the side's runs; run_case, the case's identifier there; status and reason of the case. A row a case,
+    side and run that has it, in the order of the baseline's cases, sides and runs.
+    """
+    rows = _cases(sides)
+    holders = rows.groupby("key", sort=False)["side"].agg(set)
+    baseline = sides[0].label
+    rows = rows[rows["key"].map(lambda key: baseline in holders[key] and len(holders[key]) > 1).astype(bool)]
+    names = _names(rows[rows["side"] == baseline], rows)
+    rows = rows.assign(case=rows["key"].map(names).astype("str"))
+    order = {case: number for number, case in enumerate(names.values())}
+    rows = rows.sort_values("case", key=lambda cases: cases.map(order), kind="stable", ignore_index=True)
+    return rows[["case", "side", "run", "run_case", "status", "reason"]]
+
+
+def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
+    """Cases that the baseline or another side lacks.
+
+    Columns: case; side, which has it; missing_in, the side that lacks it; why, how the nearest case there differs: its
+    own value first, then the other side's.
+    """
+    rows = _cases(sides)
+    keys = {side.label: list(dict.fromkeys(rows.loc[rows["side"] == side.label, "key"])) for side in sides}
+    first = rows.drop_duplicates(["side", "key"]).set_index(["side", "key"])["run_case"]
+    baseline = sides[0].label
+    found = []
+    for other in sides[1:]:
+        for side, missing_in in ((baseline, other.label), (other.label, baseline)):
+            found += [
+                [first[side, key], side, missing_in, _why(key, keys[missing_in])]
+                for key in keys[side] if key not in keys[missing_in]
+            ]  # fmt: skip
+    return pd.DataFrame(found, columns=["case", "side", "missing_in", "why"]).astype("str")
+
+
+def _cases(sides: Sequence[Side]) -> pd.DataFrame:
+    """Every case of every run: columns key, side, run, run_case, status, reason."""
+    found = []
+    for side in sides:
+        for position, run in enumerate(side.runs):
+            seen: Counter[Key] = Counter()
+            for entry, kind in zip(run.manifest["cases"], case_summary(run)["kind"], strict=True):
+                identity = _identity(run, entry, kind)
+                # Cases of a run that are the same, as on two devices, are told apart by their order.
+                found.append([(*identity, seen[identity]), side.label, position, entry["case"],
+                              entry.get("status"), entry.get("reason")])  # fmt: skip
+                seen[identity] += 1
+    return pd.DataFrame(found, columns=["key", "side", "run", "run_case", "status", "reason"])
+
+
+def _identity(run: Run, entry: dict[str, Any], kind: str) -> Key:
+    options = run.manifest.get("options", {})
+    values = {name: entry.get(name, options.get(name)) for name in IDENTITY} | {"kind": kind}
+    return tuple(_DEFAULTS.get(name) if value is None else value for name, value in values.items())
+
+
+def _names(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[Key, str]:
+    """A name for each key: the baseline's identifier, without its device where identifiers differ."""
+    identifiers = rows.groupby("key")["run_case"].nunique()
+    names: dict[Key, str] = {}
+    for key, identifier in zip(baseline["key"], baseline["run_case"], strict=True):
+        bare, _, last = identifier.rpartition("-")
+        on_device = last.startswith(("cpu", "cuda", "mps", "xpu"))
+        names.setdefault(key, bare if on_device and identifiers[key] > 1 else identifier)
+    return _told_apart(names)
+
+
+def _told_apart(names: dict[Key, str]) -> dict[Key, str]:
+    """The names; those that several cases share, as of runs on other data, followed by what differs between these."""
+    sharing: dict[str, list[Key]] = {}
+    for key, name in names.items():
+        sharing.setdefault(name, []).append(key)
+    found = {}
+    for key, name in names.items():
+        differing = [_text(value) for value, *values in zip(key, *sharing[name], strict=True) if len(set(values)) > 1]
+        found[key] = f"{name} ({', '.join(differing)})" if differing else name
+    return found
+
+
+def _why(key: Key, others: Sequence[Key]) -> str:
+    """How the nearest of other cases differs from one."""
+    if not others:
+        return "it has no cases"
+    nearest = min(others, key=lambda other: sum(mine != theirs for mine, theirs in zip(key, other, strict=True)))
+    if nearest[0] != key[0]:
+        return f"it has no case of {key[0]}"
+    words = [*IDENTITY.values(), "repeat in its run"]
+    return ", ".join(
+        f"{word} {_text(mine)} here, {_text(theirs)} there"
+        for word, mine, theirs in zip(words, key, nearest, strict=True) if mine != theirs
+    )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not told" if value in (None, "") else str(value)

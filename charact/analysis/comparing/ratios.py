@@ -1,0 +1,51 @@
+"""Times of each side over the baseline's: by case, phase, operator, layer, kernel or problem."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from charact.analysis.comparing.pairs import Pair, pairs, typed
+from charact.analysis.comparing.samples import CASE, time_samples
+from charact.analysis.comparing.sides import Side
+from charact.errors import UserError
+from charact.schema import PHASES
+
+RATIOS_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem")
+"""What times can be compared by."""
+
+
+def ratios(sides: Sequence[Side], by: str) -> pd.DataFrame:
+    """Times of each matched case, or of its parts, on each side over the baseline's.
+
+    Columns: case, as in `matched_cases`; the part, in a column of the name `by`; side; base_s and time_s; ratio =
+    time_s / base_s (below 1: faster), with low to high, its 95 % interval, p_value, and whether it is significant: see
+    `statistics.judged`; reason, why a number is null. Times are a median iteration's, of a training a mean epoch's, of
+    an operation those of a call in each direction; of several runs a side, the geometric mean of theirs. A part that
+    one side lacks is null there. By case, all matched cases are there; by a part, those in which it was measured.
+
+    Parts of a phase are as measured under the profiler, on a CPU scaled to the timing pass; layers, shapes and phases
+    are taken together. Phases are in their order, other parts by time, longest first.
+
+    *Error*: of what the profiler saw there is one value a run.
+
+    Raises:
+        UserError: `by` is none of `RATIOS_BY`.
+    """
+    if by not in RATIOS_BY:
+        raise UserError(f"nothing is compared by '{by}': choose from {', '.join(RATIOS_BY)}")
+    rows: list[list[object]] = []
+    for pair in pairs(sides, lambda run: time_samples(run, by)):
+        for name in [CASE] if by == "case" else _in_order(pair, by):
+            rows.append([pair.case, name, pair.side, *pair.values(name), *pair.judged(name)])
+    frame = typed(rows, ["case", "part", "side", "base_s", "time_s"], ["base_s", "time_s"])
+    return frame.drop(columns="part") if by == "case" else frame.rename(columns={"part": by})
+
+
+def _in_order(pair: Pair, by: str) -> list[str]:
+    """Names of the parts that either side has."""
+    names = list(dict.fromkeys([*pair.base, *pair.new]))
+    if by == "phase":
+        return sorted(names, key=PHASES.index)
+    if by == "problem":
+        return names
+    return sorted(names, key=lambda name: -max(side[name].value for side in (pair.base, pair.new) if name in side))

@@ -1,0 +1,135 @@
+"""What one run measured of its cases, with the repeats that a comparison needs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from charact.analysis.breakdown import operator_times, phase_breakdown
+from charact.analysis.cases import iteration_times, phase_times
+from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, resampled, timed
+from charact.analysis.stages import TRAINING_STAGES, stage_phase_times
+from charact.store import Run
+
+PUBLISHED = "published without an interval"
+_ONE_PASS = "a run profiles operators once: several runs a side give an interval"
+
+CASE = "case"
+"""Name of the whole case among its parts."""
+
+Samples = dict[tuple[str, str], Sample]
+"""By case, and by the name of the part of it that was timed."""
+
+
+def time_samples(run: Run, by: str) -> Samples:
+    """What an iteration of each case takes (s), or a part of it, by name.
+
+    Of a training it is an epoch, of an operation a call in each of its directions.
+
+    Args:
+        run: what was measured.
+        by: 'case', 'phase', 'operator_type', 'operator', 'layer', 'kernel' or 'problem'.
+    """
+    found = dict(_TIMERS[by](run) if by in _TIMERS else _operators(run, by))
+    if "reference" in run.manifest:
+        found = {key: Sample(sample.value, reason=PUBLISHED) for key, sample in found.items()}
+    return found
+
+
+def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
+        yield (str(case), CASE), timed(walls.tolist())
+    rows = stage_phase_times(run)
+    for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+        walls = epochs.groupby("number")["time_s"].sum()
+        yield (str(case), CASE), _epochs(walls, num_epochs(run, str(case)))
+    for case, calls in _calls(run).groupby("case", sort=False):
+        directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
+        yield (str(case), CASE), _summed(directions)
+
+
+def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    for case, rows in phase_times(run).groupby("case", sort=False):
+        wide = rows.pivot_table(index="iteration", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
+        for phase in wide:
+            yield (str(case), str(phase)), timed(wide[phase].tolist())
+    rows = stage_phase_times(run)
+    for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+        wide = epochs.pivot_table(index="number", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
+        for phase in wide:
+            yield (str(case), str(phase)), _epochs(wide[phase], num_epochs(run, str(case)))
+
+
+def num_epochs(run: Run, case: str) -> int | None:
+    """Epochs that a training finished; None where the record does not tell."""
+    told = run.passes(case).get("training", {}).get("num_epochs")
+    return None if told is None else int(told)
+
+
+def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
+    """What was found of all epochs together, as the values of the single ones tell how well it is known."""
+    if len(values) < MIN_ITERATIONS:
+        return Sample(whole, reason=f"fewer than {MIN_ITERATIONS} epochs")
+    mean = float(values.mean())
+    return Sample(whole, tuple(values.tolist()), resampled(values.tolist(), np.mean) * (whole / mean if mean else 1.0))
+
+
+def _epochs(walls: "pd.Series[float]", number: int | None) -> Sample:
+    """Mean time of an epoch."""
+    return epochs_sample(walls, float(walls.sum()) / (number or len(walls)))
+
+
+def _summed(samples: list[Sample]) -> Sample:
+    """The sum of times that are repeated alike."""
+    value = sum(sample.value for sample in samples)
+    if reason := next((sample.reason for sample in samples if sample.reason), None):
+        return Sample(value, reason=reason)
+    repeats = tuple(map(sum, zip(*(sample.repeats for sample in samples), strict=False)))
+    draws = np.sum([sample.draws for sample in samples if sample.draws is not None], axis=0)
+    return Sample(value, repeats, draws)
+
+
+def _calls(run: Run) -> pd.DataFrame:
+    rows = run.table("repetitions")
+    return rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
+
+
+def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    names = run.table("problems").set_index(["case", "direction"])["problem"].to_dict()
+    for (case, direction), times in _calls(run).groupby(["case", "direction"], sort=False)["time_s"]:
+        yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())
+
+
+def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]]:
+    """Parts of the iteration by what the profiler saw, scaled to the timing pass.
+
+    On a CPU the profiler lengthens a phase, and so do moments in which the machine does other things: what part of its
+    phase an operator takes hardly changes by that.
+    """
+    rows = operator_times(run)
+    on_host = rows["device_s"].isna().groupby(rows["case"]).transform("all")
+    timed_s = phase_breakdown(run).set_index(["case", "phase"])["time_s"].to_dict()
+    profiled_s = {
+        (entry["case"], phase): seconds for entry in run.manifest["cases"]
+        for phase, seconds in entry.get("passes", {}).get("operators", {}).get("phase_s", {}).items()
+    }  # fmt: skip
+    places = pd.Series(list(zip(rows["case"], rows["phase"], strict=True)), index=rows.index, dtype="object")
+    scale = places.map(timed_s).astype("float64") / places.map(profiled_s).astype("float64")
+    rows["time_s"] *= scale.where(on_host & scale.notna(), 1.0)
+    yield from _sums(rows.groupby(["case", column], sort=False)["time_s"].sum())
+
+
+def _kernels(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    yield from _sums(run.kernels.groupby(["case", "kernel"], sort=False)["device_s"].sum())
+
+
+def _sums(seconds: "pd.Series[float]") -> Iterator[tuple[tuple[str, str], Sample]]:
+    places: dict[Any, float] = seconds.to_dict()
+    for (case, name), value in places.items():
+        yield (case, name), Sample(value, reason=_ONE_PASS)
+
+
+_TIMERS: dict[str, Callable[[Run], Iterator[tuple[tuple[str, str], Sample]]]] = {
+    "case": _cases, "phase": _phases, "problem": _problems, "kernel": _kernels,
+}  # fmt: skip

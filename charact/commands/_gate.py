@@ -1,0 +1,84 @@
+"""The gate of `charact compare`: rules that may fail, and where what they found is written."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from charact.errors import UserError
+
+if TYPE_CHECKING:
+    from charact.analysis.comparing import Side
+    from charact.analysis.comparing.rules import Rule
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Rules, and the files that the outcome goes into."""
+
+    rules: "list[Rule]"
+    summary: Path | None
+    junit: Path | None
+    force: bool
+
+
+def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool) -> Gate | None:
+    """The gate that was asked for, where one was.
+
+    Raises:
+        UserError: a rule cannot be read, there is none for a file to tell of, or the file exists.
+    """
+    for option, path in (("--summary", summary), ("--junit", junit)):
+        if path is not None and not fail_if:
+            raise UserError(f'{option} tells what rules found: give one, as in --fail-if "time > 1.05"')
+        if path is not None and path.exists() and not force:
+            raise UserError(f"{path} exists: --force overwrites it, {option} names another file")
+    if not fail_if:
+        return None
+    from charact.analysis.comparing.rules import parse
+
+    return Gate([parse(text) for text in fail_if], summary, junit, force)
+
+
+def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
+    """Judge, print and write what was found; 1 where a rule failed, else 0.
+
+    Raises:
+        UserError: nothing could be judged, or a file cannot be written.
+    """
+    from charact.analysis.comparing.gate import has_failed, judge
+    from charact.files import write_text
+    from charact.views import format as fmt
+    from charact.views.gate_tables import gate_table, headline, sentence
+    from charact.views.junit import junit
+    from charact.views.markdown_gate import summary
+    from charact.views.terminal_comparison import print_tables
+
+    judged = judge(gate.rules, sides)
+    if not quiet:
+        print_tables([gate_table(judged, sides)])
+    if gate.summary is not None:
+        write_text(gate.summary, summary(judged, sides), force=gate.force)
+    if gate.junit is not None:
+        write_text(gate.junit, junit(judged), force=gate.force)
+    failed = has_failed(judged)
+    if not quiet:
+        print(headline(judged))
+    elif failed:
+        for row in fmt.rows(judged[judged["outcome"] == "regression"]):
+            print(f"{row.case}: {sentence(row)}", file=sys.stderr)
+    return int(failed)
+
+
+def explain(sides: "Sequence[Side]") -> None:
+    """Print what accounts for the difference of each case on each side."""
+    from charact.views import format as fmt
+    from charact.views.difference_tables import NOT_TIMED, explanations
+    from charact.views.terminal_comparison import print_tables
+
+    for side in sides[1:]:
+        for each in explanations(sides[0], side):
+            print_tables(each.tables)
+            if not each.tables:
+                print(f"{each.case}: what accounts for a difference is {fmt.missing(NOT_TIMED)}")

@@ -1,0 +1,67 @@
+"""What `charact compare` puts side by side, as a user names it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from charact.errors import UserError
+from charact.partial import PARTIAL_PREFIX
+from charact.references import PREFIX, reference, reference_names
+
+if TYPE_CHECKING:
+    from charact.analysis.comparing import Side
+    from charact.store import Run
+
+_KINDS = "a run directory, a directory of runs, or reference:NAME"
+
+
+def read_sides(texts: list[str]) -> "list[Side]":
+    """Read the sides that were named; two that would have the same label are numbered.
+
+    Raises:
+        UserError: there is only one, or one of them names no run, no reference, or a run that cannot be read.
+    """
+    from charact.analysis.comparing import Side
+
+    if len(texts) < 2:
+        raise UserError("name at least two sides, as in `charact compare runs/before runs/after`: each is "
+                        f"{_KINDS} ({', '.join(reference_names())})")
+    named = [_read(text) for text in texts]
+    times = Counter(label for label, _ in named)
+    seen: Counter[str] = Counter()
+    sides = []
+    for label, runs in named:
+        seen[label] += 1
+        sides.append(Side(f"{label} ({seen[label]})" if times[label] > 1 else label, runs))
+    return sides
+
+
+def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
+    """Label and runs of `PATH`, `NAME=PATH`, `reference:NAME` or `NAME=reference:NAME`."""
+    label, equals, place = text.partition("=")
+    # A path may hold a "=": then it is there, or what stands before is no plain name.
+    if not equals or "/" in label or Path(text).exists():
+        label, place = "", text
+    elif not label or not place:
+        raise UserError(f"'{text}': write a label as in before=runs/20261121-100000-resnet50-0a1b2c")
+    if place.startswith(PREFIX):
+        run = reference(place.removeprefix(PREFIX))
+        return label or run.run_id, (run,)
+    path = Path(place)
+    return label or path.resolve().name, _runs_at(path)
+
+
+def _runs_at(path: Path) -> "tuple[Run, ...]":
+    """The run of a directory, or every finished run below it."""
+    from charact.store import load_run
+    from charact.views.tensorboard.records import run_directories
+
+    if not path.is_dir():
+        problem = "is a file" if path.exists() else "does not exist"
+        raise UserError(f"{path} {problem}: name {_KINDS}")
+    if (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
+        return (load_run(path),)
+    finished = [each for each in run_directories(path) if not each.name.startswith(PARTIAL_PREFIX)]
+    if not finished:
+        raise UserError(f"{path} holds no finished run: name {_KINDS}")
+    return tuple(load_run(each) for each in finished)

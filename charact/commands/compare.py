@@ -1,0 +1,131 @@
+"""`charact compare`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from charact.commands import _options as opt
+from charact.errors import UserError
+
+if TYPE_CHECKING:
+    from charact.analysis.comparing import Side
+
+_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem")
+_NUM_NAMED = 3
+
+
+def command(
+    sides: Annotated[list[str], typer.Argument(
+        help="Run directories, directories of runs (repeats), or reference:NAME; NAME=PATH gives a label.",
+        metavar="SIDE SIDE...")],
+    by: Annotated[str, typer.Option(
+        help="What times are told by, one or several of case, phase, operator_type, operator, layer, kernel, problem.",
+        metavar="LIST")] = "case",
+    to: Annotated[Path | None, typer.Option(
+        help="Write the comparison into a file as well: .html (all of it), .md or .csv.", metavar="FILE")] = None,
+    explain: Annotated[bool, typer.Option(
+        "--explain", help="Tell which phases, operators and kernels account for the differences.")] = False,
+    fail_if: Annotated[list[str] | None, typer.Option(
+        help='End with 1 where a ratio passes a limit and is no noise: "time > 1.05", "phase.backward > +10%", '
+             '"throughput < 0.95". May be given several times.', metavar="RULE")] = None,
+    summary: Annotated[Path | None, typer.Option(
+        help="Write what the rules found as Markdown, with what accounts for each regression.", metavar="FILE")] = None,
+    junit: Annotated[Path | None, typer.Option(
+        help="Write what the rules found as JUnit XML.", metavar="FILE")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+    quiet: opt.Quiet = False,
+) -> int:
+    """Compare machines, versions or runs, the first side being the baseline.
+
+    Cases are the same where workload, sizes, mode, precision and data are, whatever they ran on; one without a
+    counterpart is listed with how the nearest differs. Ratios have 95 % intervals. Several runs a side are repeats:
+    they tell what differs from run to run. Published tables are references.
+
+    \b
+      charact compare runs/before runs/after --by phase,operator
+      charact compare old=runs/20261121-100000-resnet50-0a1b2c new=runs/20261122-100000-resnet50-3d4e5f --to new.html
+      charact compare reference:northeastern-p100 runs/mine
+      charact compare base=runs/before new=runs/after --fail-if "time > 1.05" --fail-if "peak_memory > +2%"
+    """  # noqa: D301  (click wants the character itself)
+    from charact.commands._gate import explain as print_explanations
+    from charact.commands._gate import pass_gate, read_gate
+    from charact.commands._sides import read_sides
+
+    levels = opt.parse_choices(by, "--by", _BY)
+    write = None if to is None else _writer(to, force)
+    gate = read_gate(fail_if or [], summary, junit, force)
+    compared = read_sides(sides)
+    _check_common(compared)
+    if write is not None:
+        write(compared, levels)
+    if not quiet:
+        from charact.views.comparison_tables import tables
+        from charact.views.terminal_comparison import print_tables
+
+        print_tables(tables(compared, levels))
+        if explain:
+            print_explanations(compared)
+    if to is not None:
+        print(f"Wrote {to}")
+    return 0 if gate is None else pass_gate(gate, compared, quiet)
+
+
+def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]], None]":
+    """What writes a file of that kind.
+
+    Raises:
+        UserError: there is no such kind, or the file exists.
+    """
+    from charact.files import write_text
+
+    suffixes = {".html": _html, ".md": _markdown, ".csv": _csv}
+    if to.suffix not in suffixes:
+        raise UserError(f"--to {to}: its name must end in {', '.join(suffixes)}")
+    if to.exists() and not force:
+        raise UserError(f"{to} exists: --force overwrites it, --to names another file")
+    return lambda sides, levels: write_text(to, suffixes[to.suffix](sides, levels), force=force)
+
+
+def _html(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
+    from charact.views.html import comparison_report
+
+    return comparison_report(sides)
+
+
+def _markdown(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
+    from charact.views.comparison_tables import tables
+    from charact.views.format import against
+    from charact.views.markdown import document
+
+    return document(against([side.label for side in sides]), tables(sides, levels))
+
+
+def _csv(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
+    from charact.views.export import comparison_csv
+
+    return comparison_csv(sides, levels)
+
+
+def _check_common(sides: "Sequence[Side]") -> None:
+    """Refuse sides that share no case with the baseline.
+
+    Raises:
+        UserError: they share none.
+    """
+    from charact.analysis.comparing import matched_cases, unmatched_cases
+
+    if len(matched_cases(sides)):
+        return
+    has = [f"{side.label} has {_named([entry['case'] for run in side.runs for entry in run.manifest['cases']])}"
+           for side in sides]
+    nearest = unmatched_cases(sides)["why"]
+    why = f" (nearest: {nearest.iloc[0]})" if len(nearest) else ""
+    raise UserError(f"nothing in common: {'; '.join(has)}{why}; cases match where workload, sizes, mode, precision and "
+                    "data are the same")
+
+
+def _named(cases: Sequence[str]) -> str:
+    more = f" and {len(cases) - _NUM_NAMED} more" if len(cases) > _NUM_NAMED else ""
+    return ", ".join(cases[:_NUM_NAMED]) + more if cases else "no cases"

@@ -1,0 +1,113 @@
+"""What accounts for a difference, as tables: the same in the terminal, in Markdown and in the report."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.comparing import Side, ratios
+from charact.analysis.comparing.context import clock_changes
+from charact.analysis.comparing.differences import differences, missing_levels
+from charact.views import format as fmt
+from charact.views.counter_words import counter_name, counter_value
+from charact.views.html.tables import Column, Table, table
+
+NOT_TIMED = "no iterations were timed on both sides"
+"""Why there is no explanation."""
+
+_MOST = {"operator": 15, "kernel": 10}
+_CAPTIONS = {"operator": "Operators that account for the difference in {}", "kernel": "Kernels of {}"}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a case differs by: its `differences`, whether its time does so by more than noise, and the tables of both.
+
+    Where no iterations were timed on both sides there are neither rows nor tables.
+    """
+
+    case: str
+    rows: pd.DataFrame
+    significant: bool
+    tables: list[Table]
+
+
+def explanations(base: Side, new: Side, cases: Collection[str] | None = None) -> list[Explanation]:
+    """What the cases that two sides share differ by; of those named, as in `matched_cases`, where some are."""
+    whole, phases = (ratios([base, new], by) for by in ("case", "phase"))
+    judged = {row.case: row for row in fmt.rows(whole) if cases is None or row.case in cases}
+    return [_explanation(base, new, row, phases[phases["case"] == case]) for case, row in judged.items()]
+
+
+def _explanation(base: Side, new: Side, whole: Any, judged: pd.DataFrame) -> Explanation:
+    case = str(whole.case)
+    rows = differences(base, new, case)
+    if rows.empty:
+        return Explanation(case, rows, False, [])
+    verdicts = {row.phase: _verdict(row) for row in fmt.rows(judged)} | {"iteration": _verdict(whole)}
+    missing = missing_levels(base, new, case)
+    phases = _phase_table(rows, base, new, case, verdicts, _not_told(missing))
+    parts = [_part_table(rows, level, base, new, case) for level in ("operator", "kernel")]
+    return Explanation(case, rows, bool(whole.significant),
+                       [phases, *filter(None, parts), *_clock_table(base, new, case)])
+
+
+def _phase_table(rows: pd.DataFrame, base: Side, new: Side, case: str, verdicts: dict[str, str], missing: str) -> Table:
+    phases = rows[rows["level"] == "phase"]
+    total = phases[["base_s", "new_s", "delta_s"]].sum().to_frame().T.assign(name="iteration")
+    shown = pd.concat([phases, total])
+    shown["verdict"] = [verdicts[name] for name in shown["name"]]
+    columns = [Column("name", "Phase", unbroken=True), *_times(base, new), Column("verdict", "Verdict", unbroken=True)]
+    note = "Shares of all iterations, of the median: they sum to it. Verdicts are of each phase’s own medians."
+    return table(shown, f"Phases that account for the difference in {case}", columns, f"{note} {missing}".strip())
+
+
+def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str) -> Table | None:
+    """Operators or kernels with the largest differences; None where there are none."""
+    parts = rows[rows["level"] == level]
+    if parts.empty:
+        return None
+    left_out = len(parts) - _MOST[level]
+    columns = [
+        Column("phase", "Phase", unbroken=True), Column("name", level.capitalize(), wide=True), *_times(base, new),
+        Column("change", "Change", wide=True),
+    ]  # fmt: skip
+    shown = parts.head(_MOST[level])
+    changes = [row.status if pd.isna(row.detail) else f"{row.status}: {row.detail}" for row in fmt.rows(shown)]
+    shown = shown.assign(change=["in both" if each == "both" else each for each in changes])
+    note = "Shares of a phase under the profiler, scaled to the timing pass."
+    if left_out > 0:
+        note += f" {left_out} more with smaller differences are left out."
+    return table(shown, _CAPTIONS[level].format(case), columns, note)
+
+
+def _clock_table(base: Side, new: Side, case: str) -> list[Table]:
+    clocks = clock_changes(base, new, case)
+    if clocks.empty:
+        return []
+    for side in ("base", "new"):
+        clocks[f"{side}_words"] = [counter_value(row.counter, getattr(row, side)) for row in fmt.rows(clocks)]
+    clocks["counter"] = [counter_name(counter) for counter in clocks["counter"]]
+    columns = [Column("counter", "Clock", unbroken=True), Column("source", "Source"), Column("base_words", base.label),
+               Column("new_words", new.label)]  # fmt: skip
+    return [table(clocks, f"Clocks while counters of {case} were read", columns)]
+
+
+def _times(base: Side, new: Side) -> list[Column]:
+    return [Column("base_s", base.label, fmt.seconds, "of the baseline's median iteration"),
+            Column("new_s", new.label, fmt.seconds, "of the side's median iteration"),
+            Column("delta_s", "Difference", fmt.change, "above 0 is slower")]  # fmt: skip
+
+
+def _verdict(row: Any) -> str:
+    if row.significant:
+        return "slower" if row.ratio > 1 else "faster"
+    return fmt.missing(row.reason) if pd.isna(row.p_value) else "no difference shown"
+
+
+def _not_told(missing: pd.DataFrame) -> str:
+    """Why there are no operators, or no kernels."""
+    told = [f"{level}s of {' and '.join(rows['side'])}: {fmt.missing(str(reason))}"
+            for (level, reason), rows in missing.groupby(["level", "reason"], sort=False)]
+    return f"Not told: {'; '.join(told)}." if told else ""

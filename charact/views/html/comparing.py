@@ -1,0 +1,72 @@
+"""The sections of a comparison: who is compared, ratios, speedups, what differs, and what is left out."""
+
+from collections.abc import Sequence
+
+from charact.analysis.comparing import Side, matched_cases, ratios
+from charact.analysis.comparing.phases import phases_by_side
+from charact.analysis.comparing.side_facts import published_notes
+from charact.views import comparison_tables as tables
+from charact.views import format as fmt
+from charact.views import palette
+from charact.views.html import comparing_figures as figures
+from charact.views.html.blocks import Block, Body, legend_of
+from charact.views.html.tables import Column, table
+
+_NUM_TOP = 25
+_PARTS = ("operator_type", "operator", "layer", "kernel", "problem")
+
+
+def comparison(sides: Sequence[Side]) -> Body:
+    """Sides, times of each case with their ratios, speedups and other metrics."""
+    lead = (
+        "Times are medians, ratios are against the first side: below 1 is faster. An interval of a single run a side "
+        "knows nothing of what differs from run to run, such as clocks and other load; several runs a side do."
+    )
+    blocks = [Block(title="Sides", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
+    blocks += [Block(title=each.caption, table=each) for each in tables.speedup_tables(sides)]
+    if metrics := tables.metric_table(sides):
+        blocks.append(Block(title="Throughput, memory, accuracy, energy", table=metrics))
+    return Body(lead=lead, blocks=blocks)
+
+
+def _notes(sides: Sequence[Side]) -> list[Block]:
+    points = [(row.side, row.note) for row in fmt.rows(published_notes(sides))]
+    return [Block(title="Published tables", points=points)] if points else []
+
+
+def _times(sides: Sequence[Side]) -> list[Block]:
+    if matched_cases(sides).empty:
+        return [Block(note="These sides have no case in common: what differs is below.")]
+    shown, frame = tables.ratio_table(sides, "case"), ratios(sides, "case")
+    if shown is None:
+        return []
+    if not frame["ratio"].notna().any():
+        return [Block(title="Times", table=shown)]
+    colors = figures.side_colors([side.label for side in sides[1:]])
+    figure = figures.ratio_intervals(frame, colors)
+    return [Block(title="Times", table=shown), Block(figures=[figure], legend=list(colors.items()))]
+
+
+def parts(sides: Sequence[Side]) -> Body:
+    """Times by phase, operator type, operator, layer, kernel and problem, as far as they were measured."""
+    blocks = []
+    times = phases_by_side(sides)
+    by_phase = tables.ratio_table(sides, "phase")
+    for case, rows in times.groupby("case", sort=False):
+        columns = [Column("side", "Side"), Column("phase", "Phase"), Column("time_s", "Time", fmt.seconds)]
+        blocks.append(Block(
+            title=str(case), case=str(case), figures=[figures.side_phases(rows)],
+            legend=legend_of(rows["phase"], palette.PHASES), table=table(rows, f"Phases of {case}", columns),
+        ))  # fmt: skip
+    shown = [by_phase, *(tables.ratio_table(sides, by, _NUM_TOP) for by in _PARTS)]
+    blocks += [Block(table=each, folded=each is not by_phase) for each in shown if each is not None]
+    return Body(lead="Phases of a bar sum to the median iteration; the ratios below are of each part’s own times.",
+                blocks=blocks)
+
+
+def left_out(sides: Sequence[Side]) -> Body:
+    """Cases without a counterpart, cases that failed, and what else differs."""
+    found = [tables.unmatched_table(sides), tables.failed_table(sides), tables.context_table(sides)]
+    nothing = "Every case has a counterpart, none failed, and no option, version or machine differs."
+    blocks = [Block(title=each.caption, table=each) for each in found if each is not None]
+    return Body(blocks=blocks or [Block(note=nothing)])

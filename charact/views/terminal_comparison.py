@@ -1,0 +1,50 @@
+"""A comparison in the terminal: its tables, one below the other."""
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from charact.views.html.tables import Table
+
+_STYLES = {"slower": "red", "lower": "red", "faster": "green", "higher": "green"}
+_MOST_ROWS = 40
+
+
+def summary(tables: Sequence[Table]) -> RenderableType:
+    """The tables with their captions; of a long one the first rows."""
+    return Group(*(part for table in tables for part in _parts(table)))
+
+
+def _parts(table: Table) -> list[RenderableType]:
+    return [Text(table.caption, style="bold"), _drawn(table), *_notes(table), Text()]
+
+
+def _drawn(table: Table) -> RichTable:
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in table.columns:
+        drawn.add_column(Text(column.title.lower()), justify="right" if column.words else "left", overflow="fold")
+    for row in table.rows[:_MOST_ROWS]:
+        drawn.add_row(*(Text(cell.text, style=_STYLES.get(cell.text, "")) for cell in row.cells))
+    return drawn
+
+
+def _notes(table: Table) -> list[RenderableType]:
+    left_out = len(table.rows) - _MOST_ROWS
+    notes = [table.note] if table.note else []
+    if left_out > 0:
+        notes.append(f"{left_out} more: --to FILE.csv writes them all")
+    return [Text(note, style="dim") for note in notes]
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    """Print the tables; into a pipe one line a row, however long, without colour."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(summary(tables))
+        return
+    captured = io.StringIO()
+    Console(file=captured, width=10_000, color_system=None, force_terminal=False).print(summary(tables))
+    print("\n".join(line.rstrip() for line in captured.getvalue().splitlines()))

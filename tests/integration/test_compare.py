@@ -1,0 +1,119 @@
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import pairs, records
+
+Run = Callable[..., Any]
+K80, P100 = "reference:northeastern-k80", "reference:northeastern-p100"
+TRAIN = "resnet50-32-b8-train-fp32-cpu"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with two runs of a case, one of another size, and what is no run."""
+    for name, size in [("before", 32), ("after", 32), ("other", 64)]:
+        records.write_record(tmp_path / name, sizes=(size,), modes=("train",))
+    whole = next((tmp_path / "before").iterdir())
+    for name in ("broken", "newer", "torn"):
+        shutil.copytree(whole, tmp_path / name)
+    (tmp_path / "broken" / "iterations.parquet").write_bytes(b"PAR1")
+    manifest = json.loads((whole / "run.json").read_text())
+    (tmp_path / "newer" / "run.json").write_text(json.dumps(manifest | {"schema_version": 99}))
+    (tmp_path / "torn" / "run.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("no run")
+    return tmp_path
+
+
+def test_prints_the_published_speedups(here: Run, tmp_path: Path) -> None:
+    done = here("compare", K80, P100, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [line.split() for line in done.stdout.splitlines()]
+    assert ["googlenet", "2.78", "2.83", "2.82"] in words
+    assert ["resnet18", "2.63", "2.82", "2.87"] in words
+    assert next(line for line in words if line[:1] == ["all"])[:3] == ["all", "6", "2.79"]
+    assert "NVIDIA Tesla K80" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tells_where_one_s_own_machine_stands(here: Run, tmp_path: Path) -> None:
+    for data in ("cifar10", "mnist", "kmnist"):
+        pairs.write_northeastern(tmp_path / "mine", data, {"googlenet": 200.0, "resnet18": 100.0})
+    done = here("compare", P100, "mine", cwd=tmp_path)
+    words = [line.split() for line in done.stdout.splitlines()]
+    assert ["googlenet", "0.510", "0.457", "0.457"] in words
+    assert ["resnet18", "0.694", "0.519", "0.505"] in words
+    assert "AMD EPYC, 2 cores on bench-1" in done.stdout
+    assert "Cases without a counterpart" not in done.stdout
+
+
+def test_shorter_trainings_are_compared_by_their_epochs(here: Run, tmp_path: Path) -> None:
+    pairs.write_northeastern(tmp_path / "mine", "cifar10", {"resnet18": 69.36736}, num_epochs=2)
+    done = here("compare", P100, "mine", cwd=tmp_path)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("resnet18-cifar10"))
+    assert line.split()[1:] == ["69.4", "s", "69.4", "s", "1.000"]
+    assert "2 epochs here, 10 epochs in the baseline" in done.stdout
+
+
+def test_a_run_against_itself_is_exactly_one(here: Run, place: Path) -> None:
+    done = here("compare", "before", "before", "--to", "same.csv", "--by", "case,phase,operator", "-q", cwd=place)
+    assert (done.returncode, done.stdout) == (0, "Wrote same.csv\n")
+    with open(place / "same.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["level"] for row in rows} == {"case", "phase", "operator"}
+    assert {row["side"] for row in rows} == {"before (2)"}
+    assert {float(row["ratio"]) for row in rows if row["ratio"]} == {1.0}
+    assert {row["significant"] for row in rows} == {"False"}
+    assert all(row["reason"] for row in rows if not row["ratio"])
+
+
+def test_several_runs_a_side_are_repeats(here: Run, place: Path) -> None:
+    records.write_record(place / "before", sizes=(32,), modes=("train",))
+    done = here("compare", "old=before", "new=after", cwd=place)
+    sides = [line.split() for line in done.stdout.splitlines() if line.startswith(("old ", "new "))]
+    assert [line[line.index("bench-1") + 1] for line in sides] == ["2", "1"]
+
+
+@pytest.mark.parametrize("suffix", ["html", "md", "csv"])
+def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffix: str) -> None:
+    arguments = ["compare", "before", "after", "--quiet", "--to", f"out.{suffix}"]
+    assert here(*arguments, cwd=place).stdout == f"Wrote out.{suffix}\n"
+    assert TRAIN in (place / f"out.{suffix}").read_text(encoding="utf-8")
+    again = here(*arguments, cwd=place)
+    assert (again.returncode, again.stderr) == (
+        2, f"error: out.{suffix} exists: --force overwrites it, --to names another file\n")
+    assert here(*arguments, "--force", cwd=place).returncode == 0
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["before"], "name at least two sides, as in `charact compare runs/before runs/after`: each is a run directory, a "
+                 "directory of runs, or reference:NAME (aalto-1, aalto-2, aalto-3, aalto-4, northeastern-k80, "
+                 "northeastern-p100)"),
+    (["before", "absent"], "absent does not exist: name a run directory, a directory of runs, or reference:NAME"),
+    (["before", "file"], "file is a file: name a run directory, a directory of runs, or reference:NAME"),
+    (["before", "empty"], "empty holds no finished run: name a run directory, a directory of runs, or reference:NAME"),
+    (["before", "reference:k80"], "there is no reference 'k80': choose from aalto-1, aalto-2, aalto-3, aalto-4, "
+                                  "northeastern-k80, northeastern-p100"),
+    (["before", "newer"], "newer was written with schema 99, this charact reads up to 1: upgrade charact"),
+    (["before", "broken"], "broken/iterations.parquet is corrupt: Parquet file size is 4 bytes, smaller than the "
+                           "minimum file footer (8 bytes)"),
+    (["before", "torn"], "torn/run.json is corrupt (JSONDecodeError: Expecting property name enclosed in double "
+                         "quotes: line 1 column 2 (char 1))"),
+    (["before", "other"], f"nothing in common: before has {TRAIN}; other has resnet50-64-b8-train-fp32-cpu (nearest: "
+                          "input size 32 here, 64 there); cases match where workload, sizes, mode, precision and data "
+                          "are the same"),
+    (["before", "after", "--by", "phases"], "--by: 'phases' is not one of case, phase, operator_type, operator, layer, "
+                                            "kernel, problem"),
+    (["before", "after", "--to", "out.pdf"], "--to out.pdf: its name must end in .html, .md, .csv"),
+    (["before", "after", "--to", "absent/out.md"], "cannot write absent/out.md (no such file or directory): choose "
+                                                   "another place"),
+    (["before", "new="], "'new=': write a label as in before=runs/20261121-100000-resnet50-0a1b2c"),
+])
+def test_bad_input_gets_one_line(here: Run, place: Path, arguments: list[str], said: str) -> None:
+    done = here("compare", *arguments, cwd=place)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {said}\n")

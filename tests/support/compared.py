@@ -1,0 +1,49 @@
+"""Records of one case whose times scatter, to be compared."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from charact.analysis.comparing import Side
+from charact.store import Run, load_run
+from charact.writer import RunWriter
+from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
+
+CASE = "resnet50-32-b8-train-fp32-cpu"
+
+
+def scattered(out: Path, slowness: Mapping[str, float] | None = None, *, seed: int = 0, noise_frac: float = 0.01,
+              activations: float = 1.0, num_iterations: int = 60, **changes: object) -> Run:
+    """A profile of 60 iterations of 100 ms.
+
+    Args:
+        out: where its record goes.
+        slowness: factors of the times of some phases.
+        seed: of the noise.
+        noise_frac: standard deviation of a phase's time, over its time.
+        activations: factor of the memory of activations.
+        num_iterations: how many there are.
+        changes: what differs in the manifest.
+    """
+    generator = random.Random(seed)
+    phases = {phase: seconds * (slowness or {}).get(phase, 1.0) for phase, seconds in TRAIN_PHASES.items()}
+    tables = case_tables("train", 32)
+    tables["iterations"] = [
+        {"iteration": number, "phase": phase, "host_s": seconds * max(generator.gauss(1, noise_frac), 0.1),
+         "device_s": None} for number in range(num_iterations) for phase, seconds in phases.items()
+    ]  # fmt: skip
+    for row in tables["operators"]:
+        row["self_host_s"] *= (slowness or {}).get(row["phase"], 1.0)
+    for row in tables["memory"]:
+        row["bytes"] *= activations if row["category"] == "activations" else 1.0
+    entry = case_entry("resnet50", 32, "train")
+    entry["passes"]["operators"]["phase_s"] = {phase: 1.04 * seconds for phase, seconds in phases.items()}
+    writer = RunWriter(out, "resnet50", manifest("profile", "resnet50") | changes)
+    writer.add_case(entry, tables)
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+def side(label: str, *runs: Run) -> Side:
+    """A side of these runs."""
+    return Side(label, runs)

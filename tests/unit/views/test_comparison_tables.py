@@ -1,0 +1,186 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import pairs, records
+
+from charact.analysis.comparing import Side
+from charact.references import reference
+from charact.store import Run, load_run
+from charact.views.comparison_tables import LEVELS, ratio_table, speedup_tables, tables
+from charact.views.html.tables import Table
+from charact.views.markdown import document, escaped
+from charact.views.terminal_comparison import print_tables
+
+TRAIN = "resnet50-224-b8-train-fp32-cpu"
+
+
+def sides(*runs: Run) -> list[Side]:
+    return [Side(label, (run,)) for label, run in zip("abc", runs, strict=False)]
+
+
+def published(*names: str) -> list[Side]:
+    return [Side(name, (reference(name),)) for name in names]
+
+
+def texts(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return [[cell.text for cell in row.cells] for row in table.rows]
+
+
+def row(table: Table | None, *first: str) -> list[str]:
+    return next(cells for cells in texts(table) if tuple(cells[: len(first)]) == first)
+
+
+def captioned(found: list[Table], caption: str) -> Table:
+    return next(table for table in found if table.caption.startswith(caption))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Side]:
+    """Two runs of the same cases, the second taking 1.2 times as long."""
+    return sides(*pairs.pair(tmp_path, 1.2))
+
+
+def test_a_slower_run_is_shown_with_its_ratio(pair: list[Side]) -> None:
+    cells = row(ratio_table(pair, "case"), TRAIN)
+    assert cells[1:4] == ["100 ms", "121 ms", "1.200"]
+    low, high = map(float, cells[4].split("–"))
+    assert low < 1.2 < high
+    assert cells[5] == "slower"
+    assert row(ratio_table(pair, "phase"), TRAIN, "backward")[2:5] == ["50.2 ms", "60.3 ms", "1.200"]
+
+
+def test_a_run_against_itself_is_exactly_one(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path))
+    found = ratio_table(sides(run, run), "case")
+    assert {cells[3] for cells in texts(found)} == {"1.000"}
+    assert {cells[5] for cells in texts(found)} == {"no difference shown"}
+
+
+def test_the_published_speedups_stand_in_workload_and_data(pair: list[Side]) -> None:
+    speedups, means = speedup_tables(published("northeastern-k80", "northeastern-p100"))
+    assert [column.title for column in speedups.columns] == ["Workload", "cifar10", "mnist", "kmnist"]
+    assert texts(speedups) == [["googlenet", "2.78", "2.83", "2.82"], ["resnet18", "2.63", "2.82", "2.87"]]
+    assert [cells[:3] for cells in texts(means)] == [
+        ["googlenet", "3", "2.81"], ["resnet18", "3", "2.77"], ["all", "6", "2.79"]]
+
+
+def test_speedups_name_what_tells_cases_apart(pair: list[Side]) -> None:
+    speedups = speedup_tables(pair)[0]
+    assert texts(speedups)[0] == ["resnet50 train 32", "0.833"]
+    assert len({cells[0] for cells in texts(speedups)}) == 4
+
+
+def test_published_numbers_say_that_they_have_no_interval() -> None:
+    found = ratio_table(published("northeastern-k80", "northeastern-p100"), "case")
+    assert found is not None
+    assert [column.title for column in found.columns] == ["Case", "northeastern-k80", "northeastern-p100", "Ratio"]
+    assert "Intervals: n/a (published without an interval)." in found.note
+
+
+def test_one_s_own_trainings_stand_beside_published_ones(tmp_path: Path) -> None:
+    for data, seconds in [("cifar10", 50.0), ("mnist", 45.71368)]:
+        pairs.write_northeastern(tmp_path, data, {"googlenet": seconds})
+    mine = Side("mine", tuple(load_run(path) for path in sorted(tmp_path.iterdir())))
+    both = [*published("northeastern-p100"), mine]
+    speedups = speedup_tables(both)[0]
+    assert texts(speedups) == [["googlenet", "2.04", "2.00"]]
+    found = tables(both, ["case"])
+    assert "resnet18" in str(texts(captioned(found, "Cases without a counterpart")))
+    assert row(captioned(found, "Sides"), "mine")[1] == "AMD EPYC, 2 cores on bench-1"
+    # The other way round the identifiers, which do not name the data, are told apart.
+    swapped = ratio_table([mine, *published("northeastern-p100")], "case")
+    assert sorted(cells[0] for cells in texts(swapped)) == [
+        "googlenet-224-b10-train-fp32 (cifar10)", "googlenet-224-b10-train-fp32 (mnist)"]
+
+
+def test_what_is_left_out_is_listed_with_why(tmp_path: Path) -> None:
+    first = load_run(records.write_record(tmp_path, sizes=(32, 64), modes=("train",), oom=True))
+    second = load_run(records.write_record(tmp_path, sizes=(64,), modes=("train",), oom=True))
+    found = tables(sides(first, second), ["case"])
+    assert texts(captioned(found, "Cases without a counterpart")) == [
+        ["resnet50-32-b8-train-fp32-cpu", "a", "b", "input size 32 here, 64 there"]]
+    failed = ["resnet50-4096-b8-train-fp32-cpu", "oom", "out of memory: asked for 64.0 GB"]
+    assert texts(captioned(found, "Cases that failed")) == [["a", *failed], ["b", *failed]]
+    assert f"{failed[0]} n/a ({failed[2]})" in captioned(found, "Times by case").note
+
+
+def test_options_and_versions_that_differ_are_listed(pair: list[Side]) -> None:
+    assert not [table for table in tables(pair, ["case"]) if table.caption == "What else differs"]
+    pair[1].runs[0].manifest["options"]["threads"] = 1
+    pair[1].runs[0].manifest["software"]["torch"] = "2.14.0"
+    found = texts(captioned(tables(pair, ["case"]), "What else differs"))
+    assert ["options threads", "2", "1"] in found
+    assert ["software torch", "2.13.0+cpu", "2.14.0"] in found
+
+
+def test_three_sides_are_named_in_each_row(tmp_path: Path) -> None:
+    slow, fast = pairs.pair(tmp_path, 0.5)
+    third = load_run(records.write_record(tmp_path))
+    found = ratio_table(sides(slow, fast, third), "case")
+    assert row(found, TRAIN, "b")[4:] == [*row(found, TRAIN, "b")[4:6], "faster"]
+    assert row(found, TRAIN, "c")[4] == "1.000"
+
+
+@pytest.mark.parametrize("by", LEVELS)
+def test_nothing_is_shown_by_what_was_not_measured(by: str, tmp_path: Path) -> None:
+    run = load_run(records.write_training(tmp_path, diverged=False))
+    assert (ratio_table(sides(run, run), by) is None) == (by not in ("case", "phase"))
+
+
+def test_metrics_are_shown_in_their_units(tmp_path: Path) -> None:
+    runs = [load_run(records.write_training(tmp_path, diverged=False)) for _ in range(2)]
+    found = captioned(tables(sides(*runs), ["case"]), "Throughput")
+    case = "resnet18-32-b10-train-fp32-cpu"
+    assert row(found, case, "samples/s")[2:4] == ["800", "800"]
+    assert row(found, case, "accuracy")[2:5] == ["96.0 %", "96.0 %", "1.000"]
+    assert row(found, case, "total time")[2:4] == ["62.5 s", "62.5 s"]
+
+
+def test_a_pipe_gets_a_line_a_row(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(tables(pair, ["case", "operator"]))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    line = next(line for line in lines if line.startswith(TRAIN))
+    assert "1.200" in line
+    assert line.endswith("slower")
+
+
+def test_a_long_table_says_how_much_it_leaves_out(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+    found = ratio_table(pair, "phase")
+    assert found is not None
+    print_tables([Table("Long", found.columns, found.rows * 4)])
+    out = capsys.readouterr().out
+    assert f"{4 * len(found.rows) - 40} more: --to FILE.csv writes them all" in out
+
+
+def test_markdown_holds_the_tables(pair: list[Side]) -> None:
+    text = document("b against a", tables(pair, ["case"]))
+    assert text.startswith("# b against a\n")
+    assert f"| {TRAIN} | 100 ms | 121 ms | 1.200 | " in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {"---:", "---"} == {cell for line in lines if line.startswith("|---") for cell in line.strip("|").split("|")}
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("a|b", r"a\|b"), ("<b>&", r"\<b\>&amp;"), ("*x* _y_ `z`", r"\*x\* \_y\_ \`z\`"), ("two\nlines", "two lines"),
+    ("[link](x)", r"\[link\](x)"), ("back\\slash", r"back\\slash"),
+])
+def test_markdown_shows_a_text_as_it_is(text: str, shown: str) -> None:
+    assert escaped(text) == shown
+
+
+def test_a_layer_s_name_breaks_no_table(tmp_path: Path) -> None:
+    evil: Any = "a|b <script>\n`c`"
+    runs = [load_run(records.write_record(tmp_path, layer=evil)) for _ in range(2)]
+    text = document("t", tables(sides(*runs), ["layer"]))
+    line = next(line for line in text.splitlines() if r"\<script\>" in line)
+    assert line.replace(r"\|", "").count("|") == len(ratio_columns(runs)) + 1
+    assert "<script>" not in text
+
+
+def ratio_columns(runs: list[Run]) -> Any:
+    found = ratio_table(sides(*runs), "layer")
+    assert found is not None
+    return found.columns

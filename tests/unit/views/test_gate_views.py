@@ -1,0 +1,131 @@
+"""What the gate and the explanations say: JUnit, Markdown, tables and the waterfall, of known records."""
+
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.compared import CASE, scattered, side
+
+from charact.analysis.comparing import Side
+from charact.analysis.comparing.differences import differences
+from charact.analysis.comparing.gate import judge
+from charact.analysis.comparing.rules import parse
+from charact.analysis.comparing.waterfall import NUM_STEPS, operator_steps, phase_steps
+from charact.views import format as fmt
+from charact.views.difference_tables import explanations
+from charact.views.gate_tables import gate_table, headline
+from charact.views.html import differences as section
+from charact.views.html.waterfall import waterfall
+from charact.views.junit import junit
+from charact.views.markdown_gate import summary
+
+HOSTILE = "<new|`&>"
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> list[Side]:
+    """A baseline, and a side of a hostile name whose backward is a fifth slower."""
+    out = tmp_path_factory.mktemp("compared")
+    return [side("base", scattered(out, seed=1)),
+            side(HOSTILE, scattered(out, {"backward": 1.2}, seed=2, options={"threads": 4}))]
+
+
+@pytest.fixture(scope="module")
+def judged(sides: list[Side]) -> pd.DataFrame:
+    return judge([parse(rule) for rule in ("accuracy < 0.99", "time > 1.05", "time > 1.5")], sides)
+
+
+class TestJUnit:
+    def test_it_counts_and_names_what_failed(self, judged: pd.DataFrame) -> None:
+        root = ElementTree.fromstring(junit(judged).encode())
+        assert root.tag == "testsuites"
+        assert {key: root.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+            "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
+        suites = root.findall("testsuite")
+        assert [suite.get("name") for suite in suites] == ["accuracy < 0.99", "time > 1.05", "time > 1.5"]
+        for suite in suites:
+            assert suite.get("tests") == str(len(suite.findall("testcase")))
+            for outcome, count in (("failure", "failures"), ("skipped", "skipped")):
+                assert suite.get(count) == str(len(suite.findall(f"testcase/{outcome}")))
+        failure = root.find("testsuite/testcase/failure")
+        assert failure is not None
+        assert failure.get("message", "").startswith("regression: ")
+        assert "95 % interval" in failure.get("message", "")
+        assert [test.get("name") for test in root.iter("testcase")] == [CASE] * 3
+        skipped = root.find("testsuite/testcase/skipped")
+        assert skipped is not None
+        assert skipped.get("message") == "n/a (not measured)"
+
+    def test_what_xml_cannot_hold_is_replaced(self, judged: pd.DataFrame) -> None:
+        root = ElementTree.fromstring(junit(judged.assign(side="<new\x1b[0m&\ufffe>")).encode())
+        assert {test.get("classname") for test in root.iter("testcase")} == {"<new\ufffd[0m&\ufffd>"}
+
+    @given(st.text())
+    def test_any_name_gives_xml(self, name: str) -> None:
+        row = dict.fromkeys(["base", "value", "ratio", "low", "high", "p_value"], float("nan"))
+        frame = pd.DataFrame([row | {"case": name, "side": name, "rule": "time > 1.05", "metric": "time",
+                                     "outcome": "n/a", "reason": name}])
+        assert len(list(ElementTree.fromstring(junit(frame).encode("utf-8", "surrogatepass")).iter("skipped"))) == 1
+
+
+class TestWords:
+    def test_the_headline_counts(self, judged: pd.DataFrame) -> None:
+        assert headline(judged) == "1 regression; 1 ok, 1 n/a"
+        assert headline(judged.query("outcome == 'ok'")) == "no regressions; 1 ok"
+        assert headline(pd.concat([judged] * 2).query("outcome == 'regression'")) == "2 regressions"
+
+    def test_regressions_come_first_and_nothing_is_left_empty(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+        table = gate_table(judged, sides)
+        assert [row.cells[0].text for row in table.rows] == ["regression", "n/a (not measured)", "ok"]
+        assert all(cell.text for row in table.rows for cell in row.cells)
+
+
+class TestExplanation:
+    def test_the_phase_that_was_slowed_is_told_with_its_operator(self, sides: list[Side]) -> None:
+        (found,) = explanations(*sides)
+        assert (found.case, found.significant) == (CASE, True)
+        phases, operators = found.tables
+        slower = [row.cells[0].text for row in phases.rows if row.cells[-1].text == "slower"]
+        assert slower == ["backward", "iteration"]
+        assert phases.rows[-1].cells[0].text == "iteration"
+        assert [cell.text for cell in operators.rows[0].cells[:2]] == ["backward", "aten::mkldnn_convolution_backward"]
+        assert "kernels of base and " in phases.note
+
+    def test_markdown_begins_with_the_outcome(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+        text = summary(judged, sides)
+        assert text.startswith("# charact: 1 regression; 1 ok, 1 n/a (\\<new")
+        for words in ("mkldnn\\_convolution\\_backward", "| options threads | 2 | 4 |"):
+            assert words in text
+        assert "<new" not in text.replace("\\<new", "")
+
+    def test_without_a_regression_nothing_is_explained(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+        assert "mkldnn" not in summary(judged[judged["outcome"] != "regression"], sides)
+
+    def test_steps_lead_from_one_median_to_the_other(self, sides: list[Side]) -> None:
+        rows = differences(*sides, CASE)
+        phases = rows[rows["level"] == "phase"]
+        for steps in (phase_steps(rows), operator_steps(rows)):
+            assert steps["start_s"].iloc[0] == pytest.approx(phases["base_s"].sum())
+            assert steps["end_s"].iloc[-1] == pytest.approx(phases["new_s"].sum())
+            assert steps["start_s"].tolist()[1:] == pytest.approx(steps["end_s"].tolist()[:-1])
+        names = operator_steps(rows)["name"].tolist()
+        assert names[0] == "backward: aten::mkldnn_convolution_backward"
+        assert len(names) == NUM_STEPS + 1
+        assert names[-1].endswith(" others")
+
+    def test_a_step_of_nothing_can_be_drawn(self, sides: list[Side]) -> None:
+        steps = phase_steps(differences(sides[0], side("again", *sides[0].runs), CASE))
+        assert "backward  ±0 s" in waterfall("Phases", steps, ("a", "b"))
+
+    def test_the_section_escapes_names_and_explains_each_side(self, sides: list[Side]) -> None:
+        body = section.explanations([*sides, side("third", *sides[0].runs)])
+        titles = [block.title for block in body.blocks if block.figures]
+        assert titles == [f"{CASE}: {HOSTILE}", f"{CASE}: third"]
+        assert all(HOSTILE not in figure for block in body.blocks for figure in block.figures)
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.0031, "+3.10 ms"), (-0.5, "−500 ms"), (0.0, "±0 s")])
+def test_changes_carry_their_sign(value: float, words: str) -> None:
+    assert fmt.change(value) == words
