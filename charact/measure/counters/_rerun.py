@@ -1,12 +1,13 @@
 """Running a case once more in a process of its own, under another tool or where a crash costs nothing."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from charact.errors import UserError
 from charact.measure.case import Case
 from charact.measure.counters import Refusal, Refused
+from charact.measure.loop import Loop
+from charact.measure.precision import float32_products
 from charact.own.input_spec import parse_input_spec
 from charact.own.model import OwnModel, own_model
 from charact.workload import DataRequest, Synthetic, Workload, find_workload
@@ -56,6 +59,22 @@ def read_case(path: Path) -> Case:
     directory = None if data["directory"] is None else Path(data["directory"])
     request = DataRequest(**data | {"directory": directory, "synthetic": Synthetic(**data["synthetic"])})
     return Case(workload=_workload(told["workload"]), data=request, **case | {"device": torch.device(case["device"])})
+
+
+@contextlib.contextmanager
+def warm_loop(path: Path) -> Iterator[Loop]:
+    """The case that was written down, brought to life and warmed up."""
+    case = read_case(path)
+    if case.device.type == "cuda":
+        torch.cuda.set_device(case.device)
+    with float32_products(case.precision):
+        loop = Loop(case)
+        try:
+            for _ in range(NUM_WARM_UPS):
+                loop.iteration(contextlib.nullcontext)
+            yield loop
+        finally:
+            loop.close()
 
 
 def _workload_facts(workload: Workload) -> dict[str, Any]:

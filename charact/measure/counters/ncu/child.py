@@ -7,28 +7,17 @@ from pathlib import Path
 
 import torch
 
-from charact.measure.counters._rerun import NUM_WARM_UPS, read_case
-from charact.measure.loop import Loop
-from charact.measure.precision import float32_products
+from charact.measure.counters._rerun import warm_loop
 
 RANGE_PREFIX = "charact_phase_"
 
 
 def main(path: Path) -> None:
     """Warm up, then run one iteration with a range around each phase."""
-    case = read_case(path)
-    if case.device.type == "cuda":
-        torch.cuda.set_device(case.device)
-    with float32_products(case.precision):
-        loop = Loop(case)
-        try:
-            for _ in range(NUM_WARM_UPS):
-                loop.iteration(contextlib.nullcontext)
-            loop.iteration(_range)
-            if case.device.type == "cuda":
-                torch.cuda.synchronize(case.device)
-        finally:
-            loop.close()
+    with warm_loop(path) as loop:
+        loop.iteration(_range)
+        if loop.case.device.type == "cuda":
+            torch.cuda.synchronize(loop.case.device)
 
 
 @contextlib.contextmanager

@@ -11,11 +11,10 @@ import torch
 
 from charact.measure.counters import Found, Refused, Rows
 from charact.measure.counters._cupti import chip_name, configure, num_passes, offered_metrics, refusals
-from charact.measure.counters._rerun import NUM_WARM_UPS, read_case
+from charact.measure.counters._rerun import warm_loop
 from charact.measure.counters.pm.metrics import DRAM_BYTES, Chosen, chosen_metrics, metrics_of, sets_of
 from charact.measure.counters.pm.samples import Sample, clock_of, good_samples, on_clock, shares, totals, weight
 from charact.measure.loop import Loop
-from charact.measure.precision import float32_products
 from charact.measure.timeline import PhaseTimeline, Span
 
 NUM_ITERATIONS = 2
@@ -31,17 +30,8 @@ def sampled_case(path: Path) -> Found:
     Raises:
         Refused: CUPTI cannot.
     """
-    case = read_case(path)
-    if case.device.type == "cuda":
-        torch.cuda.set_device(case.device)
-    with float32_products(case.precision):
-        loop = Loop(case)
-        try:
-            for _ in range(NUM_WARM_UPS):
-                loop.iteration(contextlib.nullcontext)
-            return sampled(loop)
-        finally:
-            loop.close()
+    with warm_loop(path) as loop:
+        return sampled(loop)
 
 
 def sampled(loop: Loop) -> Found:
