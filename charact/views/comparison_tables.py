@@ -10,7 +10,7 @@ from charact.analysis.comparing.context import context_changes
 from charact.analysis.comparing.side_facts import failed_cases, published_notes, side_facts
 from charact.quantities import digits, quantity
 from charact.views import format as fmt
-from charact.views.html.tables import Column, Table, table, top
+from charact.views.tables import Column, Table, table, top
 
 LEVELS = {
     "case": "case", "phase": "phase", "operator_type": "operator type", "operator": "operator", "layer": "layer",

@@ -11,7 +11,7 @@ from charact.analysis.comparing.context import clock_changes
 from charact.analysis.comparing.differences import differences, missing_levels
 from charact.views import format as fmt
 from charact.views.counter_words import counter_name, counter_value
-from charact.views.html.tables import Column, Table, table
+from charact.views.tables import Column, Table, table
 
 NOT_TIMED = "no iterations were timed on both sides"
 """Why there is no explanation."""

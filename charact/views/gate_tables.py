@@ -10,7 +10,7 @@ from charact.analysis.comparing.gate import OUTCOMES
 from charact.quantities import digits
 from charact.views import format as fmt
 from charact.views.counter_words import energy
-from charact.views.html.tables import Column, Table, table
+from charact.views.tables import Column, Table, table
 
 _WORDS: dict[str, Callable[[float | None, str | None], str]] = {
     "throughput": lambda value, reason: fmt.missing(reason) if fmt.absent(value) else f"{fmt.number(value)}/s",

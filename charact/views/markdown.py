@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from charact.views.html.tables import Table
+from charact.views.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
 

@@ -7,8 +7,8 @@ import pandas as pd
 from charact.analysis.comparing import Side
 from charact.views import comparison_tables, difference_tables
 from charact.views.gate_tables import gate_table, headline
-from charact.views.html.tables import Table
 from charact.views.markdown import document
+from charact.views.tables import Table
 
 
 def summary(judged: pd.DataFrame, sides: Sequence[Side]) -> str:

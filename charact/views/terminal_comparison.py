@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from charact.views.html.tables import Table
+from charact.views.tables import Table
 
 _STYLES = {"slower": "red", "lower": "red", "faster": "green", "higher": "green"}
 _MOST_ROWS = 40

@@ -35,7 +35,7 @@ from charact.views.html import (
     utilization,
 )
 from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Body
-from charact.views.html.tables import Column, Table, table
+from charact.views.tables import Column, Table, table
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
-from charact.views.html.tables import Column, Table
+from charact.views.tables import Column, Table
 
 Legend = list[tuple[str, str]]
 """Names with their colours."""

@@ -10,7 +10,7 @@ from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html import figures
 from charact.views.html.blocks import CASE, Block, Body, legend_of
-from charact.views.html.tables import Column, share_column, table
+from charact.views.tables import Column, share_column, table
 
 _LEAD = (
     "What an iteration’s time is spent waiting for, or working at the limit of. The parts do not overlap, and sum to "

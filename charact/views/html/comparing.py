@@ -10,7 +10,7 @@ from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html import comparing_figures as figures
 from charact.views.html.blocks import Block, Body, legend_of
-from charact.views.html.tables import Column, table
+from charact.views.tables import Column, table
 
 _NUM_TOP = 25
 _PARTS = ("operator_type", "operator", "layer", "kernel", "problem")

@@ -8,7 +8,7 @@ from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html import figures
 from charact.views.html.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
-from charact.views.html.tables import Column, share_column, table, top
+from charact.views.tables import Column, share_column, table, top
 
 _NUM_TOP = 25
 _UNCOUNTED = "no formula"

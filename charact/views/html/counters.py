@@ -9,7 +9,7 @@ from charact.views import palette
 from charact.views.counter_words import counter_name, counter_value
 from charact.views.html import counter_figures
 from charact.views.html.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
-from charact.views.html.tables import Column, table
+from charact.views.tables import Column, table
 
 _OF_PASS = (
     "Taken along iterations that follow those of the timing: what is counted is of them alone. Sources that slow "

@@ -26,7 +26,7 @@ from charact.views.html.blocks import (
     legend_of,
     status_reason,
 )
-from charact.views.html.tables import Column, Table, table
+from charact.views.tables import Column, Table, table
 
 
 def glance(run: Run) -> Body:

@@ -10,7 +10,7 @@ from charact.store import Run
 from charact.views import format as fmt
 from charact.views.counter_words import counter_name, counter_value
 from charact.views.html.blocks import CASE, Block, Body, missing_cases, why_nothing
-from charact.views.html.tables import Column, Words, share_column, table, top
+from charact.views.tables import Column, Words, share_column, table, top
 
 _NUM_TOP = 25
 _NO_KERNELS = ("Memcpy", "Memset")

@@ -12,7 +12,7 @@ from charact.views import format as fmt
 from charact.views import memory_words as words
 from charact.views import palette
 from charact.views.html.blocks import CASE, STATUS, Card, Legend, failure_of, legend_of
-from charact.views.html.tables import Column, Table, table
+from charact.views.tables import Column, Table, table
 
 LEAD = "Of each series the largest case that fits; all cases stand in the table."
 

@@ -11,7 +11,7 @@ from charact.store import Run
 from charact.views import format as fmt
 from charact.views import memory_words as words
 from charact.views.html.blocks import CASE, PHASE
-from charact.views.html.tables import Column, Table, share_column, table
+from charact.views.tables import Column, Table, share_column, table
 
 _MOST_ROWS = 400
 _METHOD = Column("method", "Method", meaning="measured or predicted")

@@ -8,7 +8,7 @@ from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html.blocks import CASE, Block, Body
-from charact.views.html.tables import Column, table
+from charact.views.tables import Column, table
 
 _TIMING_POINTS = [
     ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. The iteration time is the "

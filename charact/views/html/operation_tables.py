@@ -11,7 +11,7 @@ from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html.blocks import CASE, STATUS, Card, Legend, failure_of
-from charact.views.html.tables import Column, Table, table
+from charact.views.tables import Column, Table, table
 
 NUM_CARDS = 12
 _PLACE = ["set", "layout", "precision", "device"]

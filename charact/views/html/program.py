@@ -11,7 +11,7 @@ from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html import figures
 from charact.views.html.blocks import CASE, PHASE, Block, Body, Facts, legend_of
-from charact.views.html.tables import Column, share_column, table
+from charact.views.tables import Column, share_column, table
 
 _LEAD = (
     "The program was run as it is. A phase is the time inside the calls into PyTorch that make it up: a loader’s next "

@@ -12,7 +12,7 @@ from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
 from charact.views.html.roofline_figure import Roof, extent, roofline_figure
-from charact.views.html.tables import Column, Table, share_column, table, top
+from charact.views.tables import Column, Table, share_column, table, top
 
 _NUM_TOP = 25
 _LEAD = (

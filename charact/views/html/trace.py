@@ -4,7 +4,7 @@ from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html.blocks import CASE, PHASE, Block, Body
-from charact.views.html.tables import Column, share_column, table
+from charact.views.tables import Column, share_column, table
 
 _LEAD = (
     "The times are those of the trace: the profiler that wrote it was at work, and lengthens short operators. Where "

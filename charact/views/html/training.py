@@ -23,7 +23,7 @@ from charact.views.html.blocks import (
     status_reason,
     why_nothing,
 )
-from charact.views.html.tables import Column, Table, share_column, table
+from charact.views.tables import Column, Table, share_column, table
 
 _TOTAL = "training, validation and checkpointing of all epochs"
 

@@ -11,7 +11,7 @@ from charact.views import format as fmt
 from charact.views import palette
 from charact.views.html import counter_figures
 from charact.views.html.blocks import CASE, Block, Body, missing_cases
-from charact.views.html.tables import Column, Table, table
+from charact.views.tables import Column, Table, table
 
 _LEAD = (
     "Five metrics against their ideal. The ideal of a share is 100 %; that of FLOP/s is the best rate of matrix "

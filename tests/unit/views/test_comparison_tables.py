@@ -8,8 +8,8 @@ from charact.analysis.comparing import Side
 from charact.references import reference
 from charact.store import Run, load_run
 from charact.views.comparison_tables import LEVELS, ratio_table, speedup_tables, tables
-from charact.views.html.tables import Table
 from charact.views.markdown import document, escaped
+from charact.views.tables import Table
 from charact.views.terminal_comparison import print_tables
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
