@@ -97,11 +97,12 @@ def command(
         problems += _of_operations([parse_problem(text) for text in problem or []], operations)
         if not problems:
             raise UserError(f"nothing to run: --operations {operations} leaves no problem of those that were named")
+        several = len({each.operation for each in problems}) > 1
         cases = _cases(_varied(problems, layouts, ranks), precisions, device)
         rule = StopRule(precision_target, max_repetitions, max_seconds)
         return run_and_publish(
             lambda writer, progress: run_operations(cases, rule, writer, progress, interrupt, hot=hot), out,
-            name or suite or problems[0].operation, options, threads, quiet, interrupt,
+            name or suite or ("operations" if several else problems[0].operation), options, threads, quiet, interrupt,
             [str(case.device) for case in cases], measures_ceilings=True)
 
 

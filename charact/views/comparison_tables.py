@@ -18,6 +18,8 @@ LEVELS = {
 }  # fmt: skip
 """What times are compared by, with the words for it."""
 
+_UNTIMED = {"kernel": "no kernels on both sides: they run on GPUs only", "problem": "no basic operations on both sides"}
+
 _METRICS: dict[str, Any] = {
     "throughput": ("samples/s", fmt.number), "peak_memory": ("peak memory", fmt.num_bytes),
     "accuracy": ("accuracy", fmt.share), "total_time": ("total time", fmt.seconds),
@@ -30,14 +32,16 @@ _CASE = Column("case", "Case", unbroken=True)
 _SIDE = Column("side", "Side", unbroken=True)
 _INTERVAL = Column("interval", "95 % interval", unbroken=True)
 _VERDICT = Column("verdict", "Verdict", unbroken=True)
-_OF_WHAT = "Times are of the median iteration, of a training of the mean epoch, of an operation of a call."
+_OF_WHAT = "A time is the median iteration, or a training’s mean epoch, or an operation’s median call."
 
 
 def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
     """All tables of a comparison, with times by these of `LEVELS`."""
+    timed = {by: ratio_table(sides, by) for by in levels}
     found = [
-        sides_table(sides), *(ratio_table(sides, by) for by in levels), *speedup_tables(sides), metric_table(sides),
-        failed_table(sides), unmatched_table(sides), context_table(sides), notes_table(sides),
+        sides_table(sides), *timed.values(), _untimed_table([by for by in levels if timed[by] is None]),
+        *speedup_tables(sides), metric_table(sides), failed_table(sides), unmatched_table(sides), context_table(sides),
+        notes_table(sides),
     ]  # fmt: skip
     return [each for each in found if each is not None]
 
@@ -78,6 +82,13 @@ def ratio_table(sides: Sequence[Side], by: str, num_rows: int | None = None) -> 
     notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
     return table(_with_words(frame, ("slower", "faster")), f"Times by {LEVELS[by]}", columns,
                  " ".join(filter(None, notes)))
+
+
+def _untimed_table(levels: Sequence[str]) -> Table | None:
+    """What was asked for and no case was timed by."""
+    rows = [(LEVELS[by], fmt.missing(_UNTIMED.get(by, "no case on both sides was timed by it"))) for by in levels]
+    frame = pd.DataFrame(rows, columns=["level", "times"])
+    return _filled(frame, "Times not told", [Column("level", "By"), Column("times", "Times")])
 
 
 def metric_table(sides: Sequence[Side]) -> Table | None:

@@ -21,6 +21,11 @@ _WORDS: dict[str, Callable[[float | None, str | None], str]] = {
 _SHOWN = ("regression", "not significant", "n/a", "ok")
 """Outcomes in the order in which they are shown."""
 _SMALL = 0.001
+_NOTE = "A rule fails where the ratio passes its limit and is no noise: by interval and p, or since it is counted."
+_SINGLE = (
+    "A side of a single run knows nothing of what differs from run to run, such as clocks and other load, so that runs "
+    "of one program may fail too: take several a side, by turns."
+)
 
 
 def headline(judged: pd.DataFrame) -> str:
@@ -38,16 +43,16 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Side]) -> Table:
     rows = judged.loc[order.sort_values(kind="stable").index]
     words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
     rows[["outcome", "base", "value", "interval"]] = pd.DataFrame(words, index=rows.index)
-    side = [Column("side", "Side", unbroken=True)] if len(sides) > 2 else []
-    other = "Side’s" if side else sides[1].label
+    named = [Column("side", "Side", unbroken=True)] if len(sides) > 2 else []
+    other = "Side’s" if named else sides[1].label
     columns = [
         Column("outcome", "Outcome"), Column("rule", "Rule", unbroken=True), Column("case", "Case", unbroken=True),
-        *side, Column("base", sides[0].label, unbroken=True), Column("value", other, unbroken=True),
+        *named, Column("base", sides[0].label, unbroken=True), Column("value", other, unbroken=True),
         Column("ratio", "Ratio", _ratio, "value / baseline’s"), Column("interval", "95 % interval", unbroken=True),
         Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason),
     ]  # fmt: skip
-    note = "A rule fails where the ratio passes its limit and is no noise: by interval and p, or since it is counted."
-    return table(rows, "Gate", columns, note)
+    single = rows["low"].notna().any() and any(len(side.runs) == 1 for side in sides)
+    return table(rows, "Gate", columns, f"{_NOTE} {_SINGLE}" if single else _NOTE)
 
 
 def values(row: Any) -> tuple[str, str]:

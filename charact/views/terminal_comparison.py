@@ -25,7 +25,7 @@ def _parts(table: Table) -> list[RenderableType]:
 def _drawn(table: Table) -> RichTable:
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in table.columns:
-        drawn.add_column(Text(column.title.lower()), justify="right" if column.words else "left", overflow="fold")
+        drawn.add_column(Text(column.title), justify="right" if column.words else "left", overflow="fold")
     for row in table.rows[:_MOST_ROWS]:
         drawn.add_row(*(Text(cell.text, style=_STYLES.get(cell.text, "")) for cell in row.cells))
     return drawn

@@ -26,7 +26,8 @@ def blocks(run: Run) -> list[RenderableType]:
         return failed
     shown = _totals(analysis.suite_totals(run))
     for key, rows in times.groupby(_SERIES, sort=False):
-        title = Text(", ".join(map(str, key)), style="bold")
+        hot = ["hot"] if (rows["hot"] == "yes").all() else []
+        title = Text(", ".join([*map(str, key), *hot]), style="bold")
         lines = [*_problems(rows), *(Text(line, style="yellow") for line in _notes(rows))]
         shown += [Text(), Rule(title, align="left", style="dim"), *(Padding(line, (0, 0, 0, 2)) for line in lines)]
     return [*shown, *_crossovers(analysis.sparse_crossover(run)), *failed]

@@ -69,7 +69,7 @@ def test_tensorboard_shows_it_beside_others(here: Callable[..., Any], tmp_path: 
     assert listed["two"]["machine"].startswith("n/a")
     shown = records.sections(listed["one"]["id"])
     assert "How phases were found" in str(shown)
-    assert "net-train" in records.comparison([entry["id"] for entry in listed.values()])
+    assert "net-train" in str(records.comparison([entry["id"] for entry in listed.values()]))
     assert load_run(records.directories()[listed["one"]["id"]]).manifest["machine"] == {
         "num_gpus": 8, "gpus": [{"name": "AMD Instinct MI300X", "memory_bytes": 2**37, "num_multiprocessors": None}]}
 

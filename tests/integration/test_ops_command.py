@@ -29,6 +29,7 @@ def test_problems_are_run_in_every_precision(tmp_path: Path, capsys: pytest.Capt
         "convolution-2x3x8x8-4x3x3-bf16-cpu"]
     assert set(run.cases["status"]) == {"ok"}
     assert run.manifest["ceilings"]
+    assert run.run_id.split("-", 2)[2].startswith("operations-")
     said = capsys.readouterr().out
     assert "48x32x16" in said
     assert "Wrote " in said

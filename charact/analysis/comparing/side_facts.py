@@ -32,7 +32,7 @@ def machine_name(run: Run) -> str | None:
     cpu = machine.get("cpu") or {}
     names = [f"{name}, {cpu['num_usable_cores']} cores" if name == cpu.get("model") else str(name) for name in devices]
     if not names:
-        names = [gpu["name"] for gpu in machine.get("gpus", [])] or [cpu["model"]] * ("model" in cpu)
+        names = [gpu["name"] for gpu in machine.get("gpus", [])] or [cpu[name] for name in ("model",) if name in cpu]
     hostname = machine.get("hostname")
     return " on ".join([" + ".join(names), *([hostname] if hostname else [])]) if names else hostname
 

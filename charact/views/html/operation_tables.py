@@ -208,13 +208,14 @@ def _problem_card(row: Any, times: pd.DataFrame) -> Card:
         return Card(row.case, failure=failure or ("nothing", "the record holds no repetitions"))
     first = next(fmt.rows(times))
     interval = fmt.interval(first.low_s, first.high_s, "fewer than 6 repetitions")
-    rate = ("bandwidth", fmt.byte_rate(first.bytes_per_s)) if pd.isna(first.flop_per_s) else \
-        ("rate", fmt.flop_rate(first.flop_per_s))
+    of = "" if len(times) == 1 else f"{fmt.DIRECTIONS[first.direction]} "
+    rate = (f"{of}bandwidth", fmt.byte_rate(first.bytes_per_s)) if pd.isna(first.flop_per_s) else \
+        (f"{of}rate", fmt.flop_rate(first.flop_per_s))
     return Card(
         row.case, failure=failure,
         headline=(fmt.seconds(row.time_s), "a call" if len(times) == 1 else "all directions"),
         details=[f"{fmt.DIRECTIONS[first.direction]}: 95 % interval {interval}"],
-        numbers=[rate, ("of the ceiling", fmt.share(first.share_frac, "not known"))],
+        numbers=[rate, ("of the ceiling", fmt.share(first.share_frac, _no_share(first)))],
         bar=_bar(times.dropna(subset=["median_s"])),
     )  # fmt: skip
 

@@ -129,6 +129,20 @@ def test_nothing_is_shown_by_what_was_not_measured(by: str, tmp_path: Path) -> N
     assert (ratio_table(sides(run, run), by) is None) == (by not in ("case", "phase"))
 
 
+def test_what_was_asked_for_and_not_timed_is_told(pair: list[Side], tmp_path: Path) -> None:
+    run = load_run(records.write_training(tmp_path, diverged=False))
+    found = captioned(tables(sides(run, run), ["phase", "kernel", "layer"]), "Times not told")
+    assert texts(found) == [["kernel", "n/a (no kernels on both sides: they run on GPUs only)"],
+                            ["layer", "n/a (no case on both sides was timed by it)"]]
+    assert "Times not told" not in [table.caption for table in tables(pair, ["case", "phase"])]
+
+
+def test_sides_are_headed_as_they_are_named(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(tables([Side("K80", pair[0].runs), Side("P100", pair[1].runs)], ["case"]))
+    headed = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("Case ")]
+    assert headed[0][:4] == ["Case", "K80", "P100", "Ratio"]
+
+
 def test_metrics_are_shown_in_their_units(tmp_path: Path) -> None:
     runs = [load_run(records.write_training(tmp_path, diverged=False)) for _ in range(2)]
     found = captioned(tables(sides(*runs), ["case"]), "Throughput")

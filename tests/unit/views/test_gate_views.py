@@ -81,6 +81,12 @@ class TestWords:
         assert [row.cells[0].text for row in table.rows] == ["regression", "n/a (not measured)", "ok"]
         assert all(cell.text for row in table.rows for cell in row.cells)
 
+    def test_single_runs_are_told_to_know_nothing_of_others(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+        words = "A side of a single run knows nothing"
+        assert words in gate_table(judged, sides).note
+        assert words not in gate_table(judged, [side(each.label, *each.runs * 2) for each in sides]).note
+        assert words not in gate_table(judged.query("metric == 'accuracy'"), sides).note
+
 
 class TestExplanation:
     def test_the_phase_that_was_slowed_is_told_with_its_operator(self, sides: list[Side]) -> None:

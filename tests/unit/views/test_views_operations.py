@@ -88,6 +88,18 @@ def test_a_convention_that_counts_alike_is_named(tmp_path: Path) -> None:
     assert "Published FLOP" not in words(html)
 
 
+def test_hot_times_are_headed_as_such(tmp_path: Path) -> None:
+    run = Operations(tmp_path).add("gemm:1x1x1", {"forward": 1.0}, hot="yes").add("softmax:4x4", {"forward": 1.0}).run()
+    assert line_of(screen(run), "gemm").startswith("gemm, fp32, cpu, hot ")
+    assert "hot" not in line_of(screen(run), "softmax")
+
+
+def test_a_rate_beside_the_time_of_all_directions_says_which_it_is_of(tmp_path: Path) -> None:
+    told = words(html_of(mixed(tmp_path))["glance"])
+    assert re.search(r"100 ms all directions .*? forward rate 50.0 GFLOP/s", told)
+    assert re.search(r"4.00 ms a call .*? rate 250 GFLOP/s", told)
+
+
 def test_what_passes_a_ceiling_and_what_is_inexact_is_said(tmp_path: Path) -> None:
     run = mixed(tmp_path)
     told, text = words(html_of(run)["operations"]), " ".join(screen(run).split())
@@ -200,7 +212,9 @@ def test_without_ceilings_there_are_rates_and_a_reason(tmp_path: Path) -> None:
 
 def test_an_operation_without_work_that_can_be_counted(tmp_path: Path) -> None:
     run = Operations(tmp_path).add("copy:1", {"forward": 0.001}, flop=None, bytes=0.0).run()
-    assert "n/a (neither FLOP nor bytes are counted)" in words(html_of(run)["operations"])
+    html = html_of(run)
+    for section in ("glance", "operations"):
+        assert "n/a (neither FLOP nor bytes are counted)" in words(html[section])
 
 
 @pytest.mark.parametrize("table", ["problems", "repetitions"])
