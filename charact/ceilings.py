@@ -1,6 +1,5 @@
 """Ceilings that were measured on a machine, and the user's cache that keeps them."""
 
-import os
 import re
 import time
 from importlib.metadata import version
@@ -9,7 +8,7 @@ from typing import Annotated, Literal, TypedDict
 
 import msgspec
 
-from charact.files import write_text, writing
+from charact.files import user_cache, write_text, writing
 
 UNDISTURBED_FRAC = 0.8
 """Share of its cores' time that the process must have had for ceilings to be kept: others had the rest."""
@@ -66,14 +65,12 @@ def ceilings_file(fingerprint: str, torch_version: str, num_threads: int, device
     Raises:
         NotKept: the user has no home directory.
     """
-    folder = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        # The specification has a relative path ignored.
-        cache = Path(folder) if os.path.isabs(folder) else Path.home() / ".cache"
+        cache = user_cache()
     except RuntimeError:
         raise NotKept("there is no home directory to keep them in: set XDG_CACHE_HOME") from None
     name = f"{fingerprint}-torch{torch_version}-{num_threads}threads-{device}"
-    return cache / "charact" / "ceilings" / (re.sub(r"[^\w.+-]", "_", name) + ".json")
+    return cache / "ceilings" / (re.sub(r"[^\w.+-]", "_", name) + ".json")
 
 
 def read_ceilings(path: Path) -> Kept:

@@ -29,6 +29,17 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write {path} ({reason}): choose another place") from error
 
 
+def user_cache() -> Path:
+    """The user's folder for what charact has measured and may measure again.
+
+    Raises:
+        RuntimeError: the user has no home directory.
+    """
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification has a relative path ignored.
+    return (Path(folder) if os.path.isabs(folder) else Path.home() / ".cache") / "charact"
+
+
 def write_text(path: Path, text: str, *, force: bool = True) -> None:
     """Write a text file, whole or not at all.
 

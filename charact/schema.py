@@ -28,6 +28,10 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
 OPERATION_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 """Of basic operations, whose inputs all have the type that is named."""
 
+STRATEGIES = ("sequential", "critical_path", "corrected", "paper")
+"""How a model's latency is constructed from bricks: the sum of their times; the longest way through the model's graph;
+the sum, corrected as other models taught; the sum of times that were taken warm, as the paper does."""
+
 STAGES = ("training", "validation", "checkpointing", "load_cold", "load_warm", "prediction")
 """What a training or an inference spends its total time on."""
 
@@ -92,7 +96,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _CASE,
         Column("kind", "string", "'peak' (composition at the iteration's peak), 'phase_peak' (at each phase's peak) "
                                  "or 'timeline'"),
-        Column("method", "string", "'measured' or 'predicted'"),
+        Column("method", "string", "'measured', 'predicted', or 'constructed' from bricks"),
         Column("phase", "string", "phase in which the moment lies"),
         Column("layer", "string", "layer that was running at the moment; null outside of any, and where not told"),
         Column("operator", "string", "operator that was running; null outside of any, and where not told"),
@@ -179,6 +183,59 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("num_calls", "int64", "calls that were timed together"),
         Column("host_s", "float64", "time of one call on the host's clock; on CUDA what calling it took"),
         Column("device_s", "float64", "time of one call between CUDA events; null on a CPU"),
+    ),
+    "bricks": (
+        _CASE,
+        Column("brick", "string", "identifier of the brick, a hash of what it computes"),
+        Column("kind", "string", "'sequence', 'update' (an optimizer's step for a parameter) or 'gradient_sum'"),
+        Column("num_layers", "int64", "operators that it calls; null where it could not be read"),
+        Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null likewise'),
+        Column("input_shapes", "string", "shapes of its inputs as JSON; null likewise"),
+        Column("status", "string", "'ok', 'oom', 'error', or 'running' where the run ended before it was told"),
+        Column("reason", "string", "why it has no time; null where it has one"),
+        Column("flop", "float64", "floating-point operations of one call, in training with its backward pass; null "
+                                  "where none are counted"),
+        Column("bytes", "float64", "bytes of inputs read and outputs written once by its operators, likewise; "
+                                   "modelled"),
+        Column("weights_bytes", "float64", "bytes of the weights and buffers that it reads"),
+        Column("outputs_bytes", "float64", "bytes that its outputs take beside its inputs; null where not measured"),
+        Column("saved_bytes", "float64", "bytes held from forward to backward beside inputs and outputs; of an update "
+                                         "what the optimizer keeps for the parameter; null of what has neither"),
+        Column("peak_bytes", "float64", "most that is held at once beside inputs and outputs' gradients, measured; of "
+                                        "an update by the step"),
+        Column("num_rounds", "int64", "rounds that it has times of"),
+        Column("set_up_s", "float64", "time spent on it beside what is timed: inputs, weights, untimed calls"),
+    ),
+    "brick_times": (
+        _CASE,
+        Column("brick", "string", "as in bricks"),
+        Column("phase", "string", "'forward' (also of a sum of gradients), 'backward' or 'update'"),
+        Column("round", "int64", "number of the round over all bricks, from 0; of warm times, of the repetition"),
+        Column("num_calls", "int64", "calls, or parameters updated, that were timed together"),
+        Column("host_s", "float64", "time of one call on the host's clock; of a backward pass with what starting one "
+                                    "takes; of an update the time for one parameter"),
+        Column("device_s", "float64", "the same between CUDA events; null on a CPU"),
+    ),
+    "pieces": (
+        _CASE,
+        Column("piece", "int64", "number of the piece in the model, from 0; null of updates and sums of gradients, "
+                                 "of which those that are alike share a row"),
+        Column("brick", "string", "identifier of the brick that stands there"),
+        Column("num_layers", "int64", "layers of the brick; null where the suite's run does not hold it"),
+        Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null where not told'),
+        Column("phase", "string", "'forward', 'backward' or 'update'"),
+        Column("time_s", "float64", "median of the brick's times, of all its uses here; of a backward pass without "
+                                    "what starting one takes; null where the brick has no time"),
+        Column("num_uses_here", "int64", "uses that the row stands for: 1 of a piece"),
+    ),
+    "constructions": (
+        _CASE,
+        Column("strategy", "string", "one of schema.STRATEGIES"),
+        Column("phase", "string", "'forward' (with the loss), 'backward', 'update', or 'all' for the whole iteration"),
+        Column("latency_s", "float64", "constructed from the times of bricks"),
+        Column("low_s", "float64", "95 % interval of the latency, from resampled rounds; null below 6 rounds"),
+        Column("high_s", "float64", "its upper end"),
+        Column("reason", "string", "why there is no latency; null where there is one"),
     ),
     "counters": (
         _CASE,

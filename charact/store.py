@@ -186,6 +186,26 @@ class Run:
         return self.table("repetitions")
 
     @property
+    def bricks(self) -> pd.DataFrame:
+        """Table `bricks`."""
+        return self.table("bricks")
+
+    @property
+    def brick_times(self) -> pd.DataFrame:
+        """Table `brick_times`."""
+        return self.table("brick_times")
+
+    @property
+    def pieces(self) -> pd.DataFrame:
+        """Table `pieces`."""
+        return self.table("pieces")
+
+    @property
+    def constructions(self) -> pd.DataFrame:
+        """Table `constructions`."""
+        return self.table("constructions")
+
+    @property
     def counters(self) -> pd.DataFrame:
         """Table `counters`."""
         return self.table("counters")

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -51,6 +51,19 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
         with counter:
             loop.iteration(counter.mark)
     return counter.rows(), {"uncounted": sorted(counter.uncounted)}
+
+
+def work_of(call: Callable[[], Any]) -> tuple[float | None, float, list[str]]:
+    """FLOP of what a call dispatches (null where none are counted), its bytes, and heavy operators without a formula.
+
+    They are counted as in `flop_pass`; the tensors may be real ones.
+    """
+    counter = _Counter(nn.Module())
+    with counter:
+        call()
+    rows = counter.rows()
+    counted = [row["flop"] for row in rows if row["flop"] is not None]
+    return sum(counted) if counted else None, sum(row["bytes"] for row in rows), sorted(counter.uncounted)
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,0 +1,127 @@
+"""Capturing a model: the operators of one forward pass, what flows between them, and what is told of its values."""
+
+from itertools import zip_longest
+
+import torch
+from torch import Tensor
+
+from charact.bricks.capture_dispatch import model_line, recorded
+from charact.bricks.capture_draft import Draft
+from charact.bricks.capture_export import exported
+from charact.bricks.capture_interpret import Interpretation
+from charact.bricks.capture_program import Program
+from charact.bricks.capture_updates import updates_of
+from charact.bricks.model import CapturedModel, CaptureError
+from charact.bricks.sources import Built, Source
+from charact.errors import UserError
+from charact.measure.outcome import one_line
+from charact.measure.precision import PRECISIONS
+
+FALLBACKS = ("dispatch", "hooks")
+_OF_EXPORT = {"aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.detach.default", "aten.detach_.default"}
+"""Operators that come and go with the way of capturing."""
+_TOLERANCE = 1e-3
+"""Largest difference from the model's own outputs, as a share of their largest value, that is not noted."""
+
+
+def capture(source: Source, fallback: str = "dispatch") -> CapturedModel:
+    """Capture a model: with torch.export, and where that fails or autocast adds operators, by recording what runs.
+
+    What runs is recorded in any case. Models may take other ways while they are exported, such as around the fast
+    path of PyTorch's encoders: where the operators are not the same, those that ran are taken.
+
+    Args:
+        source: what to capture; it is brought to life for it.
+        fallback: one of `FALLBACKS`: where export fails, `dispatch` takes what ran, to be cut like all others,
+            `hooks` takes it to be cut where modules without children begin and end.
+
+    Raises:
+        CaptureError: it can be captured neither way; the line names the operator, or the model's line.
+    """
+    try:
+        return _captured(_built(source), fallback)
+    except CaptureError as error:
+        raise CaptureError(f"{source.asked_as} cannot be captured: {error}") from error
+
+
+def _built(source: Source) -> Built:
+    try:
+        return source.build()
+    except UserError:
+        raise
+    except Exception as error:  # the model's own, whatever it is
+        raise CaptureError(f"it cannot be made{model_line(error)}: {one_line(error)}") from error
+
+
+def _captured(built: Built, fallback: str) -> CapturedModel:
+    program = Program(built)
+    autocast = PRECISIONS[built.case.precision].autocast is not None
+    ran = recorded(program, training=built.training, whole=not autocast, calls=fallback == "hooks")
+    found: Interpretation | None = None
+    captured_by, notes = "dispatch", []
+    if not autocast:
+        try:
+            draft = exported(program, training=built.training)
+            if difference := _other_way(draft, ran.draft):
+                notes.append(difference)
+            else:
+                found, captured_by = _interpreted(draft, program, built), "export"
+        except CaptureError as error:
+            notes.append(f"torch.export failed: {error}")
+            captured_by = fallback
+    if found is None:
+        found = _interpreted(ran.draft, program, built)
+    notes += _difference(ran.outputs, found.outputs)
+    return _model(built, found, num_calls=ran.num_module_calls, captured_by=captured_by, notes=notes)
+
+
+def _other_way(draft: Draft, ran: Draft) -> str | None:
+    """A note where the exported operators are not those that ran."""
+    for one, other in zip_longest(_operators(draft), _operators(ran)):
+        if one != other:
+            return f"torch.export goes another way, with {one or 'nothing'} where {other or 'nothing'} ran"
+    return None
+
+
+def _operators(draft: Draft) -> list[str]:
+    return [layer.operator for layer in draft.live_layers() if layer.operator not in _OF_EXPORT]
+
+
+def _interpreted(draft: Draft, program: Program, built: Built) -> Interpretation:
+    found = Interpretation(draft, built.training, built.device)
+    with program.real_run():
+        found.run()
+    return found
+
+
+def _difference(real: list[Tensor], found: list[Tensor]) -> list[str]:
+    """A note where the layers give something else than the model did."""
+    for one, other in zip(real, found, strict=True):
+        if one.shape != other.shape:
+            return [f"its layers give an output {tuple(other.shape)}, the model {tuple(one.shape)}"]
+        if one.numel() and one.dtype != torch.bool:
+            difference = (one.double() - other.double()).abs().max().item()
+            largest = one.double().abs().max().item()
+            if difference > _TOLERANCE * largest:
+                return [f"its layers' outputs differ from the model's by {difference / largest:.1%}"]
+    return []
+
+
+def _model(built: Built, found: Interpretation, *, num_calls: int, captured_by: str, notes: list[str]
+           ) -> CapturedModel:
+    values = {value for layer in found.layers for value in (*layer.inputs, *layer.outputs) if value is not None}
+    values.update(found.output_values)
+    draft = found.draft
+    return CapturedModel(
+        types={value: kind for value, kind in found.types.items() if value in values},
+        leaves={value: kind for value, kind in draft.kinds.items() if value in values},
+        layers=found.layers, outputs=found.output_values,
+        requires_grad=frozenset(found.requires_grad & values),
+        views={value: base for value, base in found.views.items() if value in values},
+        num_module_calls=num_calls, updates=updates_of(built.optimizers), captured_by=captured_by,
+        num_parameters=sum(parameter.numel() for parameter in built.model.parameters()),
+        pieces_at_modules=captured_by == "hooks", notes=notes,
+        tensors={value: tensor for value, tensor in draft.tensors.items() if value in values},
+        samples={value: sample for value, sample in found.samples.items() if value in values})
+
+

@@ -1,0 +1,171 @@
+"""Compositions: which bricks make which model, and how they are joined. They are private: no part of a suite."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from charact.bricks.brick import Brick, context_bytes, gradient_sum_brick, runs_as, update_brick, weights_bytes
+from charact.bricks.cut import Piece
+from charact.bricks.model import CapturedModel
+from charact.errors import UserError
+from charact.files import write_text
+
+SCHEMA_VERSION = 1
+
+Source = tuple[int, int]
+"""A piece, and which of its brick's outputs."""
+
+
+@dataclass(frozen=True)
+class PlacedBrick:
+    """A brick where it stands in a model."""
+
+    brick: str
+    inputs: tuple[Source | None, ...]
+    """Where each input of the brick comes from; None of weights, buffers, constants and the model's own input."""
+    modules: tuple[str, ...]
+    """Qualified names of the modules whose layers it holds."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A model as bricks, in the order in which they run."""
+
+    case: str
+    """Identifier of the model's case, without the device."""
+    model: str
+    variant: str | None
+    input_size: int | None
+    batch_size: int | None
+    mode: str
+    precision: str
+    g: int
+    method: str
+    captured_by: str
+    num_parameters: int
+    num_layers: int
+    num_module_calls: int
+    weights_bytes: int
+    pieces: tuple[PlacedBrick, ...]
+    updates: tuple[tuple[str, int], ...]
+    """Bricks of optimizer steps, with how many parameters each stands for."""
+    gradient_sums: tuple[tuple[str, int], ...]
+    """Bricks of sums of gradients, each with how many: a value that n pieces read needs n - 1."""
+    outputs: tuple[Source | None, ...]
+    """Where the model's results come from; None of one that no piece makes."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else is known of the model, such as its kind of input."""
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What was captured: one case of a model, without the device."""
+
+    case: str
+    model: str
+    variant: str | None
+    input_size: int | None
+    batch_size: int | None
+    mode: str
+    precision: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def compose(captured: CapturedModel, pieces: Sequence[Piece], bricks: Sequence[Brick], what: Configuration, g: int,
+            method: str) -> tuple[Composition, list[Brick]]:
+    """Join the bricks that stand at a model's pieces; in training with its updates and sums of gradients.
+
+    Returns:
+        the composition, and the bricks of updates and sums.
+    """
+    made_by = {value: (number, place) for number, piece in enumerate(pieces)
+               for place, value in enumerate(piece.outputs)}  # fmt: skip
+    placed = tuple(
+        PlacedBrick(brick.id, tuple(made_by.get(value) for value in piece.inputs), _modules(captured, piece))
+        for piece, brick in zip(pieces, bricks, strict=True)
+    )
+    context, precision = context_bytes(captured), runs_as(what.precision)
+    updates = [update_brick(update, precision, context) for update in captured.updates]
+    sums = [gradient_sum_brick(captured.types[value], precision, context)
+            for value in _summed_gradients(captured, pieces)]  # fmt: skip
+    composition = Composition(
+        **vars(what), g=g, method=method, captured_by=captured.captured_by, num_parameters=captured.num_parameters,
+        num_layers=len(captured.layers), num_module_calls=captured.num_module_calls,
+        weights_bytes=weights_bytes(captured), pieces=placed, updates=_counted(updates), gradient_sums=_counted(sums),
+        outputs=tuple(made_by.get(value) for value in captured.outputs),
+    )
+    return composition, [*updates, *sums]
+
+
+def _modules(captured: CapturedModel, piece: Piece) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(captured.layers[index].module for index in piece.layers))
+
+
+def _summed_gradients(captured: CapturedModel, pieces: Sequence[Piece]) -> list[int]:
+    """Values whose gradients are summed between pieces, once for each sum."""
+    readers = Counter(value for piece in pieces for value in piece.inputs
+                      if value in captured.requires_grad and captured.requires_grad.intersection(piece.outputs))
+    return [value for value, num_readers in readers.items() for _ in range(num_readers - 1)]
+
+
+def _counted(bricks: Sequence[Brick]) -> tuple[tuple[str, int], ...]:
+    return tuple(Counter(brick.id for brick in bricks).items())
+
+
+def write_composition(composition: Composition, directory: Path) -> Path:
+    """Write a composition into the private directory, under the name of its case."""
+    path = directory / f"{composition.case}.json"
+    write_text(path, json.dumps(asdict(composition), indent=1))
+    return path
+
+
+def load_compositions(directory: Path) -> list[Composition]:
+    """Compositions of a private directory, in the order of their cases.
+
+    Raises:
+        UserError: there are none, or one cannot be read.
+    """
+    found = [read_composition(path) for path in sorted(directory.glob("*.json"))]
+    if not found:
+        raise UserError(f"no compositions in {directory}: charact bricks generate writes them")
+    return found
+
+
+def read_composition(path: Path) -> Composition:
+    """Read one composition.
+
+    Raises:
+        UserError: it is newer than this charact, or broken.
+    """
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        newer = entry["schema_version"] > SCHEMA_VERSION
+        composition = None if newer else _read(entry)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is no composition ({reason}): generate the suite anew") from error
+    if composition is None:
+        raise UserError(f"{path} has schema version {entry['schema_version']}, this charact reads up to "
+                        f"{SCHEMA_VERSION}: update charact")  # fmt: skip
+    return composition
+
+
+def _read(entry: dict[str, Any]) -> Composition:
+    pieces = tuple(PlacedBrick(piece["brick"], _sources(piece["inputs"]), tuple(piece["modules"]))
+                   for piece in entry["pieces"])  # fmt: skip
+    for number, piece in enumerate(pieces):
+        if any(source is not None and not 0 <= source[0] < number for source in piece.inputs):
+            raise ValueError(f"piece {number} reads what no earlier piece makes")
+    return Composition(**{
+        **entry, "pieces": pieces, "outputs": _sources(entry["outputs"]),
+        "updates": tuple((str(brick), int(number)) for brick, number in entry["updates"]),
+        "gradient_sums": tuple((str(brick), int(number)) for brick, number in entry["gradient_sums"]),
+    })  # fmt: skip
+
+
+def _sources(entries: Sequence[Any]) -> tuple[Source | None, ...]:
+    return tuple(None if entry is None else (int(entry[0]), int(entry[1])) for entry in entries)

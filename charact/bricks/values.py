@@ -1,0 +1,129 @@
+"""What tensors hold, told in a few numbers: enough to draw others on which operators take the same time.
+
+A sketch is one of
+    {"quantiles": [...]}            64 of them, drawn from at random; with {"infinite": {"-inf": .5}}, also those shares
+    {"constant": x}                 the same everywhere; {"float": "-inf"} in x's place where it is not finite
+    {"weight": "normal"}            never the values: normal ones, small enough to keep what passes through in size
+    {"weight": "positive"}          likewise, from .5 to 1.5: scales and variances
+    {"whole": base64}               integers and truth values, as they are (zlib), since they may be indices
+    {"low": a, "high": b}           likewise of large tensors: uniform, both ends included
+"""
+
+import base64
+import math
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charact.bricks.model import Json, TensorType
+
+NUM_QUANTILES = 64
+LARGEST_WHOLE_BYTES = 64 * 1024
+"""Integer tensors up to this size are kept as they are."""
+_LARGEST_SAMPLE = 65_536
+"""Elements that quantiles are taken of; of more, evenly spaced ones."""
+
+
+def sketch(tensor: Tensor, kind: str) -> Json:
+    """How a tensor is to be drawn.
+
+    Args:
+        tensor: any dense one.
+        kind: of a leaf, one of `LEAF_KINDS`, else `activation`. Values of weights and floating buffers are not told.
+    """
+    tensor = tensor.detach()
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        return _sketch_of_integers(tensor)
+    if tensor.is_complex():
+        return {"weight": "normal"}
+    if tensor.numel() == 0:
+        return {"constant": 0.0}
+    values = tensor.reshape(-1)
+    values = values[:: -(-values.numel() // _LARGEST_SAMPLE)].to("cpu", torch.float64)
+    finite = values[values.isfinite()]
+    if kind in ("weight", "buffer"):
+        found: dict[str, Json] = {"weight": "positive" if finite.numel() and bool((finite > 0).all()) else "normal"}
+    elif values.eq(values[0]).all():
+        return {"constant": _number(values[0])}
+    else:
+        found = {"quantiles": _quantiles(finite)}
+    shares = {name: round(values.eq(float(name)).double().mean().item(), 4) for name in ("-inf", "inf")}
+    infinite = {name: share for name, share in shares.items() if share > 0}
+    return found | ({"infinite": infinite} if infinite else {})
+
+
+def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: torch.Generator) -> Tensor:
+    """A tensor of a type with values after a sketch, strides included; the generator is one of the CPU."""
+    dtype: torch.dtype = getattr(torch, type.dtype)
+    size = storage_elements(type)
+    if "whole" in sketch:
+        storage = torch.zeros(size, dtype=dtype)
+        storage[_places(type)] = _whole(sketch["whole"], dtype)
+    elif "low" in sketch:
+        storage = torch.randint(sketch["low"], sketch["high"] + 1, (size,), generator=generator, dtype=torch.int64)
+    elif "constant" in sketch:
+        storage = torch.full((size,), _float(sketch["constant"]))
+    else:
+        storage = _floats(type, sketch, size, generator)
+    return storage.to(device, dtype).as_strided(type.shape, type.stride)
+
+
+def storage_elements(type: TensorType) -> int:
+    """Elements from the first to the last that a tensor of the type reaches in its storage."""
+    if 0 in type.shape:
+        return 0
+    return 1 + sum((length - 1) * stride for length, stride in zip(type.shape, type.stride, strict=True))
+
+
+def _floats(type: TensorType, sketch: Json, size: int, generator: torch.Generator) -> Tensor:
+    dtype = torch.complex64 if type.dtype.startswith("complex") else torch.float32
+    if "quantiles" in sketch:
+        quantiles = torch.tensor(sketch["quantiles"])
+        storage = quantiles[torch.randint(0, len(quantiles), (size,), generator=generator)]
+    elif sketch["weight"] == "positive":
+        storage = torch.rand(size, generator=generator) + 0.5
+    else:
+        fan_in = math.prod(type.shape[1:]) if len(type.shape) > 1 else math.prod(type.shape)
+        storage = torch.randn(size, generator=generator, dtype=dtype) / math.sqrt(max(fan_in, 1))
+    for name, share in sketch.get("infinite", {}).items():
+        storage[torch.rand(size, generator=generator) < share] = float(name)
+    return storage
+
+
+def _sketch_of_integers(tensor: Tensor) -> Json:
+    if tensor.numel() * tensor.element_size() <= LARGEST_WHOLE_BYTES:
+        raw = tensor.contiguous().reshape(-1).to("cpu").view(torch.uint8).numpy().tobytes()
+        return {"whole": base64.b64encode(zlib.compress(raw, 9)).decode()}
+    values = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+    return {"low": int(values.min()), "high": int(values.max())}
+
+
+def _whole(text: str, dtype: torch.dtype) -> Tensor:
+    raw = bytearray(zlib.decompress(base64.b64decode(text)))
+    return torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+
+
+def _places(type: TensorType) -> Tensor:
+    """Where in the storage each element stands, in the order of the shape."""
+    places = torch.zeros(type.shape, dtype=torch.int64)
+    for axis, (length, stride) in enumerate(zip(type.shape, type.stride, strict=True)):
+        places += (torch.arange(length) * stride).reshape(-1, *[1] * (len(type.shape) - axis - 1))
+    return places.reshape(-1)
+
+
+def _quantiles(values: Tensor) -> list[float]:
+    if not values.numel():
+        return [0.0]
+    shares = (torch.arange(NUM_QUANTILES, dtype=values.dtype) + 0.5) / NUM_QUANTILES
+    return [float(f"{value:.3g}") for value in values.quantile(shares).tolist()]
+
+
+def _number(value: Tensor) -> Any:
+    number = float(value)
+    return float(f"{number:.3g}") if math.isfinite(number) else {"float": str(number)}
+
+
+def _float(number: Any) -> float:
+    return float(number["float"] if isinstance(number, dict) else number)

@@ -1,0 +1,164 @@
+"""What bricks are called with: weights that take turns, and activations that were written just before."""
+
+import hashlib
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from charact.bricks.brick import Brick, BrickInput, canonical
+from charact.bricks.values import draw
+from charact.measure.out_of_memory import free_host_bytes
+
+MOST_RING_BYTES = 48_000_000
+"""Of one type of tensor: more than a cache holds."""
+_MOST_SETS = 64
+"""What is small enough for so many does not fill a cache: the rest of the round does."""
+_MEMORY_FRAC = 0.25
+"""Share of the free memory that is kept from one call to the next."""
+
+Tensors = dict[int, Tensor]
+"""By the number of the brick's input."""
+
+
+def num_sets(brick: Brick, of: BrickInput) -> int:
+    """Weights of a type that take turns: together as large as the model's, so that a cache holds no more of them."""
+    most = min(brick.context_bytes, MOST_RING_BYTES) / max(1, of.type.num_bytes)
+    return max(1, min(_MOST_SETS, math.ceil(most)))
+
+
+class InputPool:
+    """Tensors that are drawn once and kept, as far as memory goes; what does not fit is drawn anew each time.
+
+    Weights of one type form a ring that all bricks share. A ring grows by one member each time one is taken, until it
+    has as many as the brick that wants most. Its members differ in place, not in their values.
+
+    Args:
+        bricks: all that are to be called.
+        device: where.
+        limit_bytes: what may be kept; by default a quarter of the memory that is free.
+        seed: of the values.
+    """
+
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, limit_bytes: int | None = None,
+                 seed: int = 0) -> None:
+        self.device = device
+        self._generator = torch.Generator().manual_seed(seed)
+        free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        self._left_bytes = int(_MEMORY_FRAC * free) if limit_bytes is None else limit_bytes
+        self._kept: dict[str, Tensor] = {}
+        self._rings: dict[str, list[Tensor]] = {}
+        self._wanted: dict[str, int] = {}
+        for brick in bricks:
+            for each in brick.inputs:
+                key = key_of(each)
+                self._wanted[key] = max(self._wanted.get(key, 1), num_sets(brick, each))
+
+    def pristine(self, of: BrickInput, key: str) -> Tensor:
+        """Values for an input, which the caller must not change."""
+        if key not in self._kept:
+            drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
+            if not self._take(drawn):
+                return drawn
+            self._kept[key] = drawn
+        return self._kept[key]
+
+    def next_of_ring(self, of: BrickInput, key: str) -> Tensor:
+        """The member of the weights' ring that was taken longest ago."""
+        ring = self._rings.setdefault(key, [])
+        if not ring:
+            drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
+            if not self._take(drawn):
+                return drawn
+            ring.append(drawn)
+        elif len(ring) < self._wanted[key] and self._take(ring[0]):
+            # Where it is taken last: what was written just now is in the cache.
+            ring.append(copied(ring[0]))
+        ring.append(ring.pop(0))
+        return ring[-1]
+
+    def _take(self, tensor: Tensor) -> bool:
+        """Whether there is room for it."""
+        fits = tensor.untyped_storage().nbytes() <= self._left_bytes
+        if fits:
+            self._left_bytes -= tensor.untyped_storage().nbytes()
+        return fits
+
+
+class Arguments:
+    """The tensors that a brick is called with.
+
+    In training those that carry a gradient are new leaves, without gradients of an earlier call; what is written in
+    place is a copy of its leaf.
+    """
+
+    def __init__(self, brick: Brick, pool: InputPool, *, training: bool) -> None:
+        self._brick, self._pool, self._training = brick, pool, training
+        self._keys = [key_of(each) for each in brick.inputs]
+
+    def weights(self) -> Tensors:
+        """The next weights and buffers."""
+        return {number: self._pool.next_of_ring(each, self._keys[number])
+                for number, each in enumerate(self._brick.inputs) if each.kind in ("weight", "buffer")}
+
+    def others(self) -> Tensors:
+        """Activations, written just now; constants are written only where the brick changes them."""
+        found: Tensors = {}
+        for number, each in enumerate(self._brick.inputs):
+            if each.kind in ("weight", "buffer"):
+                continue
+            first = None if each.repeated is None else found.get(each.repeated)
+            if first is not None and (shared := _sharing(first, self._brick, each)) is not None:
+                found[number] = shared
+            else:
+                pristine = self._pool.pristine(each, self._keys[number])
+                kept = each.kind == "constant" and number not in self._brick.written
+                found[number] = pristine if kept else copied(pristine)
+        return found
+
+    def restored(self, others: Tensors) -> Tensors:
+        """The same activations once more, written anew where the brick has changed any."""
+        return self.others() if self._brick.written & others.keys() else others
+
+    def call_with(self, tensors: Tensors) -> list[Tensor]:
+        """What the brick is called with."""
+        if not self._training:
+            return [tensors[number] for number in range(len(tensors))]
+        leaves: dict[int, Tensor] = {}  # an input that stands twice is one leaf
+        return [self._leaf(number, tensors[number], leaves) for number in range(len(tensors))]
+
+    def _leaf(self, number: int, tensor: Tensor, leaves: dict[int, Tensor]) -> Tensor:
+        if not self._brick.inputs[number].requires_grad:
+            return tensor
+        if id(tensor) not in leaves:
+            leaf = tensor.detach().requires_grad_()
+            leaves[id(tensor)] = leaf.clone() if number in self._brick.written else leaf
+        return leaves[id(tensor)]
+
+
+def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
+    """What shares its memory with an earlier input; None where that changes nothing, or is out of reach."""
+    if tuple(first.shape) == of.type.shape and first.stride() == of.type.stride:
+        return first
+    last = sum((size - 1) * stride for size, stride in zip(of.type.shape, of.type.stride, strict=True))
+    elements = first.untyped_storage().nbytes() // first.element_size()
+    same_type = str(first.dtype).removeprefix("torch.") == of.type.dtype
+    if not brick.written or not same_type or last >= elements:
+        return None
+    return first.as_strided(of.type.shape, of.type.stride)
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy with the same strides, also where elements share places or leave gaps."""
+    if tensor.is_contiguous():
+        return tensor.clone()
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.as_strided((elements,), (1,), 0).clone().as_strided(
+        tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def key_of(of: BrickInput) -> str:
+    """What tensors have in common that can stand for one another."""
+    sample = hashlib.sha256(canonical(of.sample).encode()).hexdigest()
+    return f"{of.kind}-{of.type}-{sample}"
