@@ -9,9 +9,12 @@ from charact.analysis.once import once
 from charact.stats import median_interval
 from charact.store import Run
 
-KINDS = ("training", "inference", "memory", "operation", "profile")
-"""What was done with a case: trained, loaded and predicted with, its memory alone looked at, a basic operation timed,
-or measured by passes."""
+KINDS = ("training", "inference", "memory", "operation", "bricks", "construction", "profile")
+"""What was done with a case: trained, loaded and predicted with, its memory alone looked at, a basic operation timed, a
+suite of bricks timed, a model's latency constructed from these, or measured by passes."""
+
+_OF_PASSES = {"ops": "operation", "bricks": "bricks", "construct": "construction", "training": "training",
+              "inference": "inference"}
 
 _COORDINATES = [
     "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
@@ -68,9 +71,7 @@ def _kind(run: Run, entry: dict[str, Any]) -> str:
     if is_memory_run(run):
         return "memory"
     passes = entry.get("passes", {})
-    if "ops" in passes:
-        return "operation"
-    return next((kind for kind in ("training", "inference") if kind in passes), "profile")
+    return next((kind for name, kind in _OF_PASSES.items() if name in passes), "profile")
 
 
 def _compile_s(entry: dict[str, Any]) -> float | None:

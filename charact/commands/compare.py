@@ -12,7 +12,7 @@ from charact.errors import UserError
 if TYPE_CHECKING:
     from charact.analysis.comparing import Side
 
-_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem")
+_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 _NUM_NAMED = 3
 
 
@@ -21,7 +21,8 @@ def command(
         help="Run directories, directories of runs (repeats), or reference:NAME; NAME=PATH gives a label.",
         metavar="SIDE SIDE...")],
     by: Annotated[str, typer.Option(
-        help="What times are told by, one or several of case, phase, operator_type, operator, layer, kernel, problem.",
+        help="What times are told by, one or several of case, phase, operator_type, operator, layer, kernel, problem, "
+             "brick, layer_type.",
         metavar="LIST")] = "case",
     to: Annotated[Path | None, typer.Option(
         help="Write the comparison into a file as well: .html (all of it), .md or .csv.", metavar="FILE")] = None,

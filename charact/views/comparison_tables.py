@@ -5,34 +5,40 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.comparing import GROUPS, Side, geometric_means, metric_ratios, ratios, speedups, unmatched_cases
+from charact.analysis.comparing import Side, metric_ratios, ratios, unmatched_cases
 from charact.analysis.comparing.context import context_changes
 from charact.analysis.comparing.side_facts import failed_cases, published_notes, side_facts
 from charact.quantities import digits, quantity
 from charact.views import format as fmt
+from charact.views.comparison_speedups import brick_tables, speedup_tables
+from charact.views.comparison_words import CASE, INTERVAL, SIDE, interval, reason, side_column
 from charact.views.tables import Column, Table, table, top
 
 LEVELS = {
     "case": "case", "phase": "phase", "operator_type": "operator type", "operator": "operator", "layer": "layer",
-    "kernel": "kernel", "problem": "problem",
+    "kernel": "kernel", "problem": "problem", "brick": "brick", "layer_type": "layer type",
 }  # fmt: skip
 """What times are compared by, with the words for it."""
 
-_UNTIMED = {"kernel": "no kernels on both sides: they run on GPUs only", "problem": "no basic operations on both sides"}
+_WIDE = ("kernel", "layer", "brick", "layer_type")
+
+_UNTIMED = {"kernel": "no kernels on both sides: they run on GPUs only", "problem": "no basic operations on both sides",
+            "brick": "no suites of bricks on both sides",
+            "layer_type": "neither suites of bricks nor constructed models on both sides"}  # fmt: skip
 
 _METRICS: dict[str, Any] = {
     "throughput": ("samples/s", fmt.number), "peak_memory": ("peak memory", fmt.num_bytes),
     "accuracy": ("accuracy", fmt.share), "total_time": ("total time", fmt.seconds),
-    "inference_time": ("load and prediction", fmt.seconds),
+    "inference_time": ("load and prediction", fmt.seconds), "measured_time": ("measured iteration", fmt.seconds),
     "energy": ("energy of an iteration", lambda value, reason: _quantity(value, "J", reason)),
 }  # fmt: skip
 """Names of the metrics other than the time, with the words for their values."""
 
-_CASE = Column("case", "Case", unbroken=True)
-_SIDE = Column("side", "Side", unbroken=True)
-_INTERVAL = Column("interval", "95 % interval", unbroken=True)
 _VERDICT = Column("verdict", "Verdict", unbroken=True)
-_OF_WHAT = "A time is the median iteration, or a training’s mean epoch, or an operation’s median call."
+_OF_WHAT = (
+    "A time is the median iteration, or a training’s mean epoch, an operation’s median call, every brick of a suite "
+    "once, or a model’s latency constructed from bricks."
+)
 
 
 def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
@@ -40,8 +46,8 @@ def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
     timed = {by: ratio_table(sides, by) for by in levels}
     found = [
         sides_table(sides), *timed.values(), _untimed_table([by for by in levels if timed[by] is None]),
-        *speedup_tables(sides), metric_table(sides), failed_table(sides), unmatched_table(sides), context_table(sides),
-        notes_table(sides),
+        *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), unmatched_table(sides),
+        context_table(sides), notes_table(sides),
     ]  # fmt: skip
     return [each for each in found if each is not None]
 
@@ -49,7 +55,7 @@ def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
 def sides_table(sides: Sequence[Side]) -> Table:
     """Who is compared: machines by their own facts."""
     columns = [
-        _SIDE, Column("machine", "Machine", reason=lambda row: "not told"), Column("num_runs", "Runs", fmt.number),
+        SIDE, Column("machine", "Machine", reason=lambda row: "not told"), Column("num_runs", "Runs", fmt.number),
         Column("num_cases", "Cases", fmt.number), Column("torch", "PyTorch", reason=lambda row: "not told"),
         Column("origin", "Record"),
     ]  # fmt: skip
@@ -71,14 +77,14 @@ def ratio_table(sides: Sequence[Side], by: str, num_rows: int | None = None) -> 
         return None
     frame, left_out = (frame, "") if num_rows is None else top(frame, num_rows)
     judged, not_judged = _judgement(frame)
-    named = [] if by == "case" else [Column(by, LEVELS[by].capitalize(), wide=by in ("kernel", "layer"))]
+    named = [] if by == "case" else [Column(by, LEVELS[by].capitalize(), wide=by in _WIDE)]
     columns = [
-        _CASE, *named, *_side_column(sides),
-        Column("base_s", sides[0].label, fmt.seconds, "time of the baseline", _reason),
-        Column("time_s", _other(sides), fmt.seconds, "time of the side", _reason),
-        Column("ratio", "Ratio", _ratio, "time / baseline’s: below 1 is faster", _reason), *judged,
+        CASE, *named, *side_column(sides),
+        Column("base_s", sides[0].label, fmt.seconds, "time of the baseline", reason),
+        Column("time_s", _other(sides), fmt.seconds, "time of the side", reason),
+        Column("ratio", "Ratio", _ratio, "time / baseline’s: below 1 is faster", reason), *judged,
     ]  # fmt: skip
-    without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(_reason(row))}" for row in fmt.rows(untimed)))
+    without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
     notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
     return table(_with_words(frame, ("slower", "faster")), f"Times by {LEVELS[by]}", columns,
                  " ".join(filter(None, notes)))
@@ -103,68 +109,22 @@ def metric_table(sides: Sequence[Side]) -> Table | None:
     frame["metric"] = [_METRICS[metric][0] for metric in frame["metric"]]
     judged, note = _judgement(frame)
     columns = [
-        _CASE, Column("metric", "Metric", unbroken=True), *_side_column(sides),
+        CASE, Column("metric", "Metric", unbroken=True), *side_column(sides),
         Column("base_words", sides[0].label, unbroken=True), Column("value_words", _other(sides), unbroken=True),
-        Column("ratio", "Ratio", _ratio, "value / baseline’s", _reason), *judged,
+        Column("ratio", "Ratio", _ratio, "value / baseline’s", reason), *judged,
     ]  # fmt: skip
     return table(_with_words(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
 
 
-def speedup_tables(sides: Sequence[Side]) -> list[Table]:
-    """Workload × data set, the baseline's time / the side's, and geometric means; none without such times."""
-    frame = speedups(sides).dropna(subset=["speedup"])
-    if frame.empty:
-        return []
-    frame = frame.assign(row=_coordinates(frame), data=frame["data"].fillna("data not told"))
-    found = [_speedup_table(f"Speedup of {side} over {sides[0].label}, by {_TIMED[str(metric)]}", rows)
-             for (side, metric), rows in frame.groupby(["side", "metric"], sort=False)]  # fmt: skip
-    return [*found, _mean_table(sides, frame["mode"].nunique() > 1)] if frame["case"].nunique() > 1 else found
-
-
-def _coordinates(frame: pd.DataFrame) -> list[str]:
-    """What each case is, but for its data: the workload, with what else is not the same in all cases."""
-    names = ["workload", *(name for name in GROUPS if name not in ("workload", "data")
-                           and frame.groupby("workload")[name].nunique(dropna=False).max() > 1)]
-    return [" ".join(str(value) for value in row if pd.notna(value)) for row in frame[names].itertuples(index=False)]
-
-
-def _speedup_table(caption: str, rows: pd.DataFrame) -> Table:
-    wide = rows.pivot_table(index="row", columns="data", values="speedup", sort=False).reset_index()
-    data = list(wide.columns[1:])
-    wide.columns = pd.Index(["row", *(f"data_{number}" for number in range(len(data)))])  # named as Python allows
-    columns = [
-        Column("row", "Workload", unbroken=True),
-        *(Column(f"data_{number}", str(name), _speedup, reason=lambda row: "no such case")
-          for number, name in enumerate(data)),
-    ]  # fmt: skip
-    return table(wide, caption, columns)
-
-
-_TIMED = {"total_time": "total time", "inference_time": "time of load and prediction",
-          "time": "time of an iteration, epoch or call"}
-
-
-def _mean_table(sides: Sequence[Side], several_modes: bool) -> Table:
-    groups = [(by, geometric_means(sides, by)) for by in ("workload", *(["mode"] if several_modes else []))]
-    means = [frame.rename(columns={by: "group"}) for by, frame in groups] + [geometric_means(sides).assign(group="all")]
-    frame = pd.concat(means, ignore_index=True)
-    frame["interval"] = [_interval(row, 3) for row in fmt.rows(frame)]
-    columns = [
-        Column("group", "Cases of", unbroken=True), *_side_column(sides), Column("num_cases", "Cases", fmt.number),
-        Column("speedup", "Geometric mean", _speedup, "of the speedups of the cases", _reason), _INTERVAL,
-    ]  # fmt: skip
-    return table(frame, "Geometric means of the speedups", columns)
-
-
 def unmatched_table(sides: Sequence[Side]) -> Table | None:
     """Cases that are not compared, and how the nearest differs."""
-    columns = [_CASE, _SIDE, Column("missing_in", "Missing in", unbroken=True), Column("why", "Nearest case there")]
+    columns = [CASE, SIDE, Column("missing_in", "Missing in", unbroken=True), Column("why", "Nearest case there")]
     return _filled(unmatched_cases(sides), "Cases without a counterpart", columns)
 
 
 def failed_table(sides: Sequence[Side]) -> Table | None:
     """Cases that did not end well."""
-    columns = [_SIDE, _CASE, Column("status", "Status"), Column("reason", "Reason", reason=lambda row: "none recorded")]
+    columns = [SIDE, CASE, Column("status", "Status"), Column("reason", "Reason", reason=lambda row: "none recorded")]
     return _filled(failed_cases(sides), "Cases that failed", columns)
 
 
@@ -172,7 +132,7 @@ def context_table(sides: Sequence[Side]) -> Table | None:
     """Options, versions and facts of machines that are not the same; of published tables what they tell."""
     frame = pd.concat([_context(sides[0], side).assign(side=side.label) for side in sides[1:]])
     frame["fact"] = frame["fact"].str.replace(".", " ").str.replace("_", " ")
-    columns = [Column("fact", "Fact", unbroken=True), *_side_column(sides),
+    columns = [Column("fact", "Fact", unbroken=True), *side_column(sides),
                Column("base", sides[0].label, reason=lambda row: "not told"),
                Column("new", _other(sides), reason=lambda row: "not told")]  # fmt: skip
     return _filled(frame, "What else differs", columns)
@@ -185,30 +145,21 @@ def _context(base: Side, new: Side) -> pd.DataFrame:
 
 def notes_table(sides: Sequence[Side]) -> Table | None:
     """What has to be known of published tables."""
-    return _filled(published_notes(sides), "Published tables", [_SIDE, Column("note", "Note")])
+    return _filled(published_notes(sides), "Published tables", [SIDE, Column("note", "Note")])
 
 
 def _filled(frame: pd.DataFrame, caption: str, columns: list[Column]) -> Table | None:
     return table(frame, caption, columns) if len(frame) else None
 
 
-def _side_column(sides: Sequence[Side]) -> list[Column]:
-    """Of two sides the headings tell which is which."""
-    return [_SIDE] if len(sides) > 2 else []
-
-
 def _other(sides: Sequence[Side]) -> str:
     return sides[1].label if len(sides) == 2 else "Side’s"
-
-
-def _reason(row: Any) -> str | None:
-    return None if pd.isna(row.reason) else str(row.reason)
 
 
 def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
     """Columns of interval and verdict; where there is no interval at all, none, and a note that says why."""
     if frame["low"].notna().any() or frame["significant"].any():
-        return [_INTERVAL, _VERDICT], ""
+        return [INTERVAL, _VERDICT], ""
     reasons = frame.loc[frame["ratio"].notna(), "reason"].dropna().unique()
     return [], f"Intervals: {fmt.missing('; '.join(reasons))}." if len(reasons) else ""
 
@@ -216,7 +167,7 @@ def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
 def _with_words(frame: pd.DataFrame, verdicts: tuple[str, str]) -> pd.DataFrame:
     """The frame with its intervals and verdicts (above 1, below 1) in words."""
     rows = list(fmt.rows(frame))
-    return frame.assign(interval=[_interval(row, 4) for row in rows], verdict=[_verdict(row, verdicts) for row in rows])
+    return frame.assign(interval=[interval(row, 4) for row in rows], verdict=[_verdict(row, verdicts) for row in rows])
 
 
 def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
@@ -227,22 +178,12 @@ def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
     return "no difference shown"
 
 
-def _interval(row: Any, significant: int) -> str:
-    if pd.isna(row.low):
-        return fmt.missing(_reason(row))
-    return f"{digits(row.low, significant)}–{digits(row.high, significant)}"
-
-
 def _ratio(value: float | None, reason: str | None) -> str:
     return fmt.missing(reason) if value is None else digits(value, 4)
 
 
-def _speedup(value: float | None, reason: str | None) -> str:
-    return fmt.missing(reason) if value is None else digits(value)
-
-
 def _metric(row: Any, value: float) -> str:
-    return str(_METRICS[row.metric][1](value, _reason(row)))
+    return str(_METRICS[row.metric][1](value, reason(row)))
 
 
 def _quantity(value: float, unit: str, reason: str | None) -> str:

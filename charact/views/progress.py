@@ -87,6 +87,21 @@ class MemoryProgress(LiveProgress):
         self._draw()
 
 
+class BrickProgress(LiveProgress):
+    """Progress of rounds over the bricks of a suite."""
+
+    def pass_started(self, name: str) -> None:
+        """Name what is done with the bricks: they are timed, then their memory is looked at."""
+        self._progress.update(self._task, state="first round" if name == "bricks" else name)
+        self._draw()
+
+    def iteration(self, num_iterations: int, median_s: float) -> None:
+        """Show how many rounds there were, and how long the last one took."""
+        if self._is_due:
+            self._progress.update(self._task, state=f"{num_iterations} rounds, {median_s:.3g} s each")
+            self._draw()
+
+
 class TrainingProgress(_Live):
     """Progress of trainings, and a line on the standard output for each epoch.
 

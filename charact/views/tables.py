@@ -25,10 +25,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the case it belongs to, where it does, and its cells."""
+    """A row: the case it belongs to, where it does, its cells, and the side it is of in a comparison."""
 
     case: str | None
     cells: list[Cell]
+    side: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Table:
 def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: str = "") -> Table:
     """The table of a frame; a column `case` of the frame lets rows be filtered by it."""
     rows = [
-        Row(getattr(row, "case", None), [column.cell(row) for column in columns])
+        Row(getattr(row, "case", None), [column.cell(row) for column in columns], getattr(row, "side", None))
         for row in frame.itertuples(index=False)
     ]
     return Table(caption, columns, rows, note)
@@ -85,9 +86,10 @@ def share_column(name: str, title: str, meaning: str) -> Column:
 
 
 def top(frame: pd.DataFrame, num_rows: int) -> tuple[pd.DataFrame, str]:
-    """The first rows of each case, and a note that says how many there are where some are left out."""
-    longest = int(frame.groupby("case").size().max()) if len(frame) else 0
+    """The first rows of each case, of a comparison on each side; and a note where some are left out."""
+    keys = ["case", "side"] if "side" in frame else ["case"]
+    longest = int(frame.groupby(keys).size().max()) if len(frame) else 0
     if longest <= num_rows:
         return frame, ""
     note = f"The {num_rows} longest of each case, of up to {longest}; `charact export` writes them all."
-    return frame.groupby("case", sort=False).head(num_rows), note
+    return frame.groupby(keys, sort=False).head(num_rows), note

@@ -14,6 +14,7 @@ from charact.views import format as fmt
 from charact.views import (
     palette,
     terminal_bottleneck,
+    terminal_bricks,
     terminal_counters,
     terminal_memory,
     terminal_operations,
@@ -37,7 +38,7 @@ def summary(run: Run) -> RenderableType:
     done = profiles[profiles["status"] == "ok"]
     blocks: list[RenderableType] = [_headlines(run, done)] if len(done) else []
     blocks += terminal_stages.headlines(run)
-    failed = cases[(cases["status"] != "ok") & ~cases["kind"].isin(["memory", "operation"])]
+    failed = cases[(cases["status"] != "ok") & ~cases["kind"].isin(["memory", "operation", "bricks", "construction"])]
     blocks += [_failure(case) for _, case in failed.iterrows()]
     verdicts = {row.case: row for row in fmt.rows(analysis.bottlenecks(run))} if len(done) else {}
     for _, case in done.iterrows():
@@ -46,7 +47,8 @@ def summary(run: Run) -> RenderableType:
         bars += terminal_counters.counter_line(run, str(case["case"]))
         bars.append(terminal_bottleneck.verdict(verdicts[case["case"]]))
         blocks += terminal_stages.case_block(str(case["case"]), _iteration_line(run, case), bars)
-    return Group(*blocks, *terminal_stages.blocks(run), *terminal_memory.blocks(run), *terminal_operations.blocks(run))
+    return Group(*blocks, *terminal_stages.blocks(run), *terminal_memory.blocks(run), *terminal_operations.blocks(run),
+                 *terminal_bricks.blocks(run))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> Table:

@@ -9,7 +9,9 @@ from charact.schema import TABLES
 from charact.store import Rows
 from charact.writer import RunWriter
 
-PROFILE_TABLES = sorted(set(TABLES) - {"kernels", "stages", "metrics", "fits", "problems", "repetitions"})
+PROFILE_TABLES = sorted(set(TABLES) - {
+    "kernels", "stages", "metrics", "fits", "problems", "repetitions", "bricks", "brick_times", "pieces",
+    "constructions"})
 """Tables of a profile's record on a CPU."""
 
 MACHINE: dict[str, Any] = {

@@ -1,6 +1,8 @@
 """The data path runs one way: workload -> measure -> record -> analysis -> views, and only commands see both sides."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +14,11 @@ ROOT = Path(__file__).parents[2]
 PARTS = {
     "api": ["__init__"],
     "python": ["profiler", "memory", "integrations"],
-    "base": ["ceilings", "datasheets", "errors", "files", "partial", "protocols", "schema", "plugins", "stats",
-             "quantities", "mark_names", "operator_types"],
+    "base": ["ceilings", "corrections", "datasheets", "errors", "files", "partial", "protocols", "schema", "plugins",
+             "stats", "quantities", "mark_names", "operator_types"],
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "ops", "hardware", "cgroups"],
+    "bricks": ["bricks"],
     "record": ["store", "writer", "partial", "references"],
     "traces": ["traces"],
     "analysis": ["analysis"],
@@ -28,17 +31,20 @@ MAY_IMPORT = {
     "python": {"base", "workload", "measure", "record", "analysis", "views", "python"},
     "base": {"base"},
     "workload": {"base", "workload"},
-    "measure": {"api", "base", "workload", "measure", "record", "traces"},
+    "measure": {"api", "base", "workload", "measure", "bricks", "record", "traces"},
+    "bricks": {"base", "workload", "measure", "bricks"},
     "record": {"base", "record"},
     "traces": {"base", "traces"},
-    "analysis": {"base", "record", "analysis"},
-    "views": {"api", "base", "record", "analysis", "views"},
-    "commands": {"api", "base", "workload", "measure", "record", "traces", "analysis", "views",
+    "analysis": {"base", "bricks", "record", "analysis"},
+    "views": {"api", "base", "bricks", "record", "analysis", "views"},
+    "commands": {"api", "base", "workload", "measure", "bricks", "record", "traces", "analysis", "views",
                  "commands"},
     "cli": {"api", "base", "cli", "commands"},
 }
-MAY_IMPORT_TORCH = {"workload", "measure", "commands", "api", "python"}
-IMPORTED_LATE = ("_running", "_publishing", "_partial", "_watching", "_memory_target", "_ceilings")
+MAY_IMPORT_TORCH = {"workload", "measure", "bricks", "commands", "api", "python"}
+IMPORTED_LATE = ("_running", "_publishing", "_partial", "_watching", "_memory_target", "_ceilings", "_bricks_auto",
+                 "_bricks_calibrate", "_bricks_compositions", "_bricks_construct", "_bricks_generate", "_bricks_models",
+                 "_bricks_run", "_bricks_suites", "_bricks_verify")
 """Modules that a command imports inside its function, once it knows that it will run or read something."""
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
 
@@ -107,6 +113,15 @@ def test_no_arrow_runs_back(module: str) -> None:
     assert violations(path.read_text(encoding="utf-8"), name, is_package=is_package) == []
 
 
+def test_what_analyses_and_views_take_from_bricks_is_free_of_torch() -> None:
+    """Some of `charact.bricks` imports torch: who imports from it shows only when it is run."""
+    users = [name for name, path in sources().items() if part_of(name) in ("analysis", "views")
+             and "from charact.bricks" in path.read_text(encoding="utf-8")]  # fmt: skip
+    assert users
+    program = f"import sys, {', '.join(users)}\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize(("module", "source"), [
     ("charact.analysis.breakdown", "import torch"),
     ("charact.analysis.breakdown", "from charact.measure.timing import time_case"),
@@ -121,6 +136,9 @@ def test_no_arrow_runs_back(module: str) -> None:
     ("charact.measure.timing", "from charact.analysis import breakdown"),
     ("charact.measure.counters.host", "from charact.views import format"),
     ("charact.store", "import torch"),
+    ("charact.store", "from charact.bricks.composition import Composition"),
+    ("charact.bricks.brick", "from charact.store import load_run"),
+    ("charact.bricks.suite", "from charact.analysis.bricks import statistics"),
     ("charact.store", "from charact.analysis import breakdown"),
     ("charact.schema", "from charact.store import load_run"),
     ("charact.workload", "from charact.measure import timing"),
@@ -148,6 +166,8 @@ def test_a_planted_arrow_is_found(module: str, source: str) -> None:
     ("charact.measure.timing", "import torch\nfrom charact.writer import RunWriter"),
     ("charact.measure.operators", "from charact.traces.device import union\nfrom charact.mark_names import phase_at"),
     ("charact.measure.inference", "from charact.metrics import Metric"),
+    ("charact.measure.brick_timing", "from charact.bricks.brick import Brick"),
+    ("charact.analysis.bricks.construction", "from charact.bricks.composition import Composition"),
     ("charact.workload", "if TYPE_CHECKING:\n    from charact.metrics import Metric"),
     ("charact.commands.list", "def command():\n    import torch\n    from charact.views import terminal"),
     ("charact.commands.list", "if TYPE_CHECKING:\n    import torch"),

@@ -7,19 +7,20 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.cases import case_summary
+from charact.analysis.bricks.record_tables import model_memory
+from charact.analysis.cases import case_summary, iteration_times
 from charact.analysis.comparing.pairs import Pair, pairs, typed
 from charact.analysis.comparing.samples import CASE, PUBLISHED, Samples, epochs_sample, num_epochs, time_samples
 from charact.analysis.comparing.sides import Side
-from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample
+from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample, timed
 from charact.analysis.memory import memory_peaks
 from charact.analysis.passes import pass_reason
 from charact.analysis.stages import TRAINING_STAGES, inference_summary, prediction_metrics, stage_times
 from charact.analysis.utilization import energy
 from charact.store import Run
 
-METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_time", "inference_time")
-"""In base units: s, samples/s, bytes, a share of 1, J per iteration, s, s."""
+METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_time", "inference_time", "measured_time")
+"""In base units: s, samples/s, bytes, a share of 1, J per iteration, s, s, s."""
 
 _PASSES = {"peak_memory": "memory", "energy": "counters"}
 """Passes that a case can do without."""
@@ -31,7 +32,8 @@ def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
     Columns: case; side; metric; base and value in the metric's unit; ratio, low, high, p_value, significant and reason
     as in `ratios`. time is as in `ratios` by case; throughput, samples per second, of a training while it trains;
     peak_memory, measured or else predicted; accuracy, of a training the best validation's; energy per iteration of the
-    device; total_time of a training; inference_time, warm load and prediction.
+    device; total_time of a training; inference_time, warm load and prediction; measured_time, the iteration of a model
+    that was constructed and run as well.
 
     *Error*: the interval of an accuracy tells which samples were drawn, not how it varies with the seed. Peak memory
     is counted, and every difference is significant.
@@ -57,7 +59,7 @@ def _metric_samples(run: Run) -> Samples:
     found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}
     for metric, samples in (("throughput", _rates(run)), ("peak_memory", _peaks(run)), ("accuracy", _accuracies(run)),
                             ("energy", _energies(run)), ("total_time", _totals(run)),
-                            ("inference_time", _inferences(run))):  # fmt: skip
+                            ("inference_time", _inferences(run)), ("measured_time", _verified(run))):  # fmt: skip
         found |= {(case, metric): sample for case, sample in samples}
     return found
 
@@ -77,7 +79,7 @@ def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
 def _rate(amount: float, time: Sample) -> Sample:
     """An amount over the time that it takes."""
     if time.draws is None:
-        return Sample(amount / time.value, reason=time.reason)
+        return replace(time, value=amount / time.value)
     return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats), amount / time.draws)
 
 
@@ -88,6 +90,8 @@ def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
             if pd.notna(row[f"{method}_bytes"]):
                 yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
                 break
+    for row in model_memory(run).dropna(subset=["peak_bytes"]).to_dict("records"):
+        yield row["case"], Sample(row["peak_bytes"], basis="constructed", exact=True)
 
 
 def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:
@@ -117,6 +121,13 @@ def _energies(run: Run) -> Iterator[tuple[str, Sample]]:
         joules = rows.groupby("source", sort=False)["energy_per_iteration_j"].sum().to_dict()
         source = of_device if of_device in joules else str(next(iter(joules)))
         yield str(case), Sample(joules[source], reason=ONE_VALUE, basis=source)
+
+
+def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
+    constructed = set(run.constructions["case"])
+    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
+        if case in constructed:
+            yield str(case), timed(walls.tolist())
 
 
 def _epochs(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:

@@ -1,4 +1,4 @@
-"""Times of each side over the baseline's: by case, phase, operator, layer, kernel or problem."""
+"""Times of each side over the baseline's: by case, phase, operator, layer, kernel, problem, brick or layer type."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from charact.analysis.comparing.sides import Side
 from charact.errors import UserError
 from charact.schema import PHASES
 
-RATIOS_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem")
+RATIOS_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 """What times can be compared by."""
 
 
@@ -20,8 +20,9 @@ def ratios(sides: Sequence[Side], by: str) -> pd.DataFrame:
     Columns: case, as in `matched_cases`; the part, in a column of the name `by`; side; base_s and time_s; ratio =
     time_s / base_s (below 1: faster), with low to high, its 95 % interval, p_value, and whether it is significant: see
     `statistics.judged`; reason, why a number is null. Times are a median iteration's, of a training a mean epoch's, of
-    an operation those of a call in each direction; of several runs a side, the geometric mean of theirs. A part that
-    one side lacks is null there. By case, all matched cases are there; by a part, those in which it was measured.
+    an operation those of a call in each direction, of a suite every brick once, of a constructed model its latency; of
+    several runs a side, the geometric mean of theirs. A part that one side lacks is null there. By case, all matched
+    cases are there; by a part, those in which it was measured.
 
     Parts of a phase are as measured under the profiler, on a CPU scaled to the timing pass; layers, shapes and phases
     are taken together. Phases are in their order, other parts by time, longest first.

@@ -8,6 +8,13 @@ import pandas as pd
 
 from charact.analysis.breakdown import operator_times, phase_breakdown
 from charact.analysis.cases import iteration_times, phase_times
+from charact.analysis.comparing.brick_samples import (
+    brick_samples,
+    constructed_phases,
+    constructed_samples,
+    layer_samples,
+    suite_samples,
+)
 from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, resampled, timed
 from charact.analysis.stages import TRAINING_STAGES, stage_phase_times
 from charact.store import Run
@@ -25,11 +32,12 @@ Samples = dict[tuple[str, str], Sample]
 def time_samples(run: Run, by: str) -> Samples:
     """What an iteration of each case takes (s), or a part of it, by name.
 
-    Of a training it is an epoch, of an operation a call in each of its directions.
+    Of a training it is an epoch, of an operation a call in each of its directions, of a suite every brick once, of a
+    constructed model its latency.
 
     Args:
         run: what was measured.
-        by: 'case', 'phase', 'operator_type', 'operator', 'layer', 'kernel' or 'problem'.
+        by: 'case', 'phase', 'operator_type', 'operator', 'layer', 'kernel', 'problem', 'brick' or 'layer_type'.
     """
     found = dict(_TIMERS[by](run) if by in _TIMERS else _operators(run, by))
     if "reference" in run.manifest:
@@ -47,6 +55,9 @@ def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
     for case, calls in _calls(run).groupby("case", sort=False):
         directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
         yield (str(case), CASE), _summed(directions)
+    yield from suite_samples(run, CASE)
+    # After the measured iterations, so that constructed latencies stand against constructed ones.
+    yield from constructed_samples(run, CASE)
 
 
 def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
@@ -59,6 +70,7 @@ def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
         wide = epochs.pivot_table(index="number", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
         for phase in wide:
             yield (str(case), str(phase)), _epochs(wide[phase], num_epochs(run, str(case)))
+    yield from constructed_phases(run)
 
 
 def num_epochs(run: Run, case: str) -> int | None:
@@ -131,5 +143,6 @@ def _sums(seconds: "pd.Series[float]") -> Iterator[tuple[tuple[str, str], Sample
 
 
 _TIMERS: dict[str, Callable[[Run], Iterator[tuple[tuple[str, str], Sample]]]] = {
-    "case": _cases, "phase": _phases, "problem": _problems, "kernel": _kernels,
+    "case": _cases, "phase": _phases, "problem": _problems, "kernel": _kernels, "brick": brick_samples,
+    "layer_type": layer_samples,
 }  # fmt: skip

@@ -56,7 +56,7 @@ def geometric_means(sides: Sequence[Side], by: str | None = None) -> pd.DataFram
     keys = [*([by] if by else []), "side"]
     found = speedups(sides)
     rows = [
-        [*key, *_mean(cases.dropna(subset=["speedup"]))]
+        [*key, *geometric_mean(cases.dropna(subset=["speedup"]))]
         for key, cases in found.groupby(keys, sort=False, dropna=False)
     ]  # fmt: skip
     means = pd.DataFrame(rows, columns=[*keys, "num_cases", "speedup", "low", "high", "reason"])
@@ -73,8 +73,11 @@ def _groups(sides: Sequence[Side]) -> list[list[Any]]:
     return [[case, *(entries[run, run_case].get(name) for name in GROUPS)] for case, run, run_case in places]
 
 
-def _mean(cases: pd.DataFrame) -> list[Any]:
-    """Number of cases, geometric mean, its interval, and why there is none."""
+def geometric_mean(cases: pd.DataFrame) -> list[Any]:
+    """Number of speedups, their geometric mean, its interval, and why there is none.
+
+    Columns taken: speedup, low, high and reason.
+    """
     logs = [math.log(speedup) for speedup in cases["speedup"]]
     if not logs:
         return [0, None, None, None, "no case has a speedup"]

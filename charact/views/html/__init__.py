@@ -10,11 +10,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from charact import analysis
+from charact.analysis.bricks.record_tables import model_summary
+from charact.analysis.bricks.run_tables import suite_summary
 from charact.analysis.comparing import Side
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html import (
     bottleneck,
+    brick_models,
+    brick_records,
+    bricks,
     comparing,
     content,
     counters,
@@ -72,7 +77,10 @@ _PARTS = {
     "training": _Part("Training", training.training, ("training",)),
     "inference": _Part("Inference", inference.inference, ("inference",)),
     "operations": _Part("Operations", operations.operations, ("ops",), ("problems",)),
-    "phases": _Part("Time by phase", content.phases, ("timing",), ("iterations",)),
+    "constructed": _Part("Constructed latency", brick_models.models, ("construct",), ("constructions",)),
+    "reuse": _Part("Reuse of bricks", bricks.reuse, ("construct",), ("pieces",)),
+    "bricks": _Part("Bricks", bricks.bricks, ("bricks",), ("bricks",)),
+    "phases": _Part("Time by phase", content.phases, shows=content.has_phases),
     "models": _Part("Models", program.parts, shows=program.has_parts),
     "program": _Part("How phases were found", program.program, shows=analysis.is_watched),
     "trace": _Part("How phases were found", trace.trace, shows=analysis.is_imported),
@@ -81,7 +89,7 @@ _PARTS = {
     "operators": _Part("Operators", content.operators, ("operators",), ("operators",)),
     "layers": _Part("Layers", content.layers, ("operators", "flop"), ("operators", "flop")),
     "kernels": _Part("Kernels", kernels.kernels, ("kernels",), ("kernels",)),
-    "memory": _Part("Memory", memory.memory, ("memory", "prediction"), ("memory", "fits")),
+    "memory": _Part("Memory", memory.memory, shows=memory.has_memory),
     "roofline": _Part("Work and roofline", roofline.roofline, ("flop",), ("flop",)),
     "utilization": _Part("Utilization and energy", utilization.utilization, shows=utilization.has_utilization),
     "counters": _Part("Counters", counters.counters, shows=counters.has_counters),
@@ -114,7 +122,9 @@ def sections(run: Run) -> list[Section]:
 def report(runs: Sequence[Run]) -> str:
     """One self-contained page: each run's sections, after a table across them where there are several."""
     names = ", ".join(run.manifest["name"] for run in runs)
-    return _page(runs, names, overview=_overview(runs) if len(runs) > 1 else [])
+    several = len(runs) > 1
+    return _page(runs, names, overview=_overview(runs) if several else [],
+                 across=brick_records.side_by_side(runs) if several else [])  # fmt: skip
 
 
 _COMPARISON = {
@@ -142,7 +152,8 @@ def _page(runs: Sequence[Run], title: str, **content: Any) -> str:
     return render(
         "report.html.j2",
         runs=[{"manifest": run.manifest, "partial": run.partial, "sections": sections(run)} for run in runs],
-        title=title, **{"overview": [], "comparison": [], **content}, script=Markup(script), style=Markup(style),
+        title=title, **{"overview": [], "across": [], "comparison": [], **content}, script=Markup(script),
+        style=Markup(style),
     )  # fmt: skip
 
 
@@ -166,6 +177,10 @@ def _overview(runs: Sequence[Run]) -> list[Table]:
         tables.append(memory_glance.headlines(cases, name))
     if len(cases := _together(runs, analysis.operation_cases)):
         tables.append(operation_tables.headlines(cases, name))
+    if len(cases := _together(runs, suite_summary)):
+        tables.append(bricks.suites(cases, name))
+    if len(cases := _together(runs, model_summary)):
+        tables.append(brick_models.headlines(cases, name))
     return tables
 
 

@@ -8,12 +8,13 @@ from charact.analysis.comparing.side_facts import published_notes
 from charact.views import comparison_tables as tables
 from charact.views import format as fmt
 from charact.views import palette
+from charact.views.comparison_speedups import brick_tables, speedup_tables
 from charact.views.html import comparing_figures as figures
 from charact.views.html.blocks import Block, Body, legend_of
 from charact.views.tables import Column, table
 
 _NUM_TOP = 25
-_PARTS = ("operator_type", "operator", "layer", "kernel", "problem")
+_PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type", "brick")
 
 
 def comparison(sides: Sequence[Side]) -> Body:
@@ -23,7 +24,7 @@ def comparison(sides: Sequence[Side]) -> Body:
         "knows nothing of what differs from run to run, such as clocks and other load; several runs a side do."
     )
     blocks = [Block(title="Sides", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
-    blocks += [Block(title=each.caption, table=each) for each in tables.speedup_tables(sides)]
+    blocks += [Block(title=each.caption, table=each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):
         blocks.append(Block(title="Throughput, memory, accuracy, energy", table=metrics))
     return Body(lead=lead, blocks=blocks)
@@ -48,7 +49,7 @@ def _times(sides: Sequence[Side]) -> list[Block]:
 
 
 def parts(sides: Sequence[Side]) -> Body:
-    """Times by phase, operator type, operator, layer, kernel and problem, as far as they were measured."""
+    """Times by phase, operator type, operator, layer, kernel, problem, layer type and brick, as far as measured."""
     blocks = []
     times = phases_by_side(sides)
     by_phase = tables.ratio_table(sides, "phase")

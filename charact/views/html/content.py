@@ -14,6 +14,11 @@ _NUM_TOP = 25
 _UNCOUNTED = "no formula"
 
 
+def has_phases(run: Run) -> bool:
+    """Whether iterations were timed, or were to be; those that constructed models are held against count as theirs."""
+    return "timing" in analysis.passes_taken(run) or not set(run.iterations["case"]) <= set(run.constructions["case"])
+
+
 def phases(run: Run) -> Body:
     """Time by phase, absolute and as shares."""
     breakdown = analysis.phase_breakdown(run)

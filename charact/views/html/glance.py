@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 
 from charact import analysis
+from charact.analysis.bricks import run_tables
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
-from charact.views.html import inference, memory_glance, operation_tables, training
+from charact.views.html import brick_models, bricks, inference, memory_glance, operation_tables, training
 from charact.views.html.blocks import (
     CASE,
     ITERATION,
@@ -37,7 +38,7 @@ def glance(run: Run) -> Body:
     cards: list[Card] = []
     legend: Legend = []
     blocks: list[Block] = []
-    for kind in ("profile", "training", "inference", "memory", "operation"):
+    for kind in ("profile", "training", "inference", "memory", "operation", "bricks", "construction"):
         if kind in set(cases["kind"]):
             more, colors, shown = _KINDS[kind](run, cases[cases["kind"] == kind])
             cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=shown)]
@@ -85,9 +86,18 @@ def _operations(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Tabl
     return operation_tables.cards(run), operation_tables.directions(analysis.operation_times(run)), shown
 
 
+def _suites(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
+    legend = bricks.legend_of_types(run_tables.brick_types(run))
+    return bricks.suite_cards(run), legend, bricks.suites(run_tables.suite_summary(run))
+
+
+def _models(run: Run, cases: pd.DataFrame) -> tuple[list[Card], Legend, Table]:
+    return brick_models.cards(run)
+
+
 _KINDS: dict[str, Callable[[Run, pd.DataFrame], tuple[list[Card], Legend, Table]]] = {
     "profile": _profiles, "training": _trainings, "inference": _inferences, "memory": _memories,
-    "operation": _operations,
+    "operation": _operations, "bricks": _suites, "construction": _models,
 }  # fmt: skip
 
 

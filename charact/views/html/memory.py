@@ -15,6 +15,12 @@ from charact.views.html.blocks import Block, Body, Legend, legend_of, missing_ca
 _ALIKE = [name for name in SERIES if name != "mode"]
 
 
+def has_memory(run: Run) -> bool:
+    """Whether memory was measured or predicted, or was to be; what models were constructed to hold stands with them."""
+    taken = analysis.passes_taken(run) & {"memory", "prediction"}
+    return bool(taken) or len(run.fits) > 0 or bool((run.memory["method"] != "constructed").any())
+
+
 def memory(run: Run) -> Body:
     """Memory by category, against the input and through an iteration; its growth, predictions, and what fits."""
     peaks, ran_out = analysis.memory_composition(run), _ran_out(run)

@@ -21,6 +21,8 @@ from charact.analysis import (
     memory_peaks,
     stage_times,
 )
+from charact.analysis.bricks.record_tables import model_summary
+from charact.analysis.bricks.run_tables import suite_times
 from charact.analysis.cases import phase_times
 from charact.files import writing
 from charact.store import Run
@@ -29,7 +31,7 @@ EVENTS_FILE = "events.out.tfevents.0000000000.charact"
 """Name of the file: TensorBoard looks for `tfevents`. It never changes, so writing a run again replaces its scalars."""
 
 _BY_SIZE = {"samples_per_s": "samples_per_s", "peak_memory_bytes": "peak_bytes",
-            "predicted_peak_memory_bytes": "predicted_bytes"}  # fmt: skip
+            "predicted_peak_memory_bytes": "predicted_bytes", "constructed_latency_s": "constructed_s"}  # fmt: skip
 _SERIES = ["workload", "variant", "batch_size", "mode", "precision", "device"]
 
 
@@ -76,8 +78,9 @@ def scalars(run: Run) -> Iterator[Scalar]:
 
     `<case>/iteration_s` and `<case>/phase/<phase>_s` by iteration; `<case>/<metric>/<stage>` (training or validation)
     and `<case>/epoch_s/<stage>`, the stage's wall time, by epoch; `samples_per_s/<series>`,
-    `peak_memory_bytes/<series>` (measured) and `predicted_peak_memory_bytes/<series>` by input size (pixels or tokens),
-    a series being cases that differ in input size only.
+    `peak_memory_bytes/<series>` (measured), `predicted_peak_memory_bytes/<series>` and `constructed_latency_s/<series>`
+    by input size (pixels or tokens), a series being cases that differ in input size only; `<case>/suite_s`, every brick
+    of a suite once, by round.
     TensorBoard keeps values as 32-bit floats (7 digits); what a case lacks has no point.
     """
     for row in iteration_times(run).to_dict("records"):
@@ -85,8 +88,12 @@ def scalars(run: Run) -> Iterator[Scalar]:
     for row in phase_times(run).to_dict("records"):
         yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
     yield from _epochs(run)
+    for row in suite_times(run).to_dict("records"):
+        yield Scalar(f"{row['case']}/suite_s", row["round"], row["suite_s"])
     predicted = memory_peaks(run).set_index("case")["predicted_bytes"]
-    cases = case_summary(run).assign(predicted_bytes=lambda rows: rows["case"].map(predicted).astype("float64"))
+    constructed = model_summary(run).set_index("case")["latency_s"]
+    cases = case_summary(run).assign(predicted_bytes=lambda rows: rows["case"].map(predicted).astype("float64"),
+                                     constructed_s=lambda rows: rows["case"].map(constructed).astype("float64"))
     for case in cases.sort_values("input_size", kind="stable").to_dict("records"):
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
         series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))

@@ -1,13 +1,16 @@
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support import pairs, records
 
 from charact.analysis.comparing import Side
 from charact.references import reference
 from charact.store import Run, load_run
-from charact.views.comparison_tables import LEVELS, ratio_table, speedup_tables, tables
+from charact.views.comparison_speedups import speedup_tables
+from charact.views.comparison_tables import LEVELS, ratio_table, tables
 from charact.views.markdown import document, escaped
 from charact.views.tables import Table
 from charact.views.terminal_comparison import print_tables
@@ -164,9 +167,25 @@ def test_a_pipe_gets_a_line_a_row(pair: list[Side], capsys: pytest.CaptureFixtur
 def test_a_long_table_says_how_much_it_leaves_out(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
     found = ratio_table(pair, "phase")
     assert found is not None
-    print_tables([Table("Long", found.columns, found.rows * 4)])
+    print_tables([Table("Long", found.columns, found.rows * 20)])
     out = capsys.readouterr().out
-    assert f"{4 * len(found.rows) - 40} more: --to FILE.csv writes them all" in out
+    num_of_cases = Counter(row.case for row in found.rows * 20)
+    assert len(num_of_cases) == 4
+    left_out = sum(max(0, number - 40) for number in num_of_cases.values())
+    assert left_out
+    assert f"The first 40 of each case; {left_out} more: --to FILE.csv writes them all" in out
+    for case, number in num_of_cases.items():
+        assert len([line for line in out.splitlines() if line.startswith(str(case))]) == min(number, 40)
+
+
+def test_the_longest_parts_are_those_of_each_side(tmp_path: Path) -> None:
+    runs = pairs.pair(tmp_path, 1.2, sizes=(32,), modes=("train",))
+    for run in runs:
+        rows = run.operators.head(1)
+        run._tables["operators"] = pd.concat([rows.assign(operator=f"aten::op{number}") for number in range(30)])
+    found = ratio_table(sides(runs[0], runs[1], runs[1]), "operator", 10)
+    assert found is not None
+    assert Counter(row.side for row in found.rows) == {"b": 10, "c": 10}
 
 
 def test_markdown_holds_the_tables(pair: list[Side]) -> None:

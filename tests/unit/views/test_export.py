@@ -126,7 +126,7 @@ def test_the_command_names_the_directory_after_run_and_format(
     monkeypatch.chdir(tmp_path)
     export_command.command(record, "parquet")
     assert (tmp_path / f"{record.name}-parquet" / "run.json").exists()
-    assert capsys.readouterr().out.startswith(f"Wrote {record.name}-parquet: columns.json, counters.parquet")
+    assert capsys.readouterr().out.startswith(f"Wrote {record.name}-parquet: brick_times.parquet, bricks.parquet,")
 
 
 def test_bad_input_is_one_line_and_writes_nothing(record: Path, tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Latencies of the same models on several machines."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from charact.analysis.bricks.record_tables import model_summary
+from charact.analysis.comparing.side_facts import machine_name
+from charact.store import Run
+
+_CONFIGURATION = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
+_FOUND = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason"]
+
+
+def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
+    """Latency of each model on each machine, a row for both, models and machines in the order of the records.
+
+    Columns: workload, variant, input_size, batch_size, mode and precision; machine; g, most layers of a piece;
+    strategy, that which speaks for the model (see `model_summary`); latency_s with its 95 % interval low_s to high_s;
+    measured_s, null where it was not measured there; reason, why there is no latency.
+    """
+    frames = []
+    for run in runs:
+        configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
+        found = configurations.merge(model_summary(run)[["case", *_FOUND]], on="case")
+        frames.append(found.assign(machine=machine_name(run) or run.run_id))
+    rows = pd.concat(frames, ignore_index=True)
+    order = rows.groupby(_CONFIGURATION, sort=False, dropna=False).ngroup()
+    rows = rows.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+    return rows[[*_CONFIGURATION, "machine", *_FOUND]]

@@ -1,0 +1,178 @@
+"""A record of constructed models: latencies against measured ones, what they are made of, and what bricks saved."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.bricks.errors import normalized_latency
+from charact.analysis.bricks.run_tables import kind_of_work, layer_words
+from charact.analysis.memory import memory_composition
+from charact.analysis.once import once
+from charact.analysis.order import in_order
+from charact.schema import MEMORY_CATEGORIES
+from charact.store import Run
+
+_NOTHING = "the record holds no construction"
+_NO_MEMORY = "the record holds no rows"
+_CATEGORIES = [category for category in MEMORY_CATEGORIES if category != "unknown"]
+
+_BEST_FIRST = ("corrected", "sequential", "paper", "critical_path")
+"""Which strategy speaks for a model: the first that has a latency."""
+BAND_FRAC = 0.1
+"""Constructions this near to what was measured count as good."""
+
+
+@once
+def model_summary(run: Run) -> pd.DataFrame:
+    """One row a model of a record, those that could not be constructed included, in the order they were asked for.
+
+    Columns: case; workload; status; strategy, that which speaks for the model: corrected where it was, else the plain
+    sum, that of the paper's method or the critical path; g, latency_s, low_s, high_s, measured_s, normalized and
+    error_frac as in `normalized_latency`, of whole iterations; plain_s, the plain sum (of the paper's method where that
+    timed the bricks); reason, why there is no latency.
+    """
+    rows = normalized_latency(run).query("phase == 'all'")
+    plain = rows[rows["strategy"].isin(["sequential", "paper"])].drop_duplicates("case").set_index("case")["latency_s"]
+    rank = rows["strategy"].map(_BEST_FIRST.index).astype("int64") + len(_BEST_FIRST) * rows["latency_s"].isna()
+    best = rows.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates("case")
+    entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
+    facts = [[entry["case"], entry.get("workload"), entry["status"], entry.get("reason") or _NOTHING]
+             for entry in entries]
+    cases = pd.DataFrame(facts, columns=["case", "workload", "status", "why"], dtype="str")
+    found = cases.merge(best.drop(columns="workload"), on="case", how="left")
+    reason = found["reason"].astype("object").where(found["reason"].notna(), found["why"])
+    found["reason"] = reason.where(found["latency_s"].isna(), None)
+    found["strategy"] = found["strategy"].astype("object").where(found["latency_s"].notna(), None)
+    found["plain_s"] = found["case"].map(plain).astype("float64")
+    return found[["case", "workload", "status", "strategy", "g", "latency_s", "low_s", "high_s", "measured_s",
+                  "normalized", "error_frac", "plain_s", "reason"]]  # fmt: skip
+
+
+def is_construct_record(run: Run) -> bool:
+    """Whether models were constructed in it, or were to be."""
+    return any("construct" in entry.get("passes", {}) for entry in run.manifest["cases"])
+
+
+def _fact(entry: dict[str, Any], name: str) -> Any:
+    """What the pass tells of a case; None where it does not."""
+    return entry.get("passes", {}).get("construct", {}).get(name)
+
+
+@once
+def model_memory(run: Run) -> pd.DataFrame:
+    """Constructed peak of memory of each model (bytes), in the order they were asked for.
+
+    Columns: case; peak_bytes, the sum of what follows: weights_bytes, gradients_bytes, optimizer_state_bytes,
+    activations_bytes, temporary_bytes and input_bytes; reason, why there is no peak.
+    """
+    held = memory_composition(run).query("method == 'constructed'")
+    wide = held.pivot_table(index="case", columns="category", values="bytes", aggfunc="sum")
+    wide = wide.reindex(columns=_CATEGORIES).add_suffix("_bytes")
+    entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
+    found = pd.DataFrame([[entry["case"], _fact(entry, "memory_reason") or entry.get("reason") or _NO_MEMORY]
+                          for entry in entries], columns=["case", "reason"], dtype="str")  # fmt: skip
+    found = found.merge(wide.assign(peak_bytes=wide.sum(axis="columns")).reset_index(), on="case", how="left")
+    found["reason"] = found["reason"].astype("object").where(found["peak_bytes"].isna(), None)
+    return found[["case", "peak_bytes", *wide.columns, "reason"]]
+
+
+@once
+def time_by_layers(run: Run) -> pd.DataFrame:
+    """What each constructed model's plain sum is made of, the longest first.
+
+    Columns: case; layers, a row of layer types in words; operator_type, of the heaviest of them; num_uses; time_s;
+    share_frac of the sum. Models that lack the time of a brick are left out.
+    """
+    pieces = run.pieces
+    whole = pieces["time_s"].notna().groupby(pieces["case"]).transform("all").astype(bool)
+    pieces = pieces[whole]
+    named = pieces.assign(
+        layers=[layer_words(types) or "not told" for types in pieces["layer_types"]],
+        operator_type=[_kind(*each) for each in zip(pieces["phase"], pieces["layer_types"], strict=True)],
+    )  # fmt: skip
+    rows = named.groupby(["case", "layers", "operator_type"], sort=False, as_index=False).agg(
+        num_uses=("num_uses_here", "sum"), time_s=("time_s", "sum"))
+    total_s = rows.groupby("case")["time_s"].transform("sum")
+    rows["share_frac"] = rows["time_s"] / total_s.where(total_s > 0)
+    return in_order(rows.sort_values("time_s", ascending=False, kind="stable"), run, "case")
+
+
+def _kind(phase: str, layer_types: str | None) -> str:
+    return "optimizer" if phase == "update" else kind_of_work(layer_types) or "other"
+
+
+@once
+def brick_reuse(run: Run) -> pd.DataFrame:
+    """How many of the pieces are different bricks, by model and over all of them; updates and gradients' sums left out.
+
+    Columns: case, null in the last row, of all models together; num_layers; num_pieces; num_bricks, different ones;
+    unique_frac = num_bricks / num_pieces.
+    """
+    pieces = _placed(run)
+    rows: list[list[Any]] = [[case, *_counts(some)] for case, some in pieces.groupby("case", sort=False)]
+    if len(rows) > 1:
+        rows.append([None, *_counts(pieces)])
+    return pd.DataFrame(rows, columns=["case", "num_layers", "num_pieces", "num_bricks", "unique_frac"])
+
+
+def _placed(run: Run) -> pd.DataFrame:
+    pieces = run.pieces
+    return pieces[pieces["piece"].notna() & (pieces["phase"] == "forward")]
+
+
+def _counts(pieces: pd.DataFrame) -> list[float]:
+    num_bricks = pieces["brick"].nunique()
+    return [pieces["num_layers"].sum(), len(pieces), num_bricks, num_bricks / len(pieces)]
+
+
+@once
+def reuse_by_layers(run: Run) -> pd.DataFrame:
+    """How often rows of layer types stand in the models of a record, the most frequent first.
+
+    Columns: layers; operator_type; num_pieces; num_bricks, different ones; unique_frac; num_models that hold one;
+    num_shared, bricks that stand in several models.
+    """
+    pieces = _placed(run)
+    pieces = pieces.assign(layers=[layer_words(types) or "not told" for types in pieces["layer_types"]])
+    models = pieces.groupby("brick")["case"].nunique()
+    rows = []
+    for layers, some in pieces.groupby("layers", sort=False):
+        bricks = some["brick"].unique()
+        rows.append([layers, kind_of_work(some["layer_types"].iloc[0]) or "other", len(some), len(bricks),
+                     len(bricks) / len(some), some["case"].nunique(), int((models[bricks] > 1).sum())])  # fmt: skip
+    found = pd.DataFrame(rows, columns=["layers", "operator_type", "num_pieces", "num_bricks", "unique_frac",
+                                        "num_models", "num_shared"])  # fmt: skip
+    return found.sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
+
+
+@once
+def piece_lengths(run: Run) -> pd.DataFrame:
+    """How many pieces, and different bricks, have how many layers. Columns: num_layers, num_pieces, num_bricks."""
+    return _placed(run).dropna(subset=["num_layers"]).groupby("num_layers", as_index=False).agg(
+        num_pieces=("brick", "size"), num_bricks=("brick", "nunique"))
+
+
+@once
+def time_saved(run: Run) -> pd.DataFrame:
+    """What timing bricks in place of models saves, at the same number of repeats; one row, none without pieces.
+
+    Columns: num_models that have the times of all their bricks; models_s, one repeat of each, constructed; suite_s, one
+    of each different brick of theirs; speedup = models_s / suite_s; num_rounds and set_up_s of the suite's run;
+    speedup_with_set_up, at that number of repeats; reason, why that is null.
+    """
+    pieces = run.pieces
+    whole = pieces["time_s"].notna().groupby(pieces["case"]).transform("all").astype(bool)
+    pieces = pieces[whole]
+    columns = ["num_models", "models_s", "suite_s", "speedup", "num_rounds", "set_up_s", "speedup_with_set_up",
+               "reason"]  # fmt: skip
+    if pieces.empty:
+        return pd.DataFrame(columns=columns)
+    each_s = (pieces["time_s"] / pieces["num_uses_here"]).groupby([pieces["brick"], pieces["phase"]]).first()
+    models_s, suite_s = float(pieces["time_s"].sum()), float(each_s.sum())
+    facts = [entry for entry in run.manifest["cases"] if entry["case"] in set(pieces["case"])]
+    num_rounds, set_up_s = (_fact(facts[0], name) for name in ("num_rounds", "set_up_s"))
+    told = num_rounds is not None and set_up_s is not None
+    with_set_up = models_s * num_rounds / (suite_s * num_rounds + set_up_s) if told else None
+    reason = None if told else "the record does not tell what setting up took"
+    return pd.DataFrame([[pieces["case"].nunique(), models_s, suite_s, models_s / suite_s, num_rounds, set_up_s,
+                          with_set_up, reason]], columns=columns)  # fmt: skip

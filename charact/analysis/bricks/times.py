@@ -1,0 +1,57 @@
+"""Times of bricks, as the record of a suite's run holds them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charact.analysis.bricks.intervals import median_and_draws
+from charact.analysis.comparing.statistics import Values
+from charact.errors import UserError
+from charact.store import Run
+
+CLOCKS = ("host_s", "device_s")
+
+
+class BrickTimes:
+    """Times of the bricks of one case of a suite's run.
+
+    `bricks` are the rows of the table `bricks` by the brick's identifier, `facts` what the run tells of itself.
+
+    Raises:
+        UserError: the case is none of a suite's run.
+    """
+
+    def __init__(self, run: Run, case: str) -> None:
+        passes = run.passes(case)
+        if "bricks" not in passes:
+            raise UserError(f"{run.path} is no run of a suite: charact bricks run makes one")
+        self.run, self.case, self.facts = run, case, passes["bricks"]
+        rows = run.bricks.query("case == @case")
+        self.bricks: dict[str, dict[Any, Any]] = {row["brick"]: row for row in rows.to_dict("records")}
+        timed = run.brick_times.query("case == @case")
+        self.clocks = [clock for clock in CLOCKS if timed[clock].notna().any()]
+        """Clocks that times were read from: the host's, and on CUDA the device's."""
+        self._rounds: dict[str, dict[tuple[str, str], Values]] = {}
+        self._common: dict[str, NDArray[np.bool_]] = {}
+        for clock in self.clocks:
+            by_round = timed.pivot(index=["brick", "phase"], columns="round", values=clock).astype("float64")
+            self._rounds[clock] = dict(zip(by_round.index, by_round.to_numpy(), strict=True))
+            self._common[clock] = by_round.notna().all(axis="index").to_numpy()
+        self._drawn: dict[tuple[str, str, str], Values] = {}
+
+    def has(self, brick: str, phase: str) -> bool:
+        """Whether there are times of a brick's phase."""
+        return bool(self.clocks) and all((brick, phase) in rounds for rounds in self._rounds.values())
+
+    def drawn(self, brick: str, phase: str, clock: str) -> Values:
+        """The median time (s) of a brick's phase, and what it would be of rounds drawn anew: see `intervals`."""
+        key = (brick, phase, clock)
+        if key not in self._drawn:
+            times = self._rounds[clock][brick, phase]
+            self._drawn[key] = median_and_draws(times[~np.isnan(times)], times[self._common[clock]])
+        return self._drawn[key]
+
+    def start_s(self, name: str) -> float:
+        """What starting a backward pass (`backward_start_s`) or an optimizer's step (`step_start_s`) takes."""
+        return float(self.facts.get(name) or 0.0)

@@ -1,0 +1,106 @@
+"""`-g auto`: time small suites of several lengths of bricks here, and take the cheapest of those that are right."""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+import torch
+from rich.console import Console
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.analysis.bricks.construction import Construction, construct
+from charact.analysis.bricks.run_tables import suite_summary
+from charact.analysis.bricks.times import BrickTimes
+from charact.bricks.brick import runs_as
+from charact.bricks.suite_writer import CutModel, add_models
+from charact.commands._bricks_calibrate import spread
+from charact.commands._bricks_models import CapturedSource
+from charact.commands._running import open_record
+from charact.errors import UserError
+from charact.hardware import resolve_device
+from charact.measure.brick_cases import run_bricks
+from charact.measure.end_to_end import time_end_to_end
+from charact.measure.interrupt import Interrupt
+from charact.measure.timing import StopRule
+from charact.store import load_run
+from charact.views.progress import BrickProgress
+from charact.views.terminal_suites import Trial, trials
+
+GOOD_FACTOR = 1.25
+"""An error up to so many times the least is as good."""
+_MOST_MODELS = 4
+_ROUNDS = StopRule(0.02, 12, 30.0)
+_ITERATIONS = StopRule(0.02, 30, 5.0)
+
+
+def chosen_g(captured: Sequence[CapturedSource], quiet: bool, interrupt: Interrupt) -> int:
+    """The most layers of a brick whose suite is cheapest among those whose constructions are nearly the best.
+
+    Bricks of the first model's mode and precision are timed for a few rounds, in place of 1, 2, 4 and 8 layers, and
+    up to four of the models are run themselves. Errors are those of plain sums. What is cheap is told by the time of
+    every brick once.
+
+    Raises:
+        UserError: none of the models could be timed.
+        KeyboardInterrupt: a signal came.
+    """
+    first = captured[0].source
+    alike = [each for each in captured if (each.source.mode, each.source.precision) == (first.mode, first.precision)]
+    by_g = {g: _constructed([each.by_g[g] for each in alike], g, quiet, interrupt) for g in alike[0].by_g}
+    usable = [case for case in (each.source.id for each in alike)
+              if all(case in constructions for constructions, _ in by_g.values())]
+    if not usable:
+        raise UserError(f"-g auto could not time the bricks of any model: choose one, as in -g {next(iter(by_g))}")
+    reference = by_g[next(iter(by_g))][0]
+    models = spread([reference[case] for case in usable], _MOST_MODELS)
+    measured_s = {model.composition.case: _measured_s(alike, model.composition.case, interrupt) for model in models}
+    tried = [
+        Trial(g, _unique_frac([each.by_g[g] for each in alike]), suite_s,
+              fmean(abs((constructions[case].sum_s or 0.0) / time_s - 1) for case, time_s in measured_s.items()))
+        for g, (constructions, suite_s) in by_g.items()
+    ]  # fmt: skip
+    chosen = choice(tried)
+    if not quiet:
+        Console().print(trials(tried, chosen, len(measured_s)))
+    return chosen
+
+
+def choice(tried: Sequence[Trial]) -> int:
+    """The cheapest of those whose error is nearly the least."""
+    least = min(trial.error_frac for trial in tried)
+    return min((trial for trial in tried if trial.error_frac <= GOOD_FACTOR * least), key=lambda trial: trial.suite_s).g
+
+
+def _constructed(models: Sequence[CutModel], g: int, quiet: bool, interrupt: Interrupt
+                 ) -> tuple[dict[str, Construction], float]:
+    """Models that a few rounds could time, by case, and the time (s) of every brick once."""
+    console, method = Console(stderr=True), models[0].composition.method
+    mode, precision = models[0].composition.mode, runs_as(models[0].composition.precision)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        suite = add_models(directory / f"g{g}", models, g, method, torch.__version__).suite
+        writer = open_record(directory, f"g{g}", {}, None)
+        with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
+            run_bricks(suite, mode, precision, resolve_device("auto"), _ROUNDS, writer, progress, interrupt)
+        if interrupt.signal is not None:
+            raise KeyboardInterrupt
+        run = load_run(writer.close("complete"))
+        times = BrickTimes(run, run.manifest["cases"][0]["case"])
+        found = [construct(model.composition, times, "not learned") for model in models]
+        suite_s = float(suite_summary(run)["suite_s"].iloc[0])
+    return {each.composition.case: each for each in found if each.sum_s is not None}, suite_s
+
+
+def _measured_s(captured: Sequence[CapturedSource], case: str, interrupt: Interrupt) -> float:
+    source = next(each.source for each in captured if each.source.id == case)
+    print(f"running {case} itself", file=sys.stderr)
+    with interrupt.allowed():
+        timing = time_end_to_end(source, _ITERATIONS, resolve_device("auto"))
+    return median(timing.wall_s)
+
+
+def _unique_frac(models: Sequence[CutModel]) -> float:
+    pieces = [piece.brick for model in models for piece in model.composition.pieces]
+    return len(set(pieces)) / len(pieces)

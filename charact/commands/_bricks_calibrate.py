@@ -1,0 +1,115 @@
+"""What `charact bricks calibrate` does: learn from models, measured by turns, what bricks cannot see."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.analysis.bricks.construction import Construction, construct
+from charact.analysis.bricks.correction import MIN_MODELS, fit_correction
+from charact.analysis.bricks.matching import brick_case
+from charact.analysis.bricks.times import BrickTimes
+from charact.bricks.composition import Composition
+from charact.commands._bricks_compositions import ALL, brick_run, is_called, kept_compositions
+from charact.commands._bricks_construct import correction_key
+from charact.commands._bricks_verify import is_of_this_machine, timed_model
+from charact.corrections import NotCorrected, correction_file, keep_correction
+from charact.errors import UserError
+from charact.measure.interrupt import Interrupt
+from charact.measure.timing import StopRule
+from charact.store import Run
+from charact.views.progress import MemoryProgress
+from charact.views.terminal_suites import correction
+
+MOST_MODELS = 8
+_PRECISION_FRAC = 0.02
+_MAX_ITERATIONS = 50
+
+
+def calibrate_machine(path: Path, names: Sequence[str], directory: Path | None, turns: int, max_seconds: float,
+                      quiet: bool, interrupt: Interrupt) -> int:
+    """Learn a correction for each case of a suite's run, and keep it; returns the exit status.
+
+    Raises:
+        UserError: the run is not of this machine, or too few models are there; or the correction cannot be kept.
+        KeyboardInterrupt: a signal came; nothing more is kept.
+    """
+    run = brick_run(path)
+    if not is_of_this_machine(run):
+        raise UserError(f"{path} is of another machine or PyTorch: models are measured here, so run the suite here")
+    by_case = {case: chosen for case, chosen in _by_case(run, names, directory).items() if len(chosen) >= MIN_MODELS}
+    if not by_case:
+        raise UserError(f"a correction needs {MIN_MODELS} models whose bricks {path} has times of: name more, or "
+                        "extend the suite")
+    rule = StopRule(_PRECISION_FRAC, _MAX_ITERATIONS, max_seconds)
+    for case, constructions in by_case.items():
+        measured_s = measured_by_turns(run, case, constructions, turns, rule, quiet, interrupt)
+        learned = fit_correction(constructions, measured_s)
+        try:
+            keep_correction(correction_file(correction_key(run, case)), learned)
+        except NotCorrected as error:
+            raise UserError(f"the correction cannot be kept: {error}") from error
+        if not quiet:
+            sums_s = [each.sum_s or 0.0 for each in constructions]
+            Console().print(correction(case, [each.composition.case for each in constructions], sums_s, measured_s,
+                                       learned))
+    return 0
+
+
+def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str, list[Construction]]:
+    """Models that a correction can be learned from, by the case that timed their bricks."""
+    kept = kept_compositions(run, directory)
+    wanted = [name for name in names if name != ALL]
+    chosen = [each for each in kept if not wanted or any(is_called(each, name) for name in wanted)]
+    for name in wanted:
+        if not any(is_called(each, name) for each in kept):
+            raise UserError(f"{name} is none of the models that the suite was made of "
+                            f"({', '.join(sorted({each.model for each in kept})) or 'there are no compositions'})")
+    found: dict[str, list[Construction]] = {}
+    for entry in run.manifest["cases"]:
+        times = BrickTimes(run, entry["case"])
+        fitting = [each for each in chosen if _fits(run, each, entry["case"])]
+        constructions = [construct(each, times, "not yet learned") for each in fitting]
+        for lacking in (each for each in constructions if each.sum_s is None and names):
+            print(f"warning: {lacking.composition.case} is left out: {lacking.reason}", file=sys.stderr)
+        whole = [each for each in constructions if each.sum_s is not None]
+        found[entry["case"]] = whole if names else spread(whole, MOST_MODELS)
+    return found
+
+
+def _fits(run: Run, composition: Composition, case: str) -> bool:
+    try:
+        return brick_case(run, composition) == case
+    except UserError:
+        return False
+
+
+def spread(constructions: Sequence[Construction], number: int) -> list[Construction]:
+    """So many models from the shortest to the longest, evenly by rank."""
+    ordered = sorted(constructions, key=lambda each: each.sum_s or 0.0)
+    if len(ordered) <= number:
+        return ordered
+    return [ordered[round(place * (len(ordered) - 1) / (number - 1))] for place in range(number)]
+
+
+def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], turns: int, rule: StopRule,
+                      quiet: bool, interrupt: Interrupt) -> list[float]:
+    """Median iteration (s) of each model. All have their turn before one has its next: what drifts meets all alike.
+
+    Raises:
+        UserError: a model is not there any more.
+        KeyboardInterrupt: a signal came.
+    """
+    console = Console(stderr=True)
+    walls: list[list[float]] = [[] for _ in constructions]
+    with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+        for turn in range(turns):
+            for number, construction in enumerate(constructions):
+                progress.case_started(construction.composition.case, turn * len(constructions) + number + 1,
+                                      turns * len(constructions))
+                progress.pass_started(f"turn {turn + 1}")
+                walls[number] += timed_model(construction.composition, run, case, rule, interrupt).wall_s
+    return [median(wall_s) for wall_s in walls]

@@ -1,0 +1,143 @@
+"""What `charact bricks construct` does: a record of constructed models for each run of a suite."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.analysis.bricks.construction import construct
+from charact.analysis.bricks.machines import latency_by_machine
+from charact.analysis.bricks.matching import brick_case
+from charact.analysis.bricks.record import constructed_case
+from charact.analysis.bricks.times import BrickTimes
+from charact.commands._bricks_compositions import Models, brick_run, chosen_models, kept_compositions
+from charact.commands._bricks_models import Asked
+from charact.commands._bricks_verify import is_of_this_machine, verified
+from charact.commands._publishing import publish_and_tell
+from charact.corrections import Correction, CorrectionKey, NotCorrected, correction_file, read_correction
+from charact.errors import UserError
+from charact.measure.interrupt import Interrupt
+from charact.measure.timing import StopRule
+from charact.store import Run, load_run
+from charact.views.progress import MemoryProgress
+from charact.views.terminal_bricks import machines
+from charact.writer import RunWriter
+
+
+def construct_models(words: Sequence[str], asked: dict[str, Any], directory: Path | None, stop: StopRule | None,
+                     out: Path, name: str | None, quiet: bool, interrupt: Interrupt) -> int:
+    """Construct models from each run, into a record each; returns the exit status: 1 where nothing could be.
+
+    Args:
+        words: models and directories of runs.
+        asked: what options say of the models.
+        directory: of compositions; None for the suite's own.
+        stop: when verifying a model is enough; None verifies none.
+        out: where the records are made.
+        name: theirs.
+        quiet: whether little is said.
+        interrupt: what ends it early.
+
+    Raises:
+        UserError: a run or a model is not what it should be, or a record cannot be written.
+        KeyboardInterrupt: a signal came; records that were not whole are not written.
+    """
+    names, runs = _parted(words)
+    if stop is not None and not any(map(is_of_this_machine, runs)):
+        raise UserError("--verify runs the models here, and no run is of this machine and its PyTorch: leave it out")
+    models = chosen_models(Asked(names=names, modes=[], precisions=[], **asked), kept_compositions(runs[0], directory),
+                           runs, quiet, interrupt)
+    cases = [{composition.case: brick_case(run, composition) for composition in models.compositions} for run in runs]
+    written: list[RunWriter] = []
+    try:
+        for run, by_model in zip(runs, cases, strict=True):
+            rule = stop if is_of_this_machine(run) else None
+            written.append(_constructed(run, by_model, models, rule, out, name, quiet, interrupt))
+    except BaseException:
+        for writer in written:
+            writer.discard()
+        raise
+    any_ok = [publish_and_tell(writer, quiet) for writer in written]
+    if len(written) > 1:
+        Console().print(machines(latency_by_machine([load_run(writer.final) for writer in written])))
+    return 0 if any(any_ok) else 1
+
+
+def _parted(words: Sequence[str]) -> tuple[list[str], list[Run]]:
+    """Names of models, and runs of suites: what is a directory with a record, or can only be one.
+
+    Raises:
+        UserError: one of either kind is not named, or a directory holds no run of a suite.
+    """
+    paths = [word for word in words if Path(word, "run.json").exists()
+             or ("/" in word and ":" not in word and not word.endswith(".pt2"))]
+    names = [part for word in words if word not in paths for part in word.split(",") if part]
+    if not paths:
+        raise UserError("name a run of a suite, as in charact bricks construct all runs/<run>; charact bricks run "
+                        "makes one")
+    if not names:
+        raise UserError(f"name models, or all, as in charact bricks construct all {paths[0]}")
+    return list(dict.fromkeys(names)), [brick_run(Path(path)) for path in dict.fromkeys(paths)]
+
+
+def _constructed(run: Run, cases: Mapping[str, str], models: Models, stop: StopRule | None, out: Path,
+                 name: str | None, quiet: bool, interrupt: Interrupt) -> RunWriter:
+    """A whole record of the models, with the facts of the machine that the run is of; it is not yet to be seen.
+
+    Args:
+        run: of a suite.
+        cases: of the run, by the model whose bricks it timed.
+        models: to construct.
+        stop: when verifying one is enough; None where they are not to be run here.
+        out: where the record is made.
+        name: its.
+        quiet: whether no progress is drawn.
+        interrupt: what ends it early.
+    """
+    times = {case: BrickTimes(run, case) for case in dict.fromkeys(cases.values())}
+    corrections = {case: machine_correction(run, case) for case in times}
+    suite = next(iter(times.values())).facts["suite"]
+    writer = RunWriter(out, name or f"constructed-{suite}", {
+        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": run.manifest["machine"], "software": run.manifest["software"],
+        "options": {"brick_run": run.run_id, "threads": run.manifest["options"]["threads"], "verify": stop is not None},
+    })
+    console = Console(stderr=True)
+    try:
+        with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+            for number, composition in enumerate(models.compositions, start=1):
+                progress.case_started(composition.case, number, len(models.compositions))
+                case = cases[composition.case]
+                construction = construct(composition, times[case], corrections[case], models.layer_types)
+                entry, tables = constructed_case(construction, corrections[case])
+                if stop is not None:
+                    progress.pass_started("running the model")
+                    entry["passes"]["timing"], tables["iterations"] = verified(composition, run, case, stop, interrupt)
+                writer.add_case(entry, tables)
+        writer.close("complete")
+    except BaseException:
+        writer.discard()
+        raise
+    return writer
+
+
+def correction_key(run: Run, case: str) -> CorrectionKey:
+    """What a correction for a case of a suite's run depends on."""
+    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
+    facts = entry["passes"]["bricks"]
+    return CorrectionKey(
+        fingerprint=run.manifest["machine"]["fingerprint"], torch_version=run.manifest["software"]["torch"],
+        num_threads=run.manifest["options"]["threads"], device=entry["device"], mode=entry["mode"],
+        precision=entry["precision"], g=facts["g"], cut_method=facts["cut_method"], timing_method=facts["method"])
+
+
+def machine_correction(run: Run, case: str) -> Correction | str:
+    """The correction of the machine that a run is of, from the cache; else why there is none."""
+    try:
+        return read_correction(correction_file(correction_key(run, case)))
+    except NotCorrected as missing:
+        return str(missing)

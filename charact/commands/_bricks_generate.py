@@ -1,0 +1,84 @@
+"""What `charact bricks generate` does: capture models, cut them, and write what is new into the suite."""
+
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.bricks.composition import load_compositions
+from charact.bricks.decoys import drawn_decoys
+from charact.bricks.suite import INDEX, load_suite
+from charact.bricks.suite_writer import Added, CutModel, add_models, check_place
+from charact.commands._bricks_models import Asked, CapturedSource, captured_sources
+from charact.commands._publishing import program
+from charact.measure.interrupt import Interrupt
+from charact.views.terminal_suites import generated
+from charact.workload import all_workloads
+
+AUTO = (1, 2, 4, 8)
+"""What `-g auto` tries."""
+_PATIENCE_S = 60.0
+"""Another process may write the suite meanwhile: capturing takes longer than waiting for that."""
+
+
+def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback: str | None, num_decoys: int,
+                   quiet: bool, interrupt: Interrupt) -> int:
+    """Write or extend a suite; returns the exit status: 1 where no model could be captured.
+
+    Raises:
+        UserError: the options do not fit, or the suite cannot be written.
+        KeyboardInterrupt: a signal came; nothing is written.
+    """
+    sources = asked.sources()
+    if g is None and (out / INDEX).exists():
+        g = load_suite(out).g  # a suite that is there keeps the one that it has
+    if g is not None:
+        check_place(out, g, method)
+    found = captured_sources(asked, sources, AUTO if g is None else (g,), method, fallback, quiet, interrupt)
+    if not found:
+        print("no model could be captured: nothing is written", file=sys.stderr)
+        return 1
+    if g is None:
+        from charact.commands._bricks_auto import chosen_g
+
+        g = chosen_g(found, quiet, interrupt)
+    suite = check_place(out, g, method)
+    models = [each.by_g[g] for each in found]
+    decoys: list[CutModel] = []
+    if num_decoys:
+        known = {brick.id for model in models for brick in model.bricks} | set(suite.bricks if suite else ())
+        decoys = drawn_decoys(_others(asked, sources[0].batch_size, g, method, interrupt), known, num_decoys)
+    added = add_models(out, models, g, method, torch.__version__, decoys, _PATIENCE_S)
+    _tell(added, found, models, out, quiet)
+    return 0
+
+
+def _others(asked: Asked, batch_size: int, g: int, method: str, interrupt: Interrupt) -> Iterator[CutModel]:
+    """Workloads that were not asked for, one after the other, in a random order."""
+    names = [name for name in all_workloads() if name not in asked.names]
+    secrets.SystemRandom().shuffle(names)
+    for name in names:
+        other = replace(asked, names=[name], input_sizes=None, batch_sizes=asked.batch_sizes or [batch_size],
+                        variant=None, own={})
+        for found in captured_sources(other, other.sources(), [g], method, None, True, interrupt):
+            yield found.by_g[g]
+
+
+def _tell(added: Added, found: Sequence[CapturedSource], models: Sequence[CutModel], out: Path,
+          quiet: bool) -> None:
+    """Say what the suite gained, and what capturing noted."""
+    if not quiet:
+        for each in found:
+            for note in each.notes:
+                print(f"note: {each.source.id}: {note}", file=sys.stderr)
+        cases = {model.composition.case for model in models}
+        Console().print(generated(cases, load_compositions(added.suite.private), added.suite))
+    print(f"Wrote {out}: {len(added.suite.bricks):,} bricks, {added.num_new:,} of them new")
+    if not quiet:
+        print(f"  which bricks make which model is in {added.suite.private}: keep that to yourself")
+        print(f"  next         {program()} bricks run {out}")

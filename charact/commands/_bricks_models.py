@@ -1,0 +1,121 @@
+"""Models as the commands of bricks take them: named by the user, or by the composition that was made of them."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.bricks.capture import capture
+from charact.bricks.composition import Composition, Configuration
+from charact.bricks.sources import SAVED_SUFFIX, Source, sources_of
+from charact.bricks.suite_writer import CutModel, cut_model
+from charact.errors import UserError
+from charact.measure.interrupt import Interrupt
+from charact.measure.out_of_memory import host_memory_guard
+from charact.measure.outcome import failure
+from charact.views.progress import MemoryProgress
+
+DEFAULTS: dict[str, Any] = {"model_args": "", "loss": None, "optimizer": "SGD", "learning_rate": 0.01}
+"""Of models that are imported, where the user says nothing."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said of models, as the options name it; what compositions keep to bring a model to life again."""
+
+    names: list[str]
+    input_sizes: list[int] | None
+    batch_sizes: list[int] | None
+    modes: list[str]
+    precisions: list[str]
+    variant: str | None
+    own: Mapping[str, Any]
+    """`--input-spec` and the other options of models that are imported; None where not given."""
+    seed: int = 0
+
+    def sources(self) -> list[Source]:
+        """Every configuration.
+
+        Raises:
+            UserError: a name is unknown, or an option does not fit.
+        """
+        given = [option for option, value in self.own.items() if value is not None]
+        if given and not any(":" in name for name in self.names):
+            raise UserError(f"{given[0]} is for models of your own, named as package.module:factory: leave it out")
+        return sources_of(
+            self.names, input_sizes=self.input_sizes or (), batch_sizes=self.batch_sizes or (), modes=self.modes,
+            precisions=self.precisions, variant=self.variant, seed=self.seed, **self._said())
+
+    def configuration(self, source: Source) -> Configuration:
+        """What a composition tells of a source: enough to bring it to life again."""
+        facts: dict[str, Any] = {"asked_as": source.asked_as, "seed": self.seed,
+                                 "input_kind": source.coordinates["input_kind"], "source": source.coordinates["source"]}
+        if source.asked_as.endswith(SAVED_SUFFIX):
+            facts["asked_as"] = str(Path(source.asked_as).absolute())
+        elif ":" in source.asked_as:
+            facts["own"] = self._said()
+        return Configuration(source.id, source.name, source.variant, source.input_size, source.batch_size, source.mode,
+                             source.precision, facts)
+
+    def _said(self) -> dict[str, Any]:
+        said = {option[2:].replace("-", "_"): value for option, value in self.own.items() if value is not None}
+        return DEFAULTS | {"input_spec": None} | said
+
+
+def source_again(composition: Composition) -> Source:
+    """The source that a composition was made of.
+
+    Raises:
+        UserError: it is not there any more, or cannot be imported here.
+    """
+    facts = composition.facts
+    said: dict[str, Any] = {"modes": [composition.mode], "precisions": [composition.precision], "seed": facts["seed"]}
+    if not facts["asked_as"].endswith(SAVED_SUFFIX):  # a file has its sizes
+        said |= {"input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size],
+                 "variant": composition.variant, **facts.get("own", {})}
+    (source,) = sources_of([facts["asked_as"]], **said)
+    return source
+
+
+@dataclass(frozen=True)
+class CapturedSource:
+    """A model that was captured: as bricks, by the most layers that a brick has."""
+
+    source: Source
+    by_g: dict[int, CutModel]
+    notes: list[str]
+    """What the capture says of it."""
+
+
+def captured_sources(asked: Asked, sources: Sequence[Source], gs: Sequence[int], method: str, fallback: str | None,
+                     quiet: bool, interrupt: Interrupt) -> list[CapturedSource]:
+    """Models that can be captured, in the order they were named; of each other one a line tells what stopped it.
+
+    Captured models hold their weights: each is cut, and let go, before the next.
+
+    Raises:
+        KeyboardInterrupt: a signal came.
+    """
+    console, found = Console(stderr=True), []
+    with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+        for number, source in enumerate(sources, start=1):
+            progress.case_started(source.id, number, len(sources))
+            progress.pass_started("capturing")
+            try:
+                with host_memory_guard(), interrupt.allowed():
+                    captured = capture(source, fallback or "dispatch")
+                    by_g = {g: cut_model(captured, asked.configuration(source), g, method) for g in gs}
+                found.append(CapturedSource(source, by_g, captured.notes))
+            except UserError as error:
+                _tell(str(error))
+            except Exception as error:  # someone else's model, which fails as it likes
+                _tell(f"{source.asked_as} cannot be captured: {failure(error)['reason']}")
+    return found
+
+
+def _tell(line: str) -> None:
+    print(f"error: {' '.join(line.split())}", file=sys.stderr)

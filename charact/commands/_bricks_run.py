@@ -1,0 +1,124 @@
+"""What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.bricks.brick import runs_as
+from charact.bricks.suite import Suite, load_suite
+from charact.commands._ceilings import recorded_ceilings
+from charact.commands._publishing import program, publish_and_tell
+from charact.commands._running import open_record
+from charact.errors import UserError
+from charact.hardware import resolve_device
+from charact.measure.brick_cases import run_bricks
+from charact.measure.interrupt import Interrupt
+from charact.measure.precision import refusal
+from charact.measure.timing import StopRule
+from charact.measure.training import UNFINISHED
+from charact.store import load_run
+from charact.views.progress import BrickProgress
+from charact.writer import RunWriter
+
+Options = dict[str, Any]
+"""What the user said, as the manifest keeps it."""
+
+
+def start(path: Path, options: Options, out: Path, name: str | None, threads: int | None, quiet: bool,
+          interrupt: Interrupt) -> int:
+    """Time a suite into a new record below `out`; returns the exit status.
+
+    Raises:
+        UserError: there is no suite, it lacks what was asked for, or the record cannot be written.
+    """
+    suite, device = load_suite(path), resolve_device(options["device"])
+    cases = _cases(suite, options, device)
+    # What "auto" was: elsewhere it may be another device.
+    kept = options | {"device": str(device), "cases": cases, "suite": str(path.absolute()),
+                      "suite_digest": suite.digest, "compositions": str(suite.private)}
+    writer = open_record(out, name or f"bricks-{suite.name}", kept, threads)
+    writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [str(device)])
+    return _run(writer, suite, quiet, interrupt)
+
+
+def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
+    """Go on with a run that was killed or interrupted; returns the exit status.
+
+    Raises:
+        UserError: the directory holds no such run, another process is writing it, or the suite is not the same.
+    """
+    if "suite_digest" not in load_run(directory, partial=True).manifest.get("options", {}):
+        raise UserError(f"{directory} is no run of a suite: --resume takes what charact bricks run left unfinished")
+    writer = RunWriter.reopen(directory)
+    if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
+        writer.close("complete")
+        return 0 if publish_and_tell(writer, quiet) else 1
+    options = writer.manifest["options"]
+    suite = load_suite(Path(options["suite"]))
+    if suite.digest != options["suite_digest"]:
+        raise UserError(f"{options['suite']} is not the suite that {directory} began with: run it anew")
+    torch.set_num_threads(options["threads"])
+    return _run(writer, suite, quiet, interrupt)
+
+
+def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[str]]:
+    """Modes, and precisions that bricks run in: those that were asked for, else all that the device has.
+
+    Raises:
+        UserError: the suite lacks what was asked for, or the device does.
+    """
+    sizes, asked = options["batch_sizes"], options["precisions"]
+    precisions = None if asked is None else {runs_as(precision) for precision in asked}
+    there = sorted({(entry["mode"], entry["precision"], size) for entry in suite.bricks.values()
+                    for size in entry["batch_sizes"]})  # fmt: skip
+    cases = list(dict.fromkeys((mode, precision) for mode, precision, size in there
+                               if (options["modes"] is None or mode in options["modes"])
+                               and (precisions is None or precision in precisions)
+                               and (sizes is None or size in sizes)))  # fmt: skip
+    if not cases or set(options["modes"] or ()) - {mode for mode, _ in cases}:
+        known = ", ".join(f"{mode} {precision} at batch size {size}" for mode, precision, size in there)
+        raise UserError(f"{suite.path} holds no bricks of what was asked for (it has {known}): generate them with "
+                        "charact bricks generate, or ask for less")
+    refusals = [refusal(precision, device) for _, precision in cases]
+    if all(refusals):
+        raise UserError(str(refusals[0]))
+    return [list(case) for case, reason in zip(cases, refusals, strict=True) if reason is None]
+
+
+def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> int:
+    options, console = writer.manifest["options"], Console(stderr=True)
+    rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
+    resume = f"{program()} bricks run --resume {writer.directory}"
+    try:
+        with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
+            for mode, precision in options["cases"]:
+                run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,
+                           options["batch_sizes"], options["method"])
+                if interrupt.signal is not None:
+                    break
+    except UserError as error:
+        if _discard_empty(writer):
+            raise
+        raise UserError(f"{error}; whole rounds are kept, then go on with {resume}") from error
+    if interrupt.signal is not None:
+        if _discard_empty(writer):
+            print("interrupted before a round was whole: nothing is written", file=sys.stderr)
+        else:
+            print(f"interrupted; whole rounds are kept: go on with {resume}", file=sys.stderr)
+        return 128 + interrupt.signal
+    writer.close("complete")
+    return 0 if publish_and_tell(writer, quiet) else 1
+
+
+def _discard_empty(writer: RunWriter) -> bool:
+    """Remove a record that holds no round and no case that ended; returns whether it was one."""
+    cases: Sequence[dict[str, Any]] = writer.manifest["cases"]
+    empty = all(case["status"] in UNFINISHED and not case["passes"]["bricks"]["num_rounds"] for case in cases)
+    if empty:
+        writer.discard()
+    return empty

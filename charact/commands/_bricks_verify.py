@@ -1,0 +1,50 @@
+"""Running models themselves beside what was constructed of them: to verify it, or to learn from it."""
+
+from typing import Any
+
+import torch
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.bricks.composition import Composition
+from charact.commands._bricks_models import source_again
+from charact.errors import UserError
+from charact.hardware import machine_facts, resolve_device
+from charact.measure.end_to_end import time_end_to_end
+from charact.measure.interrupt import Interrupt
+from charact.measure.outcome import failure
+from charact.measure.timing import StopRule, Timing
+from charact.store import Rows, Run
+
+
+def is_of_this_machine(run: Run) -> bool:
+    """Whether a run is of a machine like this one, with the same PyTorch."""
+    return bool(run.manifest["machine"]["fingerprint"] == machine_facts()["fingerprint"]
+                and run.manifest["software"]["torch"] == torch.__version__)
+
+
+def timed_model(composition: Composition, run: Run, case: str, rule: StopRule, interrupt: Interrupt) -> Timing:
+    """Time a model as a suite's run timed bricks: on its device, with as many threads.
+
+    Raises:
+        UserError: the model is not there any more, or the device.
+        KeyboardInterrupt: a signal came.
+    """
+    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
+    torch.set_num_threads(run.manifest["options"]["threads"])
+    with interrupt.allowed():
+        return time_end_to_end(source_again(composition), rule, resolve_device(entry["device"]))
+
+
+def verified(composition: Composition, run: Run, case: str, rule: StopRule, interrupt: Interrupt
+             ) -> tuple[dict[str, Any], Rows]:
+    """What the pass `timing` tells of a model that was run itself, and rows of the table `iterations`.
+
+    A model that fails leaves its reason and no rows: what was constructed of it stays.
+    """
+    try:
+        timing = timed_model(composition, run, case, rule, interrupt)
+    except UserError as error:
+        return {"status": "failed", "reason": str(error)}, []
+    except Exception as error:  # someone else's model, which fails as it likes
+        return {"status": "failed", "reason": failure(error)["reason"]}, []
+    return {"status": "ok", "reason": None, **timing.facts}, timing.rows

@@ -1,0 +1,81 @@
+"""Reports of bricks in a browser, and their TensorBoard tab: names fit, tables sort, nothing complains."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Traffic
+from playwright.sync_api import Page, expect
+from support import brick_records as made
+from support.compared import side
+from test_tensorboard import Serve, complaints, open_tab, serve
+
+from charact.views.html import comparison_report, report
+from charact.views.tensorboard.scalars import write_scalars
+
+__all__ = ["serve"]  # the fixture
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    path = tmp_path / "report.html"
+    path.write_text(report([made.zoo(tmp_path)]), encoding="utf-8")
+    return path.as_uri()
+
+
+def test_a_hundred_models_are_shown_sorted_and_filtered(page: Page, traffic: Traffic, address: str) -> None:
+    page.goto(address)
+    figures = page.locator("section[id$=constructed] figure svg")
+    expect(figures.first).to_be_visible()
+    names = [figure.locator("title").first.text_content() for figure in figures.all()]
+    assert names == ["Constructed against measured latency", "Constructed over measured latency of each model",
+                     "Share of each kind of layer in constructed latencies"]
+    table = page.locator("table", has=page.get_by_text("Constructed latency of each model", exact=True))
+    table.get_by_role("button", name="Latency", exact=True).click()
+    expect(table.locator("tbody tr").first).to_contain_text("net96-224-b1")
+    page.get_by_placeholder("Filter cases").fill("net96-224")
+    expect(table.locator("tbody tr:visible")).to_have_count(1)
+    assert traffic.errors == []
+    assert traffic.requests == [address]
+
+
+def test_long_names_lie_over_nothing(page: Page, address: str) -> None:
+    """A name in a cell stays in it, and one beside a figure's bar ends before the bar."""
+    page.goto(address)
+    overflowing = page.locator("td.ch-unbroken").evaluate_all(
+        "cells => cells.filter((cell) => cell.checkVisibility() && cell.scrollWidth > cell.clientWidth + 1).length")
+    assert overflowing == 0
+    page.set_viewport_size({"width": 380, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_the_line_of_the_baseline_is_named_and_runs_through_no_name(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "comparison.html"
+    sides = [side("old", made.three_models(tmp_path)), side("new", made.three_models(tmp_path, slowness=2.0))]
+    path.write_text(comparison_report(sides), encoding="utf-8")
+    page.goto(path.as_uri())
+    figure = page.locator("figure svg", has=page.get_by_text("Ratios of times to the baseline")).first
+    label = figure.get_by_text("baseline", exact=True).bounding_box()
+    name = figure.get_by_text("resnet18-224-b1-infer-fp32-cpu", exact=True).bounding_box()
+    assert label is not None
+    assert name is not None
+    assert label["y"] + label["height"] <= name["y"] + 1
+
+
+def test_either_record_is_shown_in_the_tab(tmp_path: Path, serve: Serve, page: Page) -> None:
+    out = tmp_path / "runs"
+    for run in (made.three_models(out), made.suite_run(out)):
+        write_scalars(run, run.path)
+    address = serve(out)
+    wrong = complaints(page)
+    tab = open_tab(page, address)
+    for name, title, words in (("constructed", "Constructed latency", "−8.0 %"), ("bricks", "Bricks", "11bb")):
+        entry = tab.locator(".tb-runs li", has_text=name).locator("input")
+        entry.check()
+        others = tab.locator(".tb-runs li", has_not_text=name).locator("input:checked")
+        while others.count():
+            others.first.click()
+        expect(tab.locator("main")).to_have_attribute("aria-busy", "false", timeout=60_000)
+        section = tab.locator("main section", has=page.locator(f"h2:text-is('{title}')"))
+        expect(section.locator("figure svg").first).to_be_visible()
+        expect(section).to_contain_text(words)
+    assert wrong == []

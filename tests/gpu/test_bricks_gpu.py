@@ -1,0 +1,51 @@
+"""Bricks on a CUDA device: times on the device's clock, memory of its allocator, training and updates."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.hand_made_bricks import a_gradient_sum, a_suite, an_update, product
+from support.notes import Notes
+
+from charact import load_run
+from charact.measure.brick_cases import run_bricks
+from charact.measure.brick_clock import clock_for
+from charact.measure.interrupt import Interrupt
+from charact.measure.timing import StopRule
+from charact.store import Run
+from charact.writer import RunWriter
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+
+ROWS, WIDTH = 2048, 1024
+ACTIVATION, WEIGHT = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH
+
+
+def run(tmp_path: Path, mode: str) -> Run:
+    bricks = [product(ROWS, WIDTH, mode=mode, context_bytes=2**30)]
+    if mode == "train":
+        bricks += [an_update(WIDTH, WIDTH, optimizer="Adam", lr=0.1), a_gradient_sum(ROWS, WIDTH)]
+    writer = RunWriter(tmp_path / "runs", "test", {"machine": {}, "software": {}, "options": {}})
+    with Interrupt() as interrupt:
+        run_bricks(a_suite(tmp_path / "suite", *bricks, mode=mode), mode, "fp32", torch.device("cuda", 0),
+                   StopRule(0.0, 8, 30.0), writer, Notes(), interrupt)
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_times_and_memory_are_the_devices(tmp_path: Path, mode: str) -> None:
+    record = run(tmp_path, mode)
+    assert set(record.bricks["status"]) == {"ok"}
+    assert (record.brick_times["device_s"] > 0).all()
+    row = record.bricks.query("kind == 'sequence'").iloc[0]
+    assert row["outputs_bytes"] >= ACTIVATION
+    assert row["peak_bytes"] >= ACTIVATION + (0 if mode == "infer" else ACTIVATION + WEIGHT)
+
+
+def test_a_kernel_takes_as_long_on_the_devices_clock_whatever_was_queued() -> None:
+    clock, cycles = clock_for(torch.device("cuda", 0)), 20_000_000
+    (_, short), (_, long) = (min(clock.time(torch.cuda._sleep, factor * cycles) for _ in range(5)) for factor in (1, 4))
+    assert short is not None
+    assert long is not None
+    assert long / short == pytest.approx(4, rel=0.1)

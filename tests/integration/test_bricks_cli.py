@@ -1,0 +1,260 @@
+"""`charact bricks` from models to constructed latencies, as a user runs it on workloads of seconds."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from charact import load_run
+from charact.bricks.composition import load_compositions
+from charact.bricks.suite import load_suite
+
+Here = Callable[..., Any]
+FEW = ["--max-rounds", "6", "--threads", "1"]
+TINY = ["--input-sizes", "8", "--batch-sizes", "2"]
+
+
+def only_run(directory: Path, name: str) -> Path:
+    (path,) = directory.glob(f"runs/*{name}*")
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a suite of two models, and a run of it."""
+    from charact import cli
+
+    directory = tmp_path_factory.mktemp("bricks")
+    suite, runs = str(directory / "suite"), str(directory / "runs")
+    assert cli.run(["bricks", "generate", "mlp", "-g", "2", *TINY, "--out", suite, "--quiet"]) == 0
+    assert cli.run(["bricks", "generate", "model_a", "-g", "2", "--input-sizes", "32", "--batch-sizes", "2", "--out",
+                    suite, "--quiet"]) == 0
+    assert cli.run(["bricks", "run", suite, *FEW, "--out", runs, "--quiet"]) == 0
+    return directory
+
+
+@pytest.fixture
+def there(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    manifest = only_run(tmp_path, "bricks-suite") / "run.json"
+    manifest.write_text(manifest.read_text().replace(str(made), str(tmp_path)))
+    return tmp_path
+
+
+class TestTheWholeWay:
+    def test_from_models_to_latencies_beside_measured_ones(self, there: Path, here: Here) -> None:
+        run = str(only_run(there, "bricks-suite"))
+        taught = here("bricks", "calibrate", run, "--turns", "1", "--max-seconds", "0.2", cwd=there)
+        assert taught.returncode == 0, taught.stderr
+        assert "sum ÷ measured" in taught.stdout
+        assert "Kept for this machine" in taught.stdout
+        done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", cwd=there)
+        assert done.returncode == 0, done.stderr
+        for words in ("plain sum", "longest path", "corrected", "95 % interval", "measured", "mean |error|",
+                      "benchmarking time", "by layer type"):
+            assert words in done.stdout
+        record = load_run(only_run(there, "constructed-suite"))
+        assert list(record.cases["case"]) == ["mlp-8-b2-infer-fp32-cpu", "model_a-32-b2-infer-fp32-cpu"]
+        assert set(record.cases["status"]) == {"ok"}
+        assert set(record.iterations["case"]) == set(record.cases["case"])
+        assert (record.path / "report.html").exists()
+
+    def test_the_plain_sum_is_that_of_the_pieces(self, there: Path, here: Here) -> None:
+        assert here("bricks", "construct", "mlp", str(only_run(there, "bricks-suite")), cwd=there).returncode == 0
+        record = load_run(only_run(there, "constructed-suite"))
+        plain = record.constructions.set_index("strategy")["latency_s"]["sequential"]
+        assert plain == pytest.approx(record.pieces["time_s"].sum())
+        (composition,) = [each for each in load_compositions(there / "suite.private") if each.model == "mlp"]
+        assert list(record.pieces["brick"]) == [piece.brick for piece in composition.pieces]
+        assert len(record.iterations) == 0
+
+    def test_a_training_is_constructed_by_phase(self, tmp_path: Path, here: Here) -> None:
+        assert here("bricks", "generate", "mlp", *TINY, "--mode", "train", "--out", "s", cwd=tmp_path).returncode == 0
+        assert load_suite(tmp_path / "s").method == "heavy"
+        assert here("bricks", "run", "s", *FEW, cwd=tmp_path).returncode == 0
+        run = str(only_run(tmp_path, "bricks-s"))
+        done = here("bricks", "construct", "mlp", run, "--verify", "--max-seconds", "0.2", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        record = load_run(only_run(tmp_path, "constructed-s"))
+        plain = record.constructions.query("strategy == 'sequential'").set_index("phase")["latency_s"]
+        assert set(plain.index) == {"forward", "backward", "update", "all"}
+        assert plain["all"] == pytest.approx(plain[["forward", "backward", "update"]].sum())
+        assert set(record.iterations["phase"]) >= {"forward", "loss", "backward", "update"}
+
+    def test_the_paper_s_method_is_told_from_ours(self, there: Path, here: Here) -> None:
+        done = here("bricks", "run", "suite", "--method", "paper", *FEW, "--name", "warm", cwd=there)
+        assert done.returncode == 0, done.stderr
+        done = here("bricks", "construct", "mlp", str(only_run(there, "-warm-")), cwd=there)
+        assert done.returncode == 0, done.stderr
+        assert "sum of warm times" in done.stdout
+
+
+class TestGenerating:
+    def test_what_is_there_is_not_made_again(self, there: Path, here: Here) -> None:
+        before = load_suite(there / "suite")
+        done = here("bricks", "generate", "mlp", "-g", "2", *TINY, "--out", "suite", cwd=there)
+        assert done.returncode == 0, done.stderr
+        assert f"Wrote suite: {len(before.bricks)} bricks, 0 of them new" in done.stdout
+        assert load_suite(there / "suite").digest == before.digest
+
+    def test_what_cannot_be_captured_is_named_and_the_others_go_on(self, tmp_path: Path, here: Here) -> None:
+        nets(tmp_path)
+        done = here("bricks", "generate", "nets_of_bricks:broken", "mlp", *TINY, "--input-spec", "S", "--out", "s",
+                    cwd=tmp_path)
+        assert done.returncode == 0
+        assert done.stderr.startswith("error: nets_of_bricks:broken cannot be captured: ")
+        assert "no such luck" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert [each.model for each in load_compositions(tmp_path / "s.private")] == ["mlp"]
+
+    def test_where_none_can_be_captured_nothing_is_written(self, tmp_path: Path, here: Here) -> None:
+        nets(tmp_path)
+        done = here("bricks", "generate", "nets_of_bricks:broken", *TINY, "--input-spec", "S", "--out", "s",
+                    cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.endswith("no model could be captured: nothing is written\n")
+        assert not (tmp_path / "s").exists()
+
+    def test_what_cannot_be_exported_is_cut_at_its_modules_when_asked(self, tmp_path: Path, here: Here) -> None:
+        nets(tmp_path)
+        done = here("bricks", "generate", "nets_of_bricks:fickle", *TINY, "--input-spec", "S", "--fallback", "hooks",
+                    "--out", "s", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "torch.export failed" in done.stderr
+        (composition,) = load_compositions(tmp_path / "s.private")
+        assert composition.captured_by == "hooks"
+        done = here("bricks", "run", "s", *FEW, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        run = str(only_run(tmp_path, "bricks-s"))
+        done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(load_run(only_run(tmp_path, "constructed-s")).iterations) > 0
+
+    def test_an_exported_program_is_found_again_from_elsewhere(self, tmp_path: Path, here: Here) -> None:
+        program = torch.export.export(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (torch.randn(2, 8),), strict=False)
+        torch.export.save(program, tmp_path / "small.pt2")
+        done = here("bricks", "generate", "small.pt2", "--out", "s", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert here("bricks", "run", "s", *FEW, cwd=tmp_path).returncode == 0
+        (tmp_path / "elsewhere").mkdir()
+        run = str(only_run(tmp_path, "bricks-s"))
+        done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", "--out", "../runs",
+                    cwd=tmp_path / "elsewhere")
+        assert done.returncode == 0, done.stderr
+        assert len(load_run(only_run(tmp_path, "constructed-s")).iterations) > 0
+
+    def test_decoys_are_bricks_of_no_composition(self, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+                                                 ) -> None:
+        from charact.workload import all_workloads
+
+        few = {name: workload for name, workload in all_workloads().items() if name in ("mlp", "convolve2d")}
+        monkeypatch.setattr("charact.commands._bricks_generate.all_workloads", lambda: few)
+        done = here("bricks", "generate", "mlp", *TINY, "--decoys", "1", "--out", "s", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        composition, = load_compositions(tmp_path / "s.private")
+        assert composition.model == "mlp"
+        used = {piece.brick for piece in composition.pieces}
+        assert len(set(load_suite(tmp_path / "s").bricks) - used) == 1
+
+    def test_the_number_of_layers_is_chosen_here(self, tmp_path: Path, here: Here) -> None:
+        done = here("bricks", "generate", "mlp", *TINY, "-g", "auto", "--out", "s", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "mean |error|" in done.stdout
+        assert f"-g {load_suite(tmp_path / 's').g}: the shortest suite" in done.stdout
+
+
+def nets(directory: Path) -> None:
+    """A module of models: one that fails, and one that computes otherwise for other values."""
+    (directory / "nets_of_bricks.py").write_text('''
+import torch
+from torch import nn
+
+class Broken(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("no such luck")
+
+class Fickle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.second(hidden) if hidden.sum().item() < 1e9 else hidden
+
+def broken():
+    return Broken()
+
+def fickle():
+    return Fickle()
+''')
+
+
+class TestSeveralMachines:
+    def test_latencies_stand_side_by_side(self, there: Path, here: Here) -> None:
+        mine = only_run(there, "bricks-suite")
+        other = there / "runs" / "elsewhere"
+        shutil.copytree(mine, other)
+        manifest = json.loads((other / "run.json").read_text())
+        manifest["machine"] |= {"fingerprint": "0" * 12, "hostname": "elsewhere"}
+        manifest["run_id"] = "elsewhere"
+        (other / "run.json").write_text(json.dumps(manifest))
+        done = here("bricks", "construct", "mlp", str(mine), str(other), "--verify", "--max-seconds", "0.2", cwd=there)
+        assert done.returncode == 0, done.stderr
+        assert "latency by machine" in done.stdout
+        records = [load_run(path) for path in sorted(there.glob("runs/*constructed*"))]
+        assert {record.manifest["machine"]["fingerprint"]: len(record.iterations) > 0 for record in records} == {
+            load_run(mine).manifest["machine"]["fingerprint"]: True, "0" * 12: False}
+
+    def test_a_run_of_another_machine_calibrates_nothing_here(self, there: Path, here: Here) -> None:
+        path = only_run(there, "bricks-suite") / "run.json"
+        manifest = json.loads(path.read_text())
+        manifest["machine"]["fingerprint"] = "0" * 12
+        path.write_text(json.dumps(manifest))
+        done = here("bricks", "calibrate", str(path.parent), cwd=there)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "is of another machine or PyTorch" in done.stderr
+
+
+class TestOtherModels:
+    def test_a_model_of_the_same_bricks_needs_no_composition(self, there: Path, here: Here) -> None:
+        shutil.rmtree(there / "suite.private")
+        done = here("bricks", "construct", "mlp", str(only_run(there, "bricks-suite")), *TINY, cwd=there)
+        assert done.returncode == 0, done.stderr
+        assert constructed(there).status.tolist() == ["ok"]
+
+    def test_a_model_whose_bricks_are_not_there_has_no_number(self, there: Path, here: Here) -> None:
+        done = here("bricks", "construct", "mlp", str(only_run(there, "bricks-suite")), "--input-sizes", "9",
+                    "--batch-sizes", "2", cwd=there)
+        assert done.returncode == 1
+        assert "the run lacks" in done.stderr
+        record = load_run(only_run(there, "constructed-suite"))
+        assert record.constructions["latency_s"].isna().all()
+        assert record.constructions["reason"].str.contains("linear").all()
+
+
+def constructed(directory: Path) -> Any:
+    return load_run(only_run(directory, "constructed-suite")).cases
+
+
+def test_suites_are_audited_and_merged(there: Path, here: Here) -> None:
+    assert here("bricks", "generate", "convolve2d", "-g", "2", "--input-sizes", "8", "--batch-sizes", "2", "--out", "b",
+                cwd=there).returncode == 0
+    done = here("bricks", "merge", "suite", "b", "--out", "both", cwd=there)
+    assert done.returncode == 0, done.stderr
+    bricks = {*load_suite(there / "suite").bricks, *load_suite(there / "b").bricks}
+    assert set(load_suite(there / "both").bricks) == bricks
+    assert f"Wrote both: {len(bricks)} bricks" in done.stdout
+    audited = here("bricks", "audit", "both", cwd=there)
+    assert audited.returncode == 0, audited.stdout
+    assert "conv2d" in audited.stdout
+    (there / "both" / "notes.txt").write_text("resnet18")
+    audited = here("bricks", "audit", "both", cwd=there)
+    assert audited.returncode == 1
+    assert "should not be there: notes.txt" in audited.stdout
+

@@ -1,0 +1,262 @@
+"""`charact bricks` that is killed, interrupted, run twice at once, on a full disk, or told what does not fit."""
+
+import contextlib
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from charact import cli, load_run
+from charact.bricks.audit import audit
+from charact.bricks.composition import load_compositions
+from charact.bricks.suite import load_suite
+from charact.store import Run
+
+Here = Callable[..., Any]
+TINY = ["--input-sizes", "8", "--batch-sizes", "2"]
+LONG = ["--max-rounds", "1000000", "--max-seconds", "600", "--precision-target", "0", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a suite of one model, and a run of it, `runs/done`."""
+    directory = tmp_path_factory.mktemp("endings")
+    suite = str(directory / "suite")
+    assert cli.run(["bricks", "generate", "mlp", *TINY, "--out", suite, "--quiet"]) == 0
+    assert cli.run(["bricks", "run", suite, "--max-rounds", "6", "--threads", "1", "--out", str(directory / "runs"),
+                    "--quiet"]) == 0
+    (run,) = (directory / "runs").iterdir()
+    run.rename(directory / "runs" / "done")
+    return directory
+
+
+@pytest.fixture
+def there(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    manifest = tmp_path / "runs" / "done" / "run.json"
+    manifest.write_text(manifest.read_text().replace(str(made), str(tmp_path)))
+    return tmp_path
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "charact", "bricks", *arguments], cwd=cwd, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def flushed_rounds(directory: Path) -> int:
+    """Rounds that the record of the run that is going on holds."""
+    for path in directory.glob("runs/.partial-*/run.json"):
+        for case in json.loads(path.read_text())["cases"]:
+            return int(case["passes"]["bricks"]["num_rounds"])
+    return 0
+
+
+def ended(directory: Path, number: signal.Signals) -> tuple[Path, int, str]:
+    """The hidden directory of a run that was sent a signal after its first rounds, its status and standard error."""
+    process = started("run", "suite", *LONG, cwd=directory)
+    deadline = time.monotonic() + 120
+    while flushed_rounds(directory) < 6:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=120)
+    (path,) = (directory / "runs").glob(".partial-*")
+    return path, process.returncode, stderr
+
+
+def shorten(directory: Path) -> None:
+    """Let a run that is gone on with end after its next rounds."""
+    manifest = json.loads((directory / "run.json").read_text())
+    manifest["options"]["max_rounds"] = manifest["cases"][0]["passes"]["bricks"]["num_rounds"] + 3
+    (directory / "run.json").write_text(json.dumps(manifest))
+
+
+def the_run(directory: Path) -> Run:
+    (path,) = (path for path in (directory / "runs").iterdir() if path.name != "done")
+    return load_run(path)
+
+
+@contextlib.contextmanager
+def no_file_above(num_bytes: int) -> Iterator[None]:
+    """What a full disk is like."""
+    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+class TestEndings:
+    def test_after_kill_9_whole_rounds_are_kept_and_gone_on_with(self, there: Path, here: Here) -> None:
+        partial, status, _ = ended(there, signal.SIGKILL)
+        assert status == -signal.SIGKILL
+        before = load_run(partial, partial=True).brick_times
+        num_rounds = int(before["round"].max()) + 1
+        shown = here("report", "--partial", "--to", "early.html", str(partial), cwd=there)
+        assert shown.returncode == 0, shown.stderr
+        assert "bricks-suite-g1-infer-fp32-cpu" in (there / "early.html").read_text()
+        shorten(partial)
+        done = here("bricks", "run", "--resume", str(partial), cwd=there)
+        assert done.returncode == 0, done.stderr
+        run = the_run(there)
+        (case,) = run.manifest["cases"]
+        assert (case["status"], case["passes"]["bricks"]["num_resumed"]) == ("ok", 1)
+        assert run.brick_times["round"].nunique() == num_rounds + 3
+        kept = run.brick_times[run.brick_times["round"] < num_rounds].sort_values(["brick", "round"])
+        assert kept["host_s"].tolist() == before.sort_values(["brick", "round"])["host_s"].tolist()
+
+    def test_after_an_interrupt_it_says_how_to_go_on(self, there: Path, here: Here) -> None:
+        partial, status, stderr = ended(there, signal.SIGINT)
+        assert status == 130
+        assert f"bricks run --resume runs/{partial.name}" in stderr
+        shorten(partial)
+        assert here("bricks", "run", "--resume", str(partial), cwd=there).returncode == 0
+        assert the_run(there).manifest["cases"][0]["status"] == "ok"
+
+    def test_a_suite_that_was_changed_meanwhile_is_not_gone_on_with(self, there: Path, here: Here) -> None:
+        partial, _, _ = ended(there, signal.SIGTERM)
+        assert here("bricks", "generate", "mlp", "--input-sizes", "9", "--batch-sizes", "2", "--out", "suite",
+                    cwd=there).returncode == 0
+        done = here("bricks", "run", "--resume", str(partial), cwd=there)
+        assert done.returncode == 2
+        assert "is not the suite that" in done.stderr
+
+    def test_two_that_write_one_suite_leave_it_whole(self, tmp_path: Path) -> None:
+        sizes = ("8", "9")
+        both = [started("generate", "mlp", "--input-sizes", size, "--batch-sizes", "2", "--out", "s", cwd=tmp_path)
+                for size in sizes]
+        told = [process.communicate(timeout=240) for process in both]
+        assert [process.returncode for process in both] == [0, 0], told
+        assert [each.input_size for each in load_compositions(tmp_path / "s.private")] == [8, 9]
+        assert audit(tmp_path / "s").findings == []
+
+    def test_a_full_disk_leaves_no_suite(self, tmp_path: Path, here: Here) -> None:
+        with no_file_above(1000):
+            done = here("bricks", "generate", "mlp", *TINY, "--out", "s", cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith("error: no space left while writing s/")
+        assert not (tmp_path / "s" / "suite.json").exists()
+        assert here("bricks", "generate", "mlp", *TINY, "--out", "s", cwd=tmp_path).returncode == 0
+
+    def test_a_full_disk_keeps_the_suite_as_it_was(self, there: Path, here: Here) -> None:
+        before = load_suite(there / "suite")
+        with no_file_above(1000):
+            done = here("bricks", "generate", "mlp", "--input-sizes", "9", "--batch-sizes", "2", "--out", "suite",
+                        cwd=there)
+        assert done.returncode == 2
+        assert load_suite(there / "suite").digest == before.digest
+
+    def test_a_full_disk_leaves_no_record(self, there: Path, here: Here) -> None:
+        for arguments in (["run", "suite", "--max-rounds", "6"], ["construct", "mlp", "runs/done"]):
+            with no_file_above(3000):
+                done = here("bricks", *arguments, cwd=there)
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert "no space left while writing runs/" in done.stderr
+            assert [path.name for path in (there / "runs").iterdir()] == ["done"]
+
+
+def tamper(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = directory / "suite" / "suite.json"
+    index = json.loads(path.read_text())
+    change(index)
+    path.write_text(json.dumps(index))
+
+
+class TestDamagedSuites:
+    def test_an_index_that_was_changed(self, there: Path, here: Here) -> None:
+        tamper(there, lambda index: index.update(g=3))
+        self.refused(there, here, "was changed after it was written")
+
+    def test_one_of_a_newer_charact(self, there: Path, here: Here) -> None:
+        tamper(there, lambda index: index.update(schema_version=2))
+        self.refused(there, here, "has schema version 2, this charact reads up to 1")
+
+    def test_one_that_lacks_a_brick(self, there: Path, here: Here) -> None:
+        next((there / "suite" / "bricks").iterdir()).unlink()
+        self.refused(there, here, "is missing from suite")
+
+    def test_one_with_another_brick_in_its_place(self, there: Path, here: Here) -> None:
+        one, other = sorted((there / "suite" / "bricks").iterdir())[:2]
+        shutil.copy(one, other)
+        self.refused(there, here, "is not what the suite's index says")
+
+    def test_one_that_is_none(self, there: Path, here: Here) -> None:
+        (there / "suite" / "suite.json").write_text("[]")
+        self.refused(there, here, "is no part of a suite")
+
+    @staticmethod
+    def refused(there: Path, here: Here, words: str) -> None:
+        done = here("bricks", "run", "suite", "--max-rounds", "6", cwd=there)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith("error: ")
+        assert words in done.stderr
+        assert [path.name for path in (there / "runs").iterdir()] == ["done"]
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["generate"], "missing argument 'MODEL...'"),
+    (["generate", "mpl"], "unknown workload 'mpl'"),
+    (["generate", "mlp", "-g", "0"], "-g: '0' is neither a number of layers from 1 to 9999 nor auto"),
+    (["generate", "mlp", "--cut", "rows"], "--cut: 'rows' is not one of chains, paper, heavy"),
+    (["generate", "mlp", "--fallback", "hook"], "--fallback: 'hook' is not one of hooks"),
+    (["generate", "mlp", "--input-spec", "S"], "--input-spec is for models of your own"),
+    (["generate", "nets:Net"], "nets:Net needs --input-spec"),
+    (["generate", "nothing.pt2"], "nothing.pt2"),
+    (["generate", "mlp", "-g", "3", "--out", "suite"], "suite was cut with -g 1 --cut chains, not -g 3 --cut chains"),
+    (["generate", "mlp", "--out", "runs"], "runs holds files that are no suite of bricks"),
+    (["run"], "name the suite to run"),
+    (["run", "runs"], "no suite of bricks in runs"),
+    (["run", "suite", "--mode", "train"],
+     "suite holds no bricks of what was asked for (it has infer fp32 at batch size 2)"),
+    (["run", "suite", "--precision", "tf32"], "suite holds no bricks of what was asked for"),
+    (["run", "suite", "--batch-sizes", "4"], "suite holds no bricks of what was asked for"),
+    (["run", "suite", "--method", "warm"], "--method: 'warm' is not one of contextual, paper"),
+    (["run", "--resume", "runs/done"], "runs/done is finished"),
+    (["run", "suite", "--resume", "runs/done"], "name the suite to run"),
+    (["construct", "mlp"], "name a run of a suite"),
+    (["construct", "runs/done"], "name models, or all, as in charact bricks construct all runs/done"),
+    (["construct", "all", "runs/none"], "runs/none holds no run.json"),
+    (["construct", "all", "mlp", "runs/done"], "'all' stands alone"),
+    (["construct", "mpl", "runs/done"], "unknown workload 'mpl'"),
+    (["construct", "all", "runs/done", "--batch-sizes", "4"], "there are no compositions of models that fit"),
+    (["construct", "all", "runs/done", "--compositions", "runs"], "no compositions in runs"),
+    (["calibrate", "runs/done", "vgg16"], "vgg16 is none of the models that the suite was made of (mlp)"),
+    (["calibrate", "runs/done"], "a correction needs 2 models"),
+    (["merge", "suite", "--out", "both"], "name at least two suites to merge"),
+    (["audit", "runs"], "no suite of bricks in runs"),
+])
+def test_bad_input_is_one_line(there: Path, here: Here, arguments: list[str], said: str) -> None:
+    before = sorted(there.rglob("*"))
+    done = here("bricks", *arguments, cwd=there)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(there.rglob("*")) == before
+
+
+def test_a_record_that_is_no_run_of_a_suite(there: Path, here: Here) -> None:
+    assert here("bricks", "construct", "mlp", "runs/done", cwd=there).returncode == 0
+    other = the_run(there).path
+    for command in (["construct", "mlp", str(other)], ["calibrate", str(other)]):
+        done = here("bricks", *command, cwd=there)
+        assert done.returncode == 2
+        assert "is no run of a suite: charact bricks run makes one" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "run", "calibrate", "construct", "audit", "merge"])
+def test_the_help_teaches_by_examples(here: Here, tmp_path: Path, command: str) -> None:
+    told = here("bricks", command, "--help", cwd=tmp_path).stdout
+    assert f"  charact bricks {command} " in told

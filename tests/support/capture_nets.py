@@ -1,0 +1,155 @@
+"""Models that are hard to capture, each in one way; named on the command line as `support.capture_nets:Name`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Rows(nn.Module):
+    """Writes rows of a tensor that it made, in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        rows = torch.empty_like(x)
+        rows[:, :2] = self.linear(x)[:, 2:]
+        rows[:, 2:] = x[:, :2].exp()
+        return rows * 2
+
+
+class HalfFrozen(nn.Module):
+    """Keeps the gradient of one of two layers back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 4)
+        self.trained = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        with torch.no_grad():
+            kept = self.frozen(x)
+        self.unused(x)
+        return self.trained(kept) + self.trained(x).detach()
+
+
+class Tied(nn.Module):
+    """Uses one weight twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 4)
+        self.out = nn.Linear(4, 7, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Words (N, T) to logits (N, T, 7)."""
+        return self.out(self.words(x)).masked_fill(x[..., None] == 0, float("-inf"))
+
+
+@dataclass
+class Parts:
+    """Outputs in an object of its own."""
+
+    first: Tensor
+    rest: tuple[Tensor, None]
+
+
+class ManyOutputs(nn.Module):
+    """Gives tensors in an object, of a split and of a type of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Any:
+        """(N, 4) to two of (N, 2), the second in float64."""
+        first, second = (x * self.scale).split(2, 1)
+        return Parts(first.sigmoid(), (second.to(torch.float64), None))
+
+
+class WritesInput(nn.Module):
+    """Changes what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.shift = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        assert isinstance(self.seen, Tensor)
+        self.seen.add_(1)
+        return x.mul_(3).add(self.seen) + self.shift
+
+
+class DataDependent(nn.Module):
+    """Goes on as long as its numbers say, and names what is not there in its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (n, 4) for the n rows of a positive sum."""
+        steps = 0
+        while x.abs().max().item() > 0.5 and steps < 20:
+            x = self.linear(x).tanh() * 0.7
+            steps += 1
+        return x[x.sum(1) > -10] + steps
+
+
+class Sparse(nn.Module):
+    """Makes a tensor that is not dense."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, N)."""
+        return torch.sparse.mm(x.to_sparse(), x.t())
+
+
+class Breaks(nn.Module):
+    """Fails by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Nothing."""
+        raise ValueError("no such luck")
+
+
+class Unmade(nn.Module):
+    """Fails as it is made."""
+
+    def __init__(self) -> None:
+        raise OSError("gone")
+
+
+class Drawn(nn.Module):
+    """Draws from a generator of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        return x + torch.rand(4, generator=torch.Generator().manual_seed(3))
+
+
+@torch.library.custom_op("charact_test::double", mutates_args=())
+def double(x: Tensor) -> Tensor:
+    """An operator that is none of PyTorch's."""
+    return x * 2
+
+
+@double.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class Foreign(nn.Module):
+    """Calls an operator that is none of PyTorch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        return double(x)

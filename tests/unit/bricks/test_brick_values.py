@@ -1,0 +1,113 @@
+"""Sketches of tensors and what is drawn after them."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from charact.bricks.model import Json, TensorType
+from charact.bricks.values import LARGEST_WHOLE_BYTES, NUM_QUANTILES, draw, sketch, storage_elements
+
+
+def type_of(tensor: Tensor) -> TensorType:
+    return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.stride())
+
+
+def drawn(tensor: Tensor, kind: str = "activation") -> Tensor:
+    told: Json = json.loads(json.dumps(sketch(tensor, kind), allow_nan=False))
+    made = draw(type_of(tensor), told, "cpu", torch.Generator().manual_seed(0))
+    assert type_of(made) == type_of(tensor)
+    return made
+
+
+def test_an_activation_is_drawn_from_its_quantiles() -> None:
+    tensor = torch.linspace(-3, 5, 10_001)
+    told = sketch(tensor, "activation")
+    assert len(told["quantiles"]) == NUM_QUANTILES
+    assert told["quantiles"][0] == pytest.approx(-3 + 8 / 128, rel=5e-3)
+    made = drawn(tensor)
+    assert set(made.tolist()) <= set(torch.tensor(told["quantiles"]).tolist())
+    assert made.mean().item() == pytest.approx(1, abs=0.1)
+    assert made.std().item() == pytest.approx(8 / math.sqrt(12), rel=0.05)
+
+
+def test_the_share_of_zeros_after_a_relu_is_kept() -> None:
+    made = drawn(torch.randn(40_000, generator=torch.Generator().manual_seed(1)).relu())
+    assert made.eq(0).double().mean().item() == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1e9, -math.inf])
+def test_what_is_the_same_everywhere_stays_so(value: float) -> None:
+    tensor = torch.full((3, 4), value)
+    assert drawn(tensor).equal(tensor)
+
+
+@pytest.mark.parametrize("kind", ["activation", "buffer", "constant"])
+def test_the_share_of_what_a_mask_hides_is_kept(kind: str) -> None:
+    mask = torch.full((200, 200), -math.inf).triu(1)
+    made = drawn(mask, kind)
+    assert made.isneginf().double().mean().item() == pytest.approx(0.4975, abs=0.01)
+    assert not made.isnan().any()
+
+
+@pytest.mark.parametrize("kind", ["weight", "buffer"])
+def test_values_of_weights_are_not_told(kind: str) -> None:
+    assert sketch(torch.randn(64, 3, 7, 7), kind) == {"weight": "normal"}
+    assert sketch(torch.rand(64) + 1e-3, kind) == {"weight": "positive"}
+
+
+def test_weights_are_drawn_so_that_what_passes_through_keeps_its_size() -> None:
+    weight = drawn(torch.randn(256, 128, 3, 3), "weight")
+    assert weight.std().item() == pytest.approx(1 / math.sqrt(128 * 9), rel=0.02)
+    scale = drawn(torch.rand(5_000) + 1e-3, "weight")
+    assert 0.5 <= scale.min().item() < 0.51
+    assert 1.49 < scale.max().item() <= 1.5
+
+
+@pytest.mark.parametrize("tensor", [
+    torch.arange(100).reshape(10, 10), torch.tensor(7), torch.tensor([True, False]),
+    torch.empty(0, 3, dtype=torch.int64),
+    torch.randint(0, 9, (4, 5), dtype=torch.int32).t(), torch.arange(3).expand(4, 3), torch.arange(8).unfold(0, 4, 2),
+    torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4)[:, ::2],
+], ids=lambda tensor: f"{tuple(tensor.shape)}-{tensor.dtype}")
+def test_small_integers_are_kept_as_they_are(tensor: Tensor) -> None:
+    assert drawn(tensor).equal(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_large_integers_stay_within_their_range(dtype: torch.dtype) -> None:
+    high = 2 if dtype == torch.bool else 1000
+    tensor = torch.randint(0, high, (LARGEST_WHOLE_BYTES + 1,)).to(dtype)
+    assert sketch(tensor, "input") == {"low": 0, "high": high - 1}
+    made = drawn(tensor)
+    assert (int(made.min()), int(made.max())) == (0, high - 1)
+
+
+def test_numbers_that_are_none_are_not_drawn() -> None:
+    assert not drawn(torch.tensor([math.nan, 1.0, 2.0])).isnan().any()
+    assert drawn(torch.empty(0, 4)).numel() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.complex64])
+def test_types_other_than_float32_are_drawn(dtype: torch.dtype) -> None:
+    made = drawn(torch.randn(32, 8).to(dtype))
+    assert made.isfinite().all()
+    assert made.abs().max() > 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 6)), max_size=4))
+def test_any_strides_are_made(axes: list[tuple[int, int]]) -> None:
+    type = TensorType("float32", tuple(length for length, _ in axes), tuple(stride for _, stride in axes))
+    made = draw(type, {"constant": 2.5}, "cpu", torch.Generator())
+    assert (made.shape, made.stride()) == (type.shape, type.stride)
+    assert made.eq(2.5).all()
+    assert made.untyped_storage().nbytes() == 4 * storage_elements(type)
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    tensor = torch.randn(50)
+    assert drawn(tensor).equal(drawn(tensor))

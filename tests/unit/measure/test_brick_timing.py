@@ -1,0 +1,109 @@
+"""Timing bricks in inference: which weights a call finds in the cache, and what it costs beside."""
+
+import time
+from statistics import median
+
+import pytest
+import torch
+from support.hand_made_bricks import pointwise, product
+from torch import Tensor
+
+from charact.bricks.brick import Brick
+from charact.bricks.program import runnable
+from charact.measure import brick_timing
+from charact.measure.brick_clock import HostClock
+from charact.measure.brick_inputs import InputPool
+from charact.measure.brick_timing import InferenceWork
+
+CPU = torch.device("cpu")
+WEIGHT_BYTES = 16 * 16 * 4
+
+
+class Watched:
+    """A brick's function that keeps where its inputs were, and may take long."""
+
+    def __init__(self, brick: Brick, seconds: float = 0.0) -> None:
+        self._call, self._seconds = runnable(brick), seconds
+        self.places: list[list[int]] = []
+        self.firsts: list[Tensor] = []
+
+    def __call__(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        self.places.append([tensor.data_ptr() for tensor in inputs])
+        self.firsts.append(inputs[0].clone())
+        time.sleep(self._seconds)
+        return self._call(inputs)
+
+
+def work_on(brick: Brick, call: Watched) -> InferenceWork:
+    return InferenceWork(brick, call, InputPool([brick], CPU), HostClock())
+
+
+def test_time_is_that_of_one_call() -> None:
+    brick = product()
+    slow = work_on(brick, Watched(brick, 0.02))
+    for method in (slow.in_context, slow.warm):
+        times = method()
+        assert times.keys() == {"forward"}
+        host_s, device_s = times["forward"]
+        assert 0.02 <= host_s < 0.2  # the call before it is not part of it, however busy the machine
+        assert device_s is None
+
+
+def test_weights_of_a_small_model_are_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 100 * WEIGHT_BYTES)
+    brick = product(context_bytes=4 * WEIGHT_BYTES)
+    watched = Watched(brick)
+    work = work_on(brick, watched)
+    for _ in range(8):
+        work.in_context()
+    weights = [places[1] for places in watched.places]
+    assert weights[0::2] == weights[1::2]  # the untimed call had the same
+    assert len(set(weights[-8:])) == 4
+
+
+def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: WEIGHT_BYTES)
+    brick = product(context_bytes=4 * WEIGHT_BYTES)
+    watched = Watched(brick)
+    work = work_on(brick, watched)
+    for _ in range(12):
+        work.in_context()
+    weights = [places[1] for places in watched.places]
+    assert len(weights) == 12  # no call but those that were timed
+    weights = weights[-8:]
+    assert all(len(set(weights[start:start + 4])) == 4 for start in range(5))
+
+
+def test_warm_calls_have_the_same_inputs() -> None:
+    brick = product(context_bytes=4 * WEIGHT_BYTES)
+    watched = Watched(brick)
+    work = work_on(brick, watched)
+    for _ in range(3):
+        work.warm()
+    assert len(watched.places) == 4  # one untimed
+    assert len(set(map(tuple, watched.places))) == 1
+    work.release()
+    work.warm()
+    assert len(watched.places) == 6  # what was let go is written anew, and needs an untimed call
+
+
+def test_what_is_written_in_place_is_restored() -> None:
+    for method in ("in_context", "warm"):
+        brick = pointwise("relu_.default")
+        watched = Watched(brick)
+        work = work_on(brick, watched)
+        for _ in range(3):
+            getattr(work, method)()
+        assert all(torch.equal(first, watched.firsts[0]) for first in watched.firsts)
+        assert float(watched.firsts[0].min()) == -1.0
+
+
+def test_weights_from_memory_are_slower_than_warm_ones() -> None:
+    """A product by few rows reads a matrix of 4 MB once: from memory, or from where it was just before."""
+    brick = product(rows=1, width=1024, context_bytes=2**30)
+    work = work_on(brick, Watched(brick))
+    ratios = []
+    for _ in range(5):
+        away, warm = (median(method()["forward"][0] for _ in range(30)) for method in (work.in_context, work.warm))
+        ratios.append(away / warm)
+    assert median(ratios) > 1.1
