@@ -14,11 +14,11 @@ from charact.bricks.suite import BRICKS, INDEX, Suite, brick_path, load_suite
 from charact.errors import UserError
 
 KEYS = frozenset([
-    "args", "batch_sizes", "bricks", "complex", "constant", "context_bytes", "device", "digest", "dtype", "float",
-    "format", "g", "high", "inf", "infinite", "-inf", "inputs", "kind", "kwargs", "layer_types", "layers", "layout",
-    "low", "memory_format", "method", "mode", "num_layers", "operator", "optimizer", "options", "outputs", "precision",
-    "quantiles", "repeated", "requires_grad", "sample", "schema_version", "several", "sha256", "shape", "stride",
-    "torch", "value", "weight", "whole", "written",
+    "alike", "args", "batch_sizes", "bricks", "channel", "complex", "constant", "context_bytes", "device", "digest",
+    "dtype", "float", "format", "g", "high", "inf", "infinite", "-inf", "inputs", "kind", "kwargs", "layer_types",
+    "layers", "layout", "low", "memory_format", "method", "mode", "neighbours", "num_layers", "operator",
+    "optimizer", "options", "outputs", "precision", "quantiles", "repeated", "requires_grad", "sample",
+    "schema_version", "several", "sha256", "shape", "stride", "torch", "value", "weight", "whole", "written",
 ])  # fmt: skip
 """Keys that a suite's files have."""
 _WORDS = frozenset([
@@ -68,7 +68,7 @@ class AuditReport:
             "with the shapes of their inputs: layers that are rare tell the families of models",
             f"modes {_listed(self.modes)}; precisions {_listed(self.precisions)}; "
             f"batch sizes {_listed(self.batch_sizes)}",
-            f"sizes of models as powers of two: {len(self.context_bytes)} different",
+            f"how much models touch as powers of two: {len(self.context_bytes)} different",
             "what values activations have, as 64 quantiles, of no weights",
         ]
         if alike := sum(number > 1 for number in self.samples.values()):

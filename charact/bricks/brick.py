@@ -51,7 +51,8 @@ class Brick:
     written: frozenset[int]
     """Inputs that it changes in place."""
     context_bytes: int
-    """Weights of the first model it was found in, rounded up to a power of two; no part of the identity."""
+    """What the first model that it was found in touches between two uses of its weights: see `context`. No part of the
+    identity."""
 
     @property
     def layer_types(self) -> list[str]:
@@ -64,8 +65,8 @@ class Brick:
         return len(self.layers)
 
 
-def brick_of(captured: CapturedModel, piece: Piece, mode: str, precision: str) -> Brick:
-    """The brick that stands at a piece of a model.
+def brick_of(captured: CapturedModel, piece: Piece, mode: str, precision: str, context_bytes: int) -> Brick:
+    """The brick that stands at a piece of a model, whose weights are so far apart.
 
     Which inputs it writes to is told by the operators' schemas, and by which values the model saw share a storage.
     """
@@ -82,7 +83,7 @@ def brick_of(captured: CapturedModel, piece: Piece, mode: str, precision: str) -
     )  # fmt: skip
     outputs = tuple(sorted(numbers[value] for value in piece.outputs))
     places = frozenset(number for number, storage in enumerate(storages) if storage in written)
-    return _identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes(captured)))
+    return _identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
 
 
 def _kind(captured: CapturedModel, value: int) -> str:
@@ -99,12 +100,6 @@ def _writes(layer: Layer) -> list[int]:
     from charact.bricks.program import written_values  # here, since it imports torch and reading bricks does not
 
     return written_values(layer)
-
-
-def context_bytes(captured: CapturedModel) -> int:
-    """Bytes of a model's weights and buffers, rounded up to a power of two; 0 where it has none."""
-    total = weights_bytes(captured)
-    return 1 << (total - 1).bit_length() if total else 0
 
 
 def weights_bytes(captured: CapturedModel) -> int:

@@ -1,6 +1,5 @@
 """A draft becomes a captured model: its layers are run once on the real tensors, and looked at."""
 
-import contextlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -127,14 +126,6 @@ class Interpretation:
         tensor = self._values.pop(value, None)
         if tensor is not None:  # one that is the same as another has none of its own
             self._living[_storage(tensor)] -= 1
-
-
-@contextlib.contextmanager
-def kept_random_state(device: torch.device) -> Any:
-    """Whatever is drawn inside, draw it anew afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        yield
 
 
 def _last_readers(layers: list[Layer], kept: list[int]) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -10,16 +10,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from charact.bricks.sources import Built
-
-
-@dataclass
-class Outcome:
-    """What one forward pass gave."""
-
-    outputs: list[Tensor]
-    """What it is for: in training the loss, else all that the model gives."""
-    others: list[Tensor]
-    """In training what the model gives, which the loss is made of."""
 
 
 class Program(nn.Module):
@@ -41,7 +31,7 @@ class Program(nn.Module):
         self.train(built.training)
 
     def forward(self, *inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The outputs, and what else is made: see `Outcome`."""
+        """What it is for, in training the loss, else all that the model gives; and what the loss is made of."""
         leaves = list(self._leaves)
         for place, tensor in zip(self._places, inputs, strict=True):
             leaves[place] = tensor

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from charact.bricks.brick import Brick, context_bytes, gradient_sum_brick, runs_as, update_brick, weights_bytes
+from charact.bricks.brick import Brick, gradient_sum_brick, runs_as, update_brick, weights_bytes
+from charact.bricks.context import contexts_of, rounded
 from charact.bricks.cut import Piece
 from charact.bricks.model import CapturedModel
 from charact.errors import UserError
@@ -88,7 +89,7 @@ def compose(captured: CapturedModel, pieces: Sequence[Piece], bricks: Sequence[B
         PlacedBrick(brick.id, tuple(made_by.get(value) for value in piece.inputs), _modules(captured, piece))
         for piece, brick in zip(pieces, bricks, strict=True)
     )
-    context, precision = context_bytes(captured), runs_as(what.precision)
+    context, precision = rounded(contexts_of(captured).total), runs_as(what.precision)
     updates = [update_brick(update, precision, context) for update in captured.updates]
     sums = [gradient_sum_brick(captured.types[value], precision, context)
             for value in _summed_gradients(captured, pieces)]  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from charact.bricks.brick import Brick, brick_of, runs_as
 from charact.bricks.composition import Composition, Configuration, compose, write_composition
+from charact.bricks.context import contexts_of
 from charact.bricks.cut import cut
 from charact.bricks.model import CapturedModel
 from charact.bricks.suite import (
@@ -55,7 +56,8 @@ class Added:
 def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str) -> CutModel:
     """Cut a captured model into bricks."""
     pieces = cut(captured, g, method)
-    standing = [brick_of(captured, piece, what.mode, runs_as(what.precision)) for piece in pieces]
+    contexts, precision = contexts_of(captured), runs_as(what.precision)
+    standing = [brick_of(captured, piece, what.mode, precision, contexts.of(piece)) for piece in pieces]
     composition, others = compose(captured, pieces, standing, what, g, method)
     return CutModel(composition, tuple({brick.id: brick for brick in reversed([*standing, *others])}.values()))
 

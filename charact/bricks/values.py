@@ -2,6 +2,7 @@
 
 A sketch is one of
     {"quantiles": [...]}            64 of them, drawn from at random; with {"infinite": {"-inf": .5}}, also those shares
+    with {"alike": {"channel": .9, "neighbours": .3}}, how alike the values of a picture's channel are
     {"constant": x}                 the same everywhere; {"float": "-inf"} in x's place where it is not finite
     {"weight": "normal"}            never the values: normal ones, small enough to keep what passes through in size
     {"weight": "positive"}          likewise, from .5 to 1.5: scales and variances
@@ -22,6 +23,9 @@ from charact.bricks.model import Json, TensorType
 NUM_QUANTILES = 64
 LARGEST_WHOLE_BYTES = 64 * 1024
 """Integer tensors up to this size are kept as they are."""
+_PICTURE_AXES = 4
+_MOST_CHANNELS, _MOST_ROWS = 64, 32
+"""Of a picture, those that are looked at for how alike they are."""
 _LARGEST_SAMPLE = 65_536
 """Elements that quantiles are taken of; of more, evenly spaced ones."""
 
@@ -49,6 +53,8 @@ def sketch(tensor: Tensor, kind: str) -> Json:
         return {"constant": _number(values[0])}
     else:
         found = {"quantiles": _quantiles(finite)}
+        if tensor.dim() == _PICTURE_AXES and finite.numel() == values.numel():
+            found |= _likeness(tensor)
     shares = {name: round(values.eq(float(name)).double().mean().item(), 4) for name in ("-inf", "inf")}
     infinite = {name: share for name, share in shares.items() if share > 0}
     return found | ({"infinite": infinite} if infinite else {})
@@ -65,6 +71,9 @@ def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: 
         storage = torch.randint(sketch["low"], sketch["high"] + 1, (size,), generator=generator, dtype=torch.int64)
     elif "constant" in sketch:
         storage = torch.full((size,), _float(sketch["constant"]))
+    elif "alike" in sketch and 0 not in type.stride:
+        storage = torch.zeros(size)
+        storage.as_strided(type.shape, type.stride).copy_(_picture(type, sketch, generator))
     else:
         storage = _floats(type, sketch, size, generator)
     return storage.to(device, dtype).as_strided(type.shape, type.stride)
@@ -92,9 +101,45 @@ def _floats(type: TensorType, sketch: Json, size: int, generator: torch.Generato
     return storage
 
 
+def _likeness(tensor: Tensor) -> dict[str, Json]:
+    """How alike the values of a channel are, and those of neighbouring columns within it: correlations of ranks.
+
+    Pooling takes the less time the more alike values are, since it guesses better which of them is the largest.
+    """
+    some = tensor[0, :: -(-tensor.shape[1] // _MOST_CHANNELS), :_MOST_ROWS, :_MOST_ROWS].to("cpu", torch.float32)
+    flat = some.reshape(-1).contiguous()
+    ordered = flat.sort().values
+    ranks = (torch.searchsorted(ordered, flat) + torch.searchsorted(ordered, flat, right=True)).double()
+    ranks = ranks.reshape(some.shape)
+    within = ranks - ranks.mean((1, 2), keepdim=True)
+    spread, rest = ranks.var(unbiased=False), within.square().mean()
+    if spread == 0 or some.shape[2] < 2:
+        return {}
+    beside = (within[..., 1:] * within[..., :-1]).mean() / rest if rest > 0 else torch.zeros(())
+    return {"alike": {"channel": round(float(1 - rest / spread), 2), "neighbours": round(float(beside), 2)}}
+
+
+def _picture(type: TensorType, sketch: Json, generator: torch.Generator) -> Tensor:
+    """Values from the quantiles that are as alike as the sketch says: normal ones that are, put in their places."""
+    alike = sketch["alike"]
+    beside = max(-0.5, min(0.5, alike["neighbours"]))
+    # A sum of normal values and a share of their neighbours' has just this correlation.
+    share = (1 - math.sqrt(1 - 4 * beside**2)) / (2 * beside) if beside else 0.0
+    within = torch.randn(type.shape, generator=generator)
+    for axis in (2, 3):
+        within = within + share * within.roll(1, axis)
+    within /= 1 + share**2
+    channel = max(0.0, min(1.0, alike["channel"]))
+    of_channel = torch.randn((*type.shape[:2], 1, 1), generator=generator)
+    normal = math.sqrt(channel) * of_channel + math.sqrt(1 - channel) * within
+    quantiles = torch.tensor(sketch["quantiles"])
+    places = torch.special.ndtr(normal).mul_(len(quantiles)).long().clamp_(0, len(quantiles) - 1)
+    return quantiles[places]
+
+
 def _sketch_of_integers(tensor: Tensor) -> Json:
     if tensor.numel() * tensor.element_size() <= LARGEST_WHOLE_BYTES:
-        raw = tensor.contiguous().reshape(-1).to("cpu").view(torch.uint8).numpy().tobytes()
+        raw = tensor.cpu().numpy().tobytes()
         return {"whole": base64.b64encode(zlib.compress(raw, 9)).decode()}
     values = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
     return {"low": int(values.min()), "high": int(values.max())}

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -81,15 +82,15 @@ class Rounds:
         number = self.num_rounds
         found = {brick: self._visit(brick, self._works[brick].in_context) for brick in self.left}
         for brick, times in found.items():
-            if times is not None:
+            if times:
                 self._add(brick, number, times)
 
     def repeat_warm(self, brick: str, rule: StopRule) -> None:
         """Time one brick again and again, until the rule is met."""
         begun, spent = time.perf_counter(), self._seconds[brick]
         while ended_by(spent, len(spent), rule, time.perf_counter() - begun) is None:
-            times = self._visit(brick, self._works[brick].warm)
-            if times is None:
+            times = self._visit(brick, lambda: [self._works[brick].warm()])
+            if not times:
                 return
             self._add(brick, len(spent), times)
         self._works[brick].release()
@@ -143,13 +144,13 @@ class Rounds:
                 "num_rounds": row["num_rounds"], "set_up_s": row["set_up_s"], "reason": row["reason"],
                 "status": row["status"] if failed else "running"}
         self.times = before.get("brick_times", [])
-        sums: dict[tuple[str, int], float] = defaultdict(float)
+        by_round: dict[tuple[str, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for row in self.times:
             times = row["host_s"], row["device_s"]
             self.timed_s += row["num_calls"] * seconds(times)
-            sums[row["brick"], row["round"]] += seconds(times)
-        for (brick, _), total in sums.items():
-            self._seconds[brick].append(total)
+            by_round[row["brick"], row["round"]][row["call"]] += seconds(times)
+        for (brick, _), calls in by_round.items():
+            self._seconds[brick].append(fmean(calls.values()))
 
     def _prepare(self, brick: Brick) -> None:
         """Make what runs the brick."""
@@ -160,9 +161,9 @@ class Rounds:
         kinds = {"gradient_sum": GradientSumWork, "sequence": TrainingWork if self._training else InferenceWork}
         self._works[brick.id] = kinds[brick.kind](brick, call, self._pool, self._clock)
 
-    def _visit(self, brick: str, work: Callable[[], dict[str, Times]]) -> dict[str, Times] | None:
-        """Times by phase; None where it failed."""
-        found: list[dict[str, Times]] = []
+    def _visit(self, brick: str, work: Callable[[], list[dict[str, Times]]]) -> list[dict[str, Times]]:
+        """Times by phase of each call; none where it failed."""
+        found: list[list[dict[str, Times]]] = []
         begun = time.perf_counter()
         if brick not in self._visited:  # what libraries prepare for it is made once, as in a model
             self._visited.add(brick)
@@ -170,17 +171,18 @@ class Rounds:
         if brick in self._works:
             self._try(brick, lambda: found.append(work()))
         if not found:
-            return None
-        spent = sum(host_s for host_s, _ in found[0].values()) * self._num_calls(brick)
+            return []
+        spent = sum(host_s for times in found[0] for host_s, _ in times.values()) * self._num_calls(brick)
         self.rows[brick]["set_up_s"] += max(0.0, time.perf_counter() - begun - spent)
         return found[0]
 
-    def _add(self, brick: str, number: int, times: dict[str, Times]) -> None:
-        self.times += [{"brick": brick, "phase": phase, "round": number, "num_calls": self._num_calls(brick),
-                        "host_s": host_s, "device_s": device_s} for phase, (host_s, device_s) in times.items()]
-        total_s = sum(map(seconds, times.values()))
-        self._seconds[brick].append(total_s)
-        self.timed_s += self._num_calls(brick) * total_s
+    def _add(self, brick: str, number: int, calls: list[dict[str, Times]]) -> None:
+        self.times += [{"brick": brick, "phase": phase, "round": number, "call": call,
+                        "num_calls": self._num_calls(brick), "host_s": host_s, "device_s": device_s}
+                       for call, times in enumerate(calls) for phase, (host_s, device_s) in times.items()]
+        totals_s = [sum(map(seconds, times.values())) for times in calls]
+        self._seconds[brick].append(fmean(totals_s))
+        self.timed_s += self._num_calls(brick) * sum(totals_s)
         self.rows[brick]["num_rounds"] = number + 1
 
     def _num_calls(self, brick: str) -> int:

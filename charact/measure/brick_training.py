@@ -37,12 +37,15 @@ class TrainingWork:
         self._outputs: Sequence[Tensor] = ()
         self._kept: tuple[Tensors, Tensors] | None = None
 
-    def in_context(self) -> dict[str, Times]:
-        """Times of both passes, after an untimed call where inference has one."""
+    def in_context(self) -> list[dict[str, Times]]:
+        """Times of both passes, twice, after an untimed call where inference has one."""
         weights = self._arguments.weights()
         if self._cached:
             self.both_passes(weights, self._arguments.others())
-        return self.both_passes(weights, self._arguments.others())
+        first = self.both_passes(weights, self._arguments.others())
+        if not self._cached:
+            weights = self._arguments.weights()
+        return [first, self.both_passes(weights, self._arguments.others())]
 
     def warm(self) -> dict[str, Times]:
         """Times of both passes with the inputs of the call before."""
@@ -93,14 +96,14 @@ class GradientSumWork:
         self._arguments = Arguments(brick, pool, training=False)
         self._call, self._clock = call, clock
 
-    def in_context(self) -> dict[str, Times]:
+    def in_context(self) -> list[dict[str, Times]]:
+        """The same as when warm: its inputs are, wherever they are written."""
+        return [self.warm()]
+
+    def warm(self) -> dict[str, Times]:
         """Time of the sum."""
         with torch.no_grad():
             return {"forward": self._clock.time(self._call, self._arguments.call_with(self._arguments.others()))}
-
-    def warm(self) -> dict[str, Times]:
-        """The same: its inputs are warm wherever they are written."""
-        return self.in_context()
 
     def release(self) -> None:
         """Nothing is kept."""
@@ -126,7 +129,11 @@ class UpdateWork:
         """Parameters that are updated at once."""
         return self._number
 
-    def in_context(self) -> dict[str, Times]:
+    def in_context(self) -> list[dict[str, Times]]:
+        """The same as when warm: a step goes through all of its parameters, and their state is made anew each time."""
+        return [self.warm()]
+
+    def warm(self) -> dict[str, Times]:
         """Time of a parameter's share of a step."""
         return {"update": _share(self._clock.time(self.stepped().step), self.start, self._number)}
 
@@ -144,10 +151,6 @@ class UpdateWork:
         """Bytes that the optimizer keeps for a parameter between steps."""
         kept = [value for state in self.stepped().state.values() for value in state.values()]
         return sum(value.nbytes for value in kept if isinstance(value, Tensor)) / self._number
-
-    def warm(self) -> dict[str, Times]:
-        """The same: a step goes through all of its parameters, and their state is made anew each time."""
-        return self.in_context()
 
     def release(self) -> None:
         """Nothing is kept."""

@@ -32,7 +32,7 @@ def brick_row(brick: str, layer_types: Sequence[str], **facts: Any) -> Row:
 
 def time_rows(brick: str, median_s: float, phase: str = "forward", rounds: Sequence[float] = ROUNDS) -> list[Row]:
     """Times of a brick in each round."""
-    return [{"brick": brick, "phase": phase, "round": number, "num_calls": 1, "host_s": factor * median_s,
+    return [{"brick": brick, "phase": phase, "round": number, "call": 0, "num_calls": 1, "host_s": factor * median_s,
              "device_s": None} for number, factor in enumerate(rounds)]  # fmt: skip
 
 

@@ -30,7 +30,8 @@ def brick_row(brick: str, **facts: Any) -> Row:
 def time_rows(brick: str, phase: str, times_s: float | Sequence[float], device_s: float | None = None) -> list[Row]:
     """Rows of the table `brick_times`: the same time in each round, or what is given of each."""
     each = [times_s] * NUM_ROUNDS if isinstance(times_s, float) else times_s
-    return [{"brick": brick, "phase": phase, "round": number, "num_calls": 1, "host_s": host_s, "device_s": device_s}
+    return [{"brick": brick, "phase": phase, "round": number, "call": 0, "num_calls": 1, "host_s": host_s,
+             "device_s": device_s}
             for number, host_s in enumerate(each)]  # fmt: skip
 
 

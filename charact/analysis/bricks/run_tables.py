@@ -39,13 +39,15 @@ def kind_of_work(layer_types: str | None, kind: str = "sequence") -> str | None:
 
 @once
 def round_times(run: Run) -> pd.DataFrame:
-    """Time of one call of each brick in each round, its phases taken together.
+    """Time of one call of each brick in each round: its phases taken together, the mean of a visit's calls.
 
     Columns: case; brick; round; time_s, the device's time where it was taken, else the host's.
     """
     rows = run.table("brick_times")
     rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
-    return rows.groupby(["case", "brick", "round"], sort=False, as_index=False)[["time_s"]].sum(min_count=1)
+    keys = ["case", "brick", "round"]
+    calls = rows.groupby([*keys, "call"], sort=False, as_index=False)[["time_s"]].sum(min_count=1)
+    return calls.groupby(keys, sort=False, as_index=False)[["time_s"]].mean()
 
 
 @once

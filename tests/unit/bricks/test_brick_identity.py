@@ -17,7 +17,6 @@ from charact.bricks.brick import (
     brick_of,
     brick_to_json,
     canonical,
-    context_bytes,
     gradient_sum_brick,
     identity,
     update_brick,
@@ -29,11 +28,11 @@ SQUARE = TensorType("float32", (4, 4), (4, 1))
 
 
 def bricks(captured: CapturedModel, mode: str = "infer", g: int = 2) -> list[Brick]:
-    return [brick_of(captured, piece, mode, "fp32") for piece in cut(captured, g, "chains")]
+    return [brick_of(captured, piece, mode, "fp32", 0) for piece in cut(captured, g, "chains")]
 
 
 def ids(captured: CapturedModel, mode: str = "infer", precision: str = "fp32") -> set[str]:
-    return {brick_of(captured, piece, mode, precision).id for piece in cut(captured, 2, "chains")}
+    return {brick_of(captured, piece, mode, precision, 0).id for piece in cut(captured, 2, "chains")}
 
 
 def test_names_and_weights_change_no_id() -> None:
@@ -99,7 +98,7 @@ def test_writing_through_a_view_writes_to_the_input() -> None:
     end = made.add("add_.Tensor", made.add("view.default", y, [4, 4]), x)
     captured = made.model(end)
     (piece,) = cut(captured, 2, "heavy")
-    assert brick_of(captured, piece, "infer", "fp32").written == {0}
+    assert brick_of(captured, piece, "infer", "fp32", 0).written == {0}
     assert piece.inputs == (y.number, x.number)
 
 
@@ -115,13 +114,6 @@ def test_inputs_that_share_a_storage_are_told_and_count_only_where_something_is_
     assert [each.repeated for each in found("add.Tensor", shared=False).inputs] == [None, None]
     assert found("add.Tensor", shared=True).id == found("add.Tensor", shared=False).id
     assert found("add_.Tensor", shared=True).id != found("add_.Tensor", shared=False).id
-
-
-def test_the_size_of_the_model_is_rounded_up_to_a_power_of_two() -> None:
-    # Three convolutions of 4 x 4 x 3 x 3 and four vectors of 4, in 4 bytes each: 1792 bytes.
-    assert {brick.context_bytes for brick in bricks(branches())} == {2048}
-    empty = ByHand()
-    assert context_bytes(empty.model()) == 0
 
 
 def test_updates_and_sums_of_gradients_are_bricks() -> None:

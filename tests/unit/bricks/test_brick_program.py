@@ -31,7 +31,7 @@ def check_all_cuts(captured: CapturedModel, mode: str) -> list[Tensor]:
         for g in (1, 2, 4):
             pieces = cut(captured, g, method)
             functions: dict[str, Any] = {}
-            bricks = [brick_of(captured, piece, mode, "fp32") for piece in pieces]
+            bricks = [brick_of(captured, piece, mode, "fp32", 0) for piece in pieces]
             for brick in bricks:
                 # As a reader of the suite has it.
                 functions.setdefault(brick.id, runnable(brick_from_json(brick_to_json(brick))))
@@ -90,7 +90,7 @@ def single(operator: str, *inputs: Tensor, rest: tuple[Any, ...] = (), **kwargs:
     out = made.add(operator, *(made.leaf("input", each) for each in inputs), *rest, **kwargs)
     captured = made.model(*(out if isinstance(out, list) else [out]))
     (piece,) = cut(captured, 1, "chains")
-    return brick_of(captured, piece, "infer", "fp32")
+    return brick_of(captured, piece, "infer", "fp32", 0)
 
 
 def direct_calls() -> list[tuple[str, tuple[Tensor, ...], tuple[Any, ...], dict[str, Any]]]:
@@ -154,7 +154,7 @@ def test_a_binding_gives_what_the_operator_gives(
     (piece,) = cut(captured, 1, "chains")
     assert operator.partition(".")[0] in program._DIRECT
     torch.manual_seed(0)
-    found = runnable(brick_of(captured, piece, "infer", "fp32"))([each.clone() for each in inputs])
+    found = runnable(brick_of(captured, piece, "infer", "fp32", 0))([each.clone() for each in inputs])
     for ours, value in zip(found, values, strict=True):
         theirs = made.tensors[value.number]
         assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
@@ -184,7 +184,7 @@ def test_literals_become_what_pytorch_wants() -> None:
         made = ByHand()
         captured = made.model(made.add(operator, *args, **kwargs))
         (piece,) = cut(captured, 1, "chains")
-        (found,) = runnable(brick_of(captured, piece, "infer", "fp32"))([])
+        (found,) = runnable(brick_of(captured, piece, "infer", "fp32", 0))([])
         return found
 
     zeros = run("zeros.default", [2, 3], dtype={"dtype": "int64"}, device={"device": True})
@@ -212,7 +212,7 @@ def test_values_that_are_no_longer_read_are_let_go(monkeypatch: pytest.MonkeyPat
         x = model.add("clone.default", x)
     captured = model.model(x)
     (piece,) = cut(captured, 5, "chains")
-    runnable(brick_of(captured, piece, "infer", "fp32"))([torch.rand(2)])
+    runnable(brick_of(captured, piece, "infer", "fp32", 0))([torch.rand(2)])
     # What is read and what is made, as in a model that overwrites its variable.
     assert alive == [1, 2, 2, 2, 2]
 

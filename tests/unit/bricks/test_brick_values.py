@@ -40,6 +40,27 @@ def test_the_share_of_zeros_after_a_relu_is_kept() -> None:
     assert made.eq(0).double().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_values_of_a_channel_and_of_neighbours_stay_alike(memory_format: torch.memory_format) -> None:
+    generator = torch.Generator().manual_seed(2)
+    noise = torch.randn(2, 48, 33, 33, generator=generator)
+    columns = noise[..., 1:] + 0.5 * noise[..., :-1]  # correlated by .4
+    tensor = columns + 2 * torch.randn(2, 48, 1, 1, generator=generator)
+    told = sketch(tensor, "activation")
+    assert told["alike"]["neighbours"] == pytest.approx(0.4, abs=0.06)
+    assert told["alike"]["channel"] == pytest.approx(4 / (4 + 1.25), abs=0.1)
+    again = sketch(drawn(tensor.to(memory_format=memory_format)), "activation")
+    assert again["alike"]["neighbours"] == pytest.approx(0.4, abs=0.1)
+    assert again["alike"]["channel"] == pytest.approx(told["alike"]["channel"], abs=0.12)
+
+
+def test_a_picture_of_noise_is_drawn_as_noise() -> None:
+    tensor = torch.randn(1, 48, 32, 32, generator=torch.Generator().manual_seed(3))
+    told = sketch(drawn(tensor), "activation")["alike"]
+    assert told["channel"] == pytest.approx(0, abs=0.05)
+    assert told["neighbours"] == pytest.approx(0, abs=0.05)
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, -1e9, -math.inf])
 def test_what_is_the_same_everywhere_stays_so(value: float) -> None:
     tensor = torch.full((3, 4), value)
@@ -70,7 +91,7 @@ def test_weights_are_drawn_so_that_what_passes_through_keeps_its_size() -> None:
 
 @pytest.mark.parametrize("tensor", [
     torch.arange(100).reshape(10, 10), torch.tensor(7), torch.tensor([True, False]),
-    torch.empty(0, 3, dtype=torch.int64),
+    torch.empty(0, 3, dtype=torch.int64), torch.arange(8).as_strided((1, 1), (1, 8)),
     torch.randint(0, 9, (4, 5), dtype=torch.int32).t(), torch.arange(3).expand(4, 3), torch.arange(8).unfold(0, 4, 2),
     torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4)[:, ::2],
 ], ids=lambda tensor: f"{tuple(tensor.shape)}-{tensor.dtype}")

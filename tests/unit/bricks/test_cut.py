@@ -140,7 +140,7 @@ def test_any_graph_is_cut_into_pieces_that_make_what_it_makes(
     captured.tensors = {number: torch.randn(4, 4) for number in captured.tensors}
     pieces = cut(captured, g, method)
     assert sorted(index for piece in pieces for index in piece.layers) == list(range(len(captured.layers)))
-    functions = [runnable(brick_of(captured, piece, "infer", "fp32")) for piece in pieces]
+    functions = [runnable(brick_of(captured, piece, "infer", "fp32", 0)) for piece in pieces]
     outputs = check_chained(captured, pieces, functions)
     for ours, theirs in zip(outputs, run_whole(captured), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)

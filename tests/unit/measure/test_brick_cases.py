@@ -91,7 +91,8 @@ def test_every_brick_leaves_its_rows(tmp_path: Path) -> None:
     assert json.loads(rows["layer_types"][bricks[0].id]) == ["mm"]
     assert json.loads(rows["input_shapes"][bricks[0].id]) == [[8, 16], [16, 16]]
     times = record.brick_times
-    assert times.groupby("brick")["round"].agg(list).tolist() == [list(range(7))] * 3
+    assert times.groupby(["brick", "call"])["round"].agg(list).tolist() == [list(range(7))] * 6
+    assert set(times["call"]) == {0, 1}
     assert set(times["phase"]) == {"forward"}
     assert (times["host_s"] > 0).all()
     facts = record.passes(CASE)["bricks"]
@@ -148,7 +149,7 @@ class TestFailures:
         record = run(tmp_path, a_suite(tmp_path / "suite", brick := product()))
         assert list(record.bricks["status"]) == ["ok"]
         assert record.bricks[["flop", "peak_bytes"]].isna().all(axis=None)
-        assert len(record.brick_times) == 7
+        assert len(record.brick_times) == 14
         assert record.passes(CASE)["bricks"]["undescribed"] == {brick.id: "ValueError: no luck"}
 
     def test_a_suite_of_which_nothing_runs_has_failed(self, tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_the_papers_method_takes_each_brick_warm(tmp_path: Path) -> None:
     record = run(tmp_path, a_suite(tmp_path / "suite", product(), pointwise("relu.default"), UNKNOWN), method="paper")
     facts = record.passes(CASE)["bricks"]
     assert (facts["method"], facts["ended_by"], facts["num_failed"]) == ("paper", "repetitions", 1)
-    assert record.brick_times.groupby("brick")["round"].agg(list).tolist() == [list(range(7))] * 2
+    assert record.brick_times.groupby(["brick", "call"])["round"].agg(list).tolist() == [list(range(7))] * 2
 
 
 class TestGoingOn:
@@ -199,7 +200,7 @@ class TestGoingOn:
         assert (entry["status"], entry["reason"]) == ("interrupted", "by SIGINT")
         partial = load_run(writer.directory, partial=True)
         before = partial.brick_times
-        assert before.groupby("brick")["round"].agg(list).tolist() == [[0, 1, 2]] * 2
+        assert before.groupby(["brick", "call"])["round"].agg(list).tolist() == [[0, 1, 2]] * 4
 
         again, notes = killed(writer), AtRound()
         time_into(again, suite, notes=notes)
@@ -208,9 +209,9 @@ class TestGoingOn:
         record = load_run(again.publish())
         assert list(record.cases["status"]) == ["ok"]
         assert set(record.bricks["status"]) == {"ok", "error"}
-        assert record.brick_times.groupby("brick")["round"].agg(list).tolist() == [list(range(7))] * 2
-        kept = record.brick_times.merge(before, on=["brick", "round"], suffixes=("", "_before"))
-        assert len(kept) == 6
+        assert record.brick_times.groupby(["brick", "call"])["round"].agg(list).tolist() == [list(range(7))] * 4
+        kept = record.brick_times.merge(before, on=["brick", "round", "call"], suffixes=("", "_before"))
+        assert len(kept) == 12
         assert (kept["host_s"] == kept["host_s_before"]).all()
         facts = record.passes(CASE)["bricks"]
         assert (facts["num_resumed"], facts["num_rounds"], facts["num_failed"]) == (1, 7, 1)
