@@ -33,7 +33,7 @@ _IMAGE = """
     xcit_nano_12_p16_224
 """
 _TEXT = """
-    Albert Bert DistilBert Electra GPT2 GPTNeo MobileBert OPT Roberta SqueezeBert XLNet Funnel
+    Albert Bert DistilBert Electra GPT2 GPTNeo MobileBert OPT Roberta SqueezeBert XLNet
 """
 _HELD_OUT_FRAC = 0.3
 

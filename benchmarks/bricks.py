@@ -47,8 +47,6 @@ from charact.writer import RunWriter
 
 CPU = torch.device("cpu")
 NUM_CALIBRATION = 8
-GROUP_BYTES = 3e9
-"""Weights of the models that are there at once."""
 
 
 @dataclass
@@ -90,35 +88,39 @@ def captured(chosen: list[Member], g_values: list[int], method: str) -> list[Mea
     return found
 
 
-def groups(models: list[Measured]) -> list[list[Measured]]:
-    """Models whose weights fit into memory at once."""
+def groups(models: list[Measured], most_bytes: float) -> list[list[Measured]]:
+    """Models whose weights together are no larger."""
     found: list[list[Measured]] = [[]]
     held = 0.0
     for model in models:
         held += model.composition.weights_bytes
-        if held > GROUP_BYTES and found[-1]:
+        if held > most_bytes and found[-1]:
             found.append([])
             held = model.composition.weights_bytes
         found[-1].append(model)
     return found
 
 
-def measure(models: list[Measured], rounds: dict[int, Rounds], num_rounds: int, num_turns: int, *, infers: bool
-            ) -> None:
-    """Iterations of the models, and rounds over the bricks between them."""
-    parts = groups(models)
-    each = max(1, round(num_rounds / len(parts)))
-    for part in parts:
+def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, group_bytes: float, *, infers: bool
+            ) -> dict[int, Rounds]:
+    """Iterations of the models, and rounds over the bricks between them, shared evenly by the groups of models."""
+    parts = groups(models, group_bytes)
+    rounds: dict[int, Rounds] = {}
+    for number, part in enumerate(parts):
         loops = [_loop(model) for model in part]
-        for turn in range(max(num_turns, each)):
-            for model, loop in zip(part, loops, strict=True) if turn < num_turns else ():
+        with torch.inference_mode() if infers else nullcontext():
+            for g, suite in (suites if not rounds else {}).items():
+                bricks = [suite.brick(name) for name in sorted(suite.bricks)]
+                rounds[g] = Rounds(bricks, CPU, training=not infers, before={})
+        for turn in range(max(1, round(num_rounds / len(parts)))):
+            for model, loop in zip(part, loops, strict=True):
                 _iterate(model, loop)
-            if turn < each:
-                for suite in rounds.values():
-                    with torch.inference_mode() if infers else nullcontext():
-                        suite.round()
+            with torch.inference_mode() if infers else nullcontext():
+                for each in rounds.values():
+                    each.round()
+            print(f"  group {number + 1} of {len(parts)} ({len(part)} models): turn {turn + 1}", flush=True)
         del loops
-        print(f"  {sum(map(len, parts[:parts.index(part) + 1]))} of {len(models)} models", flush=True)
+    return rounds
 
 
 def _loop(model: Measured) -> Loop:
@@ -244,8 +246,8 @@ def main() -> None:
     parser.add_argument("--families", default="charact,torchvision,timm,transformers")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--largest-weights", type=float, default=4e8, help="bytes; larger models are left out")
+    parser.add_argument("--group-bytes", type=float, default=1e10, help="weights of models that are there at once")
+    parser.add_argument("--largest-weights", type=float, default=2.2e8, help="bytes; larger models are left out")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=None, help="a JSON file of all models' figures")
     asked = parser.parse_args()
@@ -261,12 +263,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, brick_settings("fp32"):
         suites = {g: add_models(Path(folder, f"g{g}"), [model.by_g[g] for model in models], g, method,
                                 torch.__version__).suite for g in g_values}
-        rounds = {}
-        for g, suite in suites.items():
-            bricks = [suite.brick(name) for name in sorted(suite.bricks)]
-            with torch.inference_mode() if asked.mode == "infer" else nullcontext():
-                rounds[g] = Rounds(bricks, CPU, training=asked.mode == "train", before={})
-        measure(models, rounds, asked.rounds, asked.turns, infers=asked.mode == "infer")
+        rounds = measure(models, suites, asked.rounds, asked.group_bytes, infers=asked.mode == "infer")
         figures = []
         for g, suite in suites.items():
             if asked.method == "paper":

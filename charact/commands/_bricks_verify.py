@@ -1,5 +1,6 @@
 """Running models themselves beside what was constructed of them: to verify it, or to learn from it."""
 
+import sys
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.outcome import failure
 from charact.measure.timing import StopRule, Timing
 from charact.store import Rows, Run
+
+
+_QUIET_FRAC = 0.9
+"""Share of the time that a thread has a core on a machine that does nothing else."""
 
 
 def is_of_this_machine(run: Run) -> bool:
@@ -32,7 +37,12 @@ def timed_model(composition: Composition, run: Run, case: str, rule: StopRule, i
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     torch.set_num_threads(run.manifest["options"]["threads"])
     with interrupt.allowed():
-        return time_end_to_end(source_again(composition), rule, resolve_device(entry["device"]))
+        timing = time_end_to_end(source_again(composition), rule, resolve_device(entry["device"]))
+    had = timing.facts["on_core_frac"]
+    if entry["device"] == "cpu" and had < _QUIET_FRAC:
+        print(f"warning: {composition.case} had a core for {had:.0%} of its time only: other programs ran, which "
+              "lengthens whole models more than bricks; repeat it when they do not", file=sys.stderr)
+    return timing
 
 
 def verified(composition: Composition, run: Run, case: str, rule: StopRule, interrupt: Interrupt

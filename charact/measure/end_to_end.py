@@ -1,6 +1,7 @@
 """Timing a whole model as its bricks are timed: the same settings, and one batch that is there already."""
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,8 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
     """Time iterations of a model: forward, and in training loss, backward and update.
 
     Bricks know of no data, so the batch is made before and is the same in each iteration. Fetching it is no phase: the
-    moment that it takes counts as `other`.
+    moment that it takes counts as `other`. The fact `on_core_frac` is the share of the time that the calling thread had
+    a core: on a CPU it works all the time, unless other programs take its place.
 
     Args:
         source: which model, with its sizes, mode and precision.
@@ -35,8 +37,10 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
         finally:
             loop.close()  # workers of a loader would run beside the model
         loop.feed(itertools.repeat(batch))
+        begun, ran = time.perf_counter(), time.thread_time()
         timing = timing_pass(loop, rule, on_iteration)
-    return replace(timing, rows=_without_data(timing.rows))
+        on_core_frac = (time.thread_time() - ran) / (time.perf_counter() - begun)
+    return replace(timing, rows=_without_data(timing.rows), facts=timing.facts | {"on_core_frac": on_core_frac})
 
 
 def _without_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

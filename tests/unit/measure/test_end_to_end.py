@@ -56,3 +56,10 @@ def test_phases_sum_to_the_wall_time() -> None:
         assert all(row["host_s"] >= 0 and row["device_s"] is None for row in rows)
     assert told == list(range(1, 8))
     assert timing.facts["ended_by"] == "max_iterations"
+
+
+def test_how_long_the_thread_had_a_core_is_told() -> None:
+    busy = time_end_to_end(Source(small_case("infer"), "two_layers"), RULE)
+    asleep = time_end_to_end(Source(small_case("infer", workload=Slow()), "slow"), RULE)
+    assert 0 < asleep.facts["on_core_frac"] < 0.5
+    assert asleep.facts["on_core_frac"] < busy.facts["on_core_frac"] <= 1.01
