@@ -98,11 +98,11 @@ def test_published_macs_and_a_backward_that_is_counted_not_assumed(
     assert flop["backward"] / flop["forward"] == pytest.approx(backward_to_forward, abs=0.001)
 
 
-def test_all_flop_find_the_operator_that_did_them() -> None:
+def test_all_flop_find_the_operator_that_did_them(tmp_path: Path) -> None:
     workload = find_workload("resnet18").prepare("cifar")
     case = Case(workload, 32, 2, "train", "fp32", torch.device("cpu"), DataRequest())
     loop = Loop(case)
-    operators = operator_pass(loop, Path("/dev/null"), num_iterations=1).operator_rows
+    operators = operator_pass(loop, tmp_path / "trace.json", num_iterations=1).operator_rows
     counted, _ = flop_pass(case, loop.next_batch())
     place_flop(operators, counted)
     assert sum(row["flop"] or 0 for row in operators) == pytest.approx(sum(row["flop"] or 0 for row in counted))

@@ -60,20 +60,20 @@ def test_the_trace_holds_phases_and_steps(found: Any) -> None:
     assert [name for name in names if name.startswith("ProfilerStep#")] == ["ProfilerStep#2"]
 
 
-def test_no_mark_is_left_on_the_model() -> None:
+def test_no_mark_is_left_on_the_model(tmp_path: Path) -> None:
     loop = Loop(small_case("infer"))
-    operator_pass(loop, Path("/dev/null"))
+    operator_pass(loop, tmp_path / "trace.json")
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in loop.model.modules())
 
 
-def test_operator_time_is_known_by_type_on_every_workload() -> None:
+def test_operator_time_is_known_by_type_on_every_workload(tmp_path: Path) -> None:
     """At least 98 % of the time of every workload's operators has a type; seconds-long: one iteration at 32 px."""
     unknown: dict[str, float] = {}
     for name in ("resnet18", "resnet50", "vgg11", "vgg16_bn"):
         workload = all_workloads()[name].prepare("cifar")
         case = small_case("train", batch_size=2, workload=workload)
         case = type(case)(workload, 32, 2, "train", "fp32", case.device, case.data)
-        rows = operator_pass(Loop(case), Path("/dev/null"), num_iterations=1).operator_rows
+        rows = operator_pass(Loop(case), tmp_path / "trace.json", num_iterations=1).operator_rows
         total = sum(row["self_host_s"] for row in rows)
         unknown[name] = sum(row["self_host_s"] for row in rows if row["operator_type"] == "other") / total
         layerless = sum(row["self_host_s"] for row in rows if row["phase"] == "backward" and row["layer"] is None)
