@@ -34,6 +34,8 @@ SLOWER_FRAC = 0.05
 NUM_ITERATIONS = 100
 TURN = 5
 """Iterations of one loop before it is the other's turn."""
+TOLD_EVERY = 20
+"""All of it takes an hour: what was found is told as it goes."""
 NUM_WARMUP = 5
 GATE = 1.05
 CHANGED = "forward", "aten::addmm"
@@ -175,18 +177,24 @@ def main() -> None:
           f"turns of {TURN}", flush=True)  # fmt: skip
     claims: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     slower: dict[str, dict[str, list[float]]] = {kind: {"the iteration": [], CHANGED[0]: []} for kind in kinds}
-    for _ in range(num_comparisons):
+    for number in range(1, num_comparisons + 1):
         for kind, num_rows in kinds.items():
             with tempfile.TemporaryDirectory() as out:
                 sides = write_records([case_of(0), case_of(num_rows)], Path(out), profiled=num_rows > 0)
                 claims[kind].update(finds(sides) if num_rows else alarms(sides))
                 slower[kind]["the iteration"].append(ratios(sides, "case")["ratio"].iloc[0])
                 slower[kind][CHANGED[0]] += ratios(sides, "phase").query("phase == @CHANGED[0]")["ratio"].to_list()
+        if number % TOLD_EVERY == 0 or number == num_comparisons:
+            tell(claims, slower, number)
+
+
+def tell(claims: dict[str, Counter[str]], slower: dict[str, dict[str, list[float]]], number: int) -> None:
+    """Print what was claimed in so many comparisons of each kind."""
     for kind, found in claims.items():
         grown = [f"{part} took {median(times):.3f} times as long" for part, times in slower[kind].items()]
         print(f"{kind}: {', '.join(grown)}")
         for claim, times in found.items():
-            print(f"  {claim:50} {times:4} of {num_comparisons} ({100 * times / num_comparisons:.1f} %)")
+            print(f"  {claim:50} {times:4} of {number} ({100 * times / number:.1f} %)", flush=True)
 
 
 if __name__ == "__main__":
