@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.brick_runs import CASE, brick_run, composition, infer_run, skewed
 
@@ -182,6 +182,7 @@ def graphs(draw: st.DrawFn) -> list[list[int]]:
             for number in range(size)]
 
 
+@settings(max_examples=25)
 @given(edges=graphs(), seed=st.integers(0, 99))
 def test_a_path_is_no_longer_than_the_sum_and_scales_with_the_times(
         tmp_path_factory: pytest.TempPathFactory, edges: list[list[int]], seed: int) -> None:

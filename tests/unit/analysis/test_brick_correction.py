@@ -41,76 +41,89 @@ def coefficients(found: Correction) -> list[float]:
     return [getattr(found, name) for name in COEFFICIENTS]
 
 
-def test_a_machine_without_noise_is_found_exactly() -> None:
+def predicted_s(learned: Correction, other: Construction) -> float:
+    assert other.sum_s is not None
+    return float(learned.factor * other.sum_s + learned.module_call_s * other.composition.num_module_calls
+                 + learned.piece_s * len(other.composition.pieces)
+                 + learned.backward_start_s * other.num_backward_starts)  # fmt: skip
+
+
+def test_a_machine_without_noise_is_found() -> None:
     found = fit_correction(*machine(np.random.default_rng(0), 8, 0.0))
-    assert coefficients(found) == pytest.approx([FACTOR, CALL_S, 0.0, 0.0], abs=1e-12)
-    assert found.error_frac < 1e-9
-    assert found.plain_error_frac > 0.02
+    assert found.factor == pytest.approx(FACTOR, abs=0.04)
+    assert found.module_call_s == pytest.approx(CALL_S, rel=0.3)
+    assert found.error_frac < 0.02 < found.plain_error_frac
     assert found.models == [f"m{number}" for number in range(8)]
-    assert found.reasons == {"piece_s": "it does not reduce the error on models that are left out",
-                             "backward_start_s": "the models have none of starts of backward passes"}  # fmt: skip
+    assert found.backward_start_s == 0
+    assert found.reasons == {"backward_start_s": "the models have none of starts of backward passes"}
 
 
 def test_a_noisy_machine_is_found_from_eight_models() -> None:
-    """Over many machines with 1 % of noise: the coefficients have no bias, and other models are predicted."""
+    """Over many machines with 1 % of noise: other models are predicted far better than by the plain sum."""
     generator = np.random.default_rng(1)
-    found, errors = [], []
-    for _ in range(25):
+    plain, corrected = [], []
+    for _ in range(15):
         learned = fit_correction(*machine(generator, 8, 0.01))
-        found.append(coefficients(learned)[:2])
         for other, measured_s in zip(*machine(generator, 5, 0.0), strict=True):
             assert other.sum_s is not None
-            predicted_s = (learned.factor * other.sum_s + learned.module_call_s * other.composition.num_module_calls
-                           + learned.piece_s * len(other.composition.pieces))  # fmt: skip
-            errors.append(abs(predicted_s / measured_s - 1))
-    assert np.median(found, axis=0) == pytest.approx([FACTOR, CALL_S], rel=0.05)
-    assert np.mean(errors) < 0.01
+            plain.append(abs(other.sum_s / measured_s - 1))
+            corrected.append(abs(predicted_s(learned, other) / measured_s - 1))
+    assert np.mean(plain) > 0.1
+    assert np.mean(corrected) < 0.025
 
 
 def test_what_a_piece_costs_is_found_where_it_matters() -> None:
-    found = fit_correction(*machine(np.random.default_rng(2), 8, 0.0, piece_s=2e-6))
-    assert coefficients(found) == pytest.approx([FACTOR, CALL_S, 2e-6, 0.0], abs=1e-10)
+    found = fit_correction(*machine(np.random.default_rng(2), 8, 0.0, piece_s=4e-6))
+    assert found.piece_s > 1e-6
+    assert found.error_frac < found.plain_error_frac / 3
 
 
 def test_starts_of_backward_passes_are_found() -> None:
     sums, starts = [0.01, 0.002, 0.03, 0.001], [40, 70, 10, 90]
-    models = [model(sum_s, 0, 5, num) for sum_s, num in zip(sums, starts, strict=True)]
+    models = [model(sum_s, 0, 0, num) for sum_s, num in zip(sums, starts, strict=True)]
     measured = [sum_s - 3e-6 * num for sum_s, num in zip(sums, starts, strict=True)]
     found = fit_correction(models, measured)
-    assert coefficients(found) == pytest.approx([1.0, 0.0, 0.0, -3e-6], abs=1e-10)
+    assert found.backward_start_s == pytest.approx(-3e-6, rel=0.1)
     assert "calls of modules" in found.reasons["module_call_s"]
+    assert "pieces" in found.reasons["piece_s"]
 
 
-def test_two_models_tell_one_coefficient() -> None:
-    found = fit_correction([model(0.01, 100, 10), model(0.02, 100, 10)], [0.009, 0.018])
-    assert coefficients(found) == pytest.approx([0.9, 0.0, 0.0, 0.0])
-    assert found.reasons["module_call_s"] == "2 models tell 1 of the coefficients"
-    assert found.plain_error_frac == pytest.approx(1 / 9)
-    assert found.error_frac == pytest.approx(0.0, abs=1e-12)
+def test_few_models_are_believed_less() -> None:
+    """All take nine tenths of their bricks' time: two say so quietly, a hundred aloud."""
+    few, many = (fit_correction([model(0.01, 0, 0)] * number, [0.009] * number).factor for number in (2, 100))
+    assert few == pytest.approx(0.9, abs=0.02)
+    assert many == pytest.approx(0.9, abs=0.001)
+    assert abs(many - 0.9) < abs(few - 0.9)
+
+
+def test_one_odd_model_does_not_decide() -> None:
+    """Seven models are as their bricks say, one takes twice as long."""
+    models = [model(0.001 * number, 10 * number, number) for number in range(1, 9)]
+    found = fit_correction(models, [0.002, *(0.001 * number for number in range(2, 9))])
+    assert all(predicted_s(found, other) == pytest.approx(other.sum_s, rel=0.03) for other in models[1:])
 
 
 def test_where_the_plain_sum_is_right_nothing_is_corrected() -> None:
     found = fit_correction([model(0.001 * number, 10 * number, number) for number in range(1, 9)],
                            [0.001 * number for number in range(1, 9)])
-    assert coefficients(found) == [1.0, 0.0, 0.0, 0.0]
-    assert set(found.reasons) == set(COEFFICIENTS)
+    assert coefficients(found) == pytest.approx([1.0, 0.0, 0.0, 0.0], abs=1e-9)
+    assert found.worst_error_frac < 1e-6
 
 
 def test_coefficients_stay_within_what_a_machine_can_be() -> None:
     """Calls that seem to give time back are not believed: the rest is the best without them."""
-    models = [model(0.01, calls, 1) for calls in (1, 500, 900, 20)]
+    models = [model(0.01, calls, 0) for calls in (1, 500, 900, 20)]
     found = fit_correction(models, [0.01, 0.0095, 0.009, 0.01])
     assert found.module_call_s == 0.0
     assert 0.9 < found.factor <= 1.0
-    far = fit_correction([model(0.01, 0, 1), model(0.02, 0, 1)], [0.1, 0.2])
+    far = fit_correction([model(0.01, 0, 0)] * 100, [0.026] * 100)
     assert far.factor == 2.0
 
 
 def test_the_error_is_that_of_models_that_were_left_out() -> None:
     """One of four takes a tenth longer than its bricks say; the others know nothing of it."""
-    found = fit_correction([model(0.01, 0, 1, name=name) for name in "abcd"], [0.01, 0.01, 0.01, 0.0111])
+    found = fit_correction([model(0.01, 0, 0, name=name) for name in "abcd"], [0.01, 0.01, 0.01, 0.0111])
     assert found.worst_error_frac == pytest.approx(1 - 0.01 / 0.0111, rel=0.05)
-    assert found.error_frac <= found.plain_error_frac
 
 
 @given(order=st.permutations(range(6)), seed=st.integers(0, 20))
@@ -122,11 +135,13 @@ def test_the_order_of_models_does_not_matter(order: Sequence[int], seed: int) ->
     assert other.error_frac == pytest.approx(one.error_frac)
 
 
-@given(factor=st.floats(0.6, 1.6), seed=st.integers(0, 20))
-def test_corrections_are_never_worse_than_the_plain_sum_on_models_left_out(factor: float, seed: int) -> None:
-    models, measured = machine(np.random.default_rng(seed), 7, 0.03)
-    found = fit_correction(models, [factor * measured_s for measured_s in measured])
-    assert found.error_frac <= found.plain_error_frac
+@given(factor=st.floats(0.7, 1.4), seed=st.integers(0, 20))
+def test_a_machine_that_is_otherwise_by_a_factor_is_learned(factor: float, seed: int) -> None:
+    models, measured = machine(np.random.default_rng(seed), 8, 0.01)
+    plain = [model(each.sum_s or 0.0, 0, 0) for each in models]
+    found = fit_correction(plain, [factor * (each.sum_s or 0.0) for each in models])
+    assert found.error_frac <= found.plain_error_frac + 1e-9
+    assert found.factor == pytest.approx(factor, rel=0.03)
 
 
 @pytest.mark.parametrize("models", [[], [model(0.01, 1, 1)]])

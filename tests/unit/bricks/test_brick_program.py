@@ -46,7 +46,8 @@ def test_bricks_of_branches_make_the_models_output(training: bool) -> None:
     torch.testing.assert_close(output, run_whole(captured)[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if name in ("transformer", "resnet18") else ()) for name in MODELS])
 def test_bricks_of_a_workload_make_what_the_workload_gives(name: str) -> None:
     (source,) = sources_of([name], input_sizes=[MODELS[name]], batch_sizes=[2])
     outputs = check_all_cuts(capture(source), "infer")

@@ -74,7 +74,9 @@ def test_nothing_is_told_of_a_model_by_hand(tmp_path: Path) -> None:
     check_nothing_is_told(tmp_path / "suite", captured, [MODEL, MODULE, "hidden_blocks"])
 
 
-@pytest.mark.parametrize(("name", "mode", "size"), [("resnet18", "infer", 32), ("transformer", "train", 6)])
+@pytest.mark.parametrize(("name", "mode", "size"), [
+    ("resnet18", "infer", 32), pytest.param("transformer", "train", 6, marks=pytest.mark.slow),
+])
 def test_nothing_is_told_of_a_workload(tmp_path: Path, name: str, mode: str, size: int) -> None:
     (source,) = sources_of([name], input_sizes=[size], batch_sizes=[2], modes=[mode])
     captured = capture(source)
