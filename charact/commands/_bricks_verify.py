@@ -16,7 +16,6 @@ from charact.measure.outcome import failure
 from charact.measure.timing import StopRule, Timing
 from charact.store import Rows, Run
 
-
 _QUIET_FRAC = 0.9
 """Share of the time that a thread has a core on a machine that does nothing else."""
 

@@ -137,7 +137,7 @@ def test_the_order_of_models_does_not_matter(order: Sequence[int], seed: int) ->
 
 @given(factor=st.floats(0.7, 1.4), seed=st.integers(0, 20))
 def test_a_machine_that_is_otherwise_by_a_factor_is_learned(factor: float, seed: int) -> None:
-    models, measured = machine(np.random.default_rng(seed), 8, 0.01)
+    models, _ = machine(np.random.default_rng(seed), 8, 0.01)
     plain = [model(each.sum_s or 0.0, 0, 0) for each in models]
     found = fit_correction(plain, [factor * (each.sum_s or 0.0) for each in models])
     assert found.error_frac <= found.plain_error_frac + 1e-9
