@@ -19,10 +19,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +104,15 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
     """Iterations of the models, and rounds over the bricks between them, shared evenly by the groups of models."""
     parts = groups(models, group_bytes)
     rounds: dict[int, Rounds] = {}
+    prepared_s: dict[int, float] = {}
     for number, part in enumerate(parts):
         loops = [_loop(model) for model in part]
         with torch.inference_mode() if infers else nullcontext():
             for g, suite in (suites if not rounds else {}).items():
+                begun = time.perf_counter()
                 bricks = [suite.brick(name) for name in sorted(suite.bricks)]
                 rounds[g] = Rounds(bricks, CPU, training=not infers, before={})
+                prepared_s[g] = time.perf_counter() - begun
         for turn in range(max(1, round(num_rounds / len(parts)))):
             for model, loop in zip(part, loops, strict=True):
                 _iterate(model, loop)
@@ -120,6 +121,8 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
                     each.round()
             print(f"  group {number + 1} of {len(parts)} ({len(part)} models): turn {turn + 1}", flush=True)
         del loops
+    for g, each in rounds.items():
+        each.facts["prepared_s"] = prepared_s[g]
     return rounds
 
 
@@ -198,7 +201,7 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
                   f"{np.mean(np.abs(some - 1) <= 0.1):.0%}")
     suite_s = rounds.timed_s / rounds.num_rounds
     calls = len(rounds.times) / rounds.num_rounds / max(1, len(rounds.left))
-    visits_s = (rounds.timed_s + rounds.set_up_s) / rounds.num_rounds
+    visits_s = (rounds.facts["prepared_s"] + rounds.timed_s + rounds.set_up_s) / rounds.num_rounds
     with_set_up = sum(statistics.fmean(model.seconds) for model, _ in kept)
     each_s = with_set_up + sum(model.set_up_s / (len(model.seconds) / 2) for model, _ in kept) / 2
     print(f"  a round of the suite {visits_s:.2f} s, {suite_s:.2f} s of it timed ({calls:.1f} times a brick); an "
@@ -209,23 +212,8 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
     return [{"g": g, "method": method, "model": model.name, "family": model.member.family,
              "held_out": model.member.held_out, "measured_s": measured[number], "plain": plain[number],
              "corrected": corrected[number], "calibration": number in calibration,
-             "num_module_calls": model.composition.num_module_calls, "noise": noise[number],
-             "first_s": _sum_of(model.by_g[g].composition, rounds, 0),
-             "second_s": _sum_of(model.by_g[g].composition, rounds, 1)} for number, (model, _) in enumerate(kept)]
-
-
-def _sum_of(composition: Composition, rounds: Rounds, call: int) -> float:
-    """Sum of the pieces' medians of the first or the second call of each visit."""
-    return sum(_medians(rounds, call)[piece.brick] for piece in composition.pieces)
-
-
-@cache
-def _medians(rounds: Rounds, call: int) -> dict[str, float]:
-    seconds: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for row in rounds.times:
-        if row["call"] == call:
-            seconds[row["brick"]][row["round"]] += row["host_s"]
-    return {brick: statistics.median(by_round.values()) for brick, by_round in seconds.items()}
+             "num_module_calls": model.composition.num_module_calls, "noise": noise[number]}
+            for number, (model, _) in enumerate(kept)]
 
 
 def _spread(numbers: list[int], measured: Any) -> list[int]:

@@ -211,8 +211,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("brick", "string", "as in bricks"),
         Column("phase", "string", "'forward' (also of a sum of gradients), 'backward' or 'update'"),
         Column("round", "int64", "number of the round over all bricks, from 0; of warm times, of the repetition"),
-        Column("call", "int64", "0 of the first call after other bricks, 1 of the one right behind it, which finds its "
-                                "code in the caches, and other weights than the first had"),
+        Column("call", "int64", "number of the call in the brick's visit of that round, from 0; untimed ones are left "
+                                "out"),
         Column("num_calls", "int64", "calls, or parameters updated, that were timed together"),
         Column("host_s", "float64", "time of one call on the host's clock; of a backward pass with what starting one "
                                     "takes; of an update the time for one parameter"),

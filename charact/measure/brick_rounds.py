@@ -44,7 +44,6 @@ class Rounds:
         self._pool = InputPool(self.bricks.values(), device)
         self._calls: dict[str, BrickFunction] = {}
         self._works: dict[str, Work] = {}
-        self._visited: set[str] = set()
         self.rows: dict[str, dict[str, Any]] = {
             brick.id: {**described(brick), "status": "running", "reason": None, "num_rounds": 0, "set_up_s": 0.0}
             for brick in self.bricks.values()}
@@ -165,11 +164,7 @@ class Rounds:
         """Times by phase of each call; none where it failed."""
         found: list[list[dict[str, Times]]] = []
         begun = time.perf_counter()
-        if brick not in self._visited:  # what libraries prepare for it is made once, as in a model
-            self._visited.add(brick)
-            self._try(brick, work)
-        if brick in self._works:
-            self._try(brick, lambda: found.append(work()))
+        self._try(brick, lambda: found.append(work()))
         if not found:
             return []
         spent = sum(host_s for times in found[0] for host_s, _ in times.values()) * self._num_calls(brick)

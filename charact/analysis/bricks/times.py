@@ -30,7 +30,6 @@ class BrickTimes:
         rows = run.bricks.query("case == @case")
         self.bricks: dict[str, dict[Any, Any]] = {row["brick"]: row for row in rows.to_dict("records")}
         timed = run.brick_times.query("case == @case")
-        # A layer in a model lies between the two calls of a visit: see `charact.measure.brick_timing`.
         timed = timed.groupby(["brick", "phase", "round"], as_index=False, sort=False)[list(CLOCKS)].mean()
         self.clocks = [clock for clock in CLOCKS if timed[clock].notna().any()]
         """Clocks that times were read from: the host's, and on CUDA the device's."""
