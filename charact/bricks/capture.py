@@ -16,6 +16,7 @@ from charact.bricks.sources import Built, Source
 from charact.errors import UserError
 from charact.measure.outcome import one_line
 from charact.measure.precision import PRECISIONS
+from charact.workload import Workload
 
 FALLBACKS = ("dispatch", "hooks")
 _OF_EXPORT = {"aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.detach.default", "aten.detach_.default"}
@@ -72,6 +73,8 @@ def _captured(built: Built, fallback: str) -> CapturedModel:
     if found is None:
         found = _interpreted(ran.draft, program, built)
     notes += _difference(ran.outputs, found.outputs)
+    if built.training and type(built.workload).clip_gradients is not Workload.clip_gradients:
+        notes.append("it clips its gradients, which is in no brick: its constructed update is too short")
     return _model(built, found, num_calls=ran.num_module_calls, captured_by=captured_by, notes=notes)
 
 
