@@ -108,7 +108,7 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
                           "input size 32 here, 64 there); cases match where workload, sizes, mode, precision and data "
                           "are the same"),
     (["before", "after", "--by", "phases"], "--by: 'phases' is not one of case, phase, operator_type, operator, layer, "
-                                            "kernel, problem"),
+                                            "kernel, problem, brick, layer_type"),
     (["before", "after", "--to", "out.pdf"], "--to out.pdf: its name must end in .html, .md, .csv"),
     (["before", "after", "--to", "absent/out.md"], "cannot write absent/out.md (no such file or directory): choose "
                                                    "another place"),

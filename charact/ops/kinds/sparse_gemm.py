@@ -46,7 +46,8 @@ class SparseGemm:
         check_elements(sizes, (m, k), (k, n), (m, n))
         share = float(match[3])
         sparsity = round(share if match[2] == "s" else 1 - share, 10)
-        text = f"sparse_gemm:{m}x{n}x{k}:s{sparsity:.10g}" + (f":{match[4]}" if match[4] else "")
+        zeros = f"{sparsity:.10f}".rstrip("0").rstrip(".")  # `g` writes small shares as 1e-06, which does not parse
+        text = f"sparse_gemm:{m}x{n}x{k}:s{zeros}" + (f":{match[4]}" if match[4] else "")
         problem = Problem(self.name, text, {"m": m, "n": n, "k": k, "sparsity": sparsity,
                                             "layout": match[4] or LAYOUTS[0]},
                           convention=DENSITY if match[2] == "d" else None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -124,6 +124,7 @@ SIZE = st.integers(1, 10**4)
 FEW = st.integers(100, 10**4)  # so that of all numbers a hundredth are some
 
 
+@example("sparse_gemm:100x1x100:s0.000001")
 @given(st.one_of(
     st.builds("gemm:{}x{}x{}{}".format, SIZE, SIZE, SIZE, st.sampled_from(["", ":tn", ":nt", ":tt"])),
     st.builds("sparse_gemm:{}x{}x{}:s{:.6f}{}".format, FEW, SIZE, FEW, st.floats(0, 0.9),
