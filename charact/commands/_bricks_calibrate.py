@@ -52,6 +52,9 @@ def calibrate_machine(path: Path, names: Sequence[str], directory: Path | None, 
             keep_correction(correction_file(correction_key(run, case)), learned)
         except NotCorrected as error:
             raise UserError(f"the correction cannot be kept: {error}") from error
+        if learned.error_frac > learned.plain_error_frac:
+            print(f"warning: of {case} these {len(constructions)} models teach nothing that holds for others: name "
+                  "more, or repeat it when the machine does nothing else", file=sys.stderr)
         if not quiet:
             sums_s = [each.sum_s or 0.0 for each in constructions]
             Console().print(correction(case, [each.composition.case for each in constructions], sums_s, measured_s,
