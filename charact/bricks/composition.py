@@ -32,8 +32,8 @@ class PlacedBrick:
 
 
 @dataclass(frozen=True)
-class Composition:
-    """A model as bricks, in the order in which they run."""
+class Configuration:
+    """What was captured: one case of a model, without the device."""
 
     case: str
     """Identifier of the model's case, without the device."""
@@ -43,6 +43,14 @@ class Composition:
     batch_size: int | None
     mode: str
     precision: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else is known of the model, such as its kind of input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composition(Configuration):
+    """A model as bricks, in the order in which they run."""
+
     g: int
     method: str
     captured_by: str
@@ -57,23 +65,7 @@ class Composition:
     """Bricks of sums of gradients, each with how many: a value that n pieces read needs n - 1."""
     outputs: tuple[Source | None, ...]
     """Where the model's results come from; None of one that no piece makes."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What else is known of the model, such as its kind of input."""
     schema_version: int = SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """What was captured: one case of a model, without the device."""
-
-    case: str
-    model: str
-    variant: str | None
-    input_size: int | None
-    batch_size: int | None
-    mode: str
-    precision: str
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def compose(captured: CapturedModel, pieces: Sequence[Piece], bricks: Sequence[Brick], what: Configuration, g: int,

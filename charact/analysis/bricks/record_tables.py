@@ -48,11 +48,6 @@ def model_summary(run: Run) -> pd.DataFrame:
                   "normalized", "error_frac", "plain_s", "reason"]]  # fmt: skip
 
 
-def is_construct_record(run: Run) -> bool:
-    """Whether models were constructed in it, or were to be."""
-    return any("construct" in entry.get("passes", {}) for entry in run.manifest["cases"])
-
-
 def _fact(entry: dict[str, Any], name: str) -> Any:
     """What the pass tells of a case; None where it does not."""
     return entry.get("passes", {}).get("construct", {}).get(name)
