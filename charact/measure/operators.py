@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,12 +99,15 @@ class OperatorProbe:
         self._forget()
 
     def found(self) -> OperatorPass:
-        """What the iterations were."""
+        """What the iterations were, of those that count."""
+        counted = undisturbed(self._profiled, self._wall_s)
+        profiled = [self._profiled[number] for number in counted]
+        traces = [self._traces[number] for number in counted] if self._on_cuda else []
         return OperatorPass(
-            operator_rows=operator_rows(self._profiled), kernel_rows=kernel_rows(self._traces),
-            counter_rows=counter_rows([trace.kept for trace in self._traces], rank=0),
+            operator_rows=operator_rows(profiled), kernel_rows=kernel_rows(traces),
+            counter_rows=counter_rows([trace.kept for trace in traces], rank=0),
             facts={"num_iterations": len(self._profiled), "iteration_s": median(self._wall_s),
-                   "phase_s": _phase_s(self._profiled)},
+                   "phase_s": _phase_s(profiled)},
         )
 
     def _stop(self) -> None:
@@ -134,6 +137,20 @@ def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int = NUM_ITER
                 raise
             probe.end(last=number == num_iterations - 1)
     return probe.found()
+
+
+def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) -> list[int]:
+    """Which iterations count: the quicker half of those that did the same, since what slowed others is not theirs.
+
+    Where they did not all call the same operators with the same shapes, all of them count.
+
+    *Error*: of pairs of 3 iterations of 5 ms on 2 cores, the difference in one operator's time spreads by 55 µs, against
+    370 µs where all count.
+    """
+    done = [Counter((call.phase, call.name, call.input_shapes) for call in each.tree.operators) for each in profiled]
+    if any(each != done[0] for each in done):
+        return list(range(len(profiled)))
+    return sorted(sorted(range(len(profiled)), key=wall_s.__getitem__)[: (len(profiled) + 1) // 2])
 
 
 def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]:

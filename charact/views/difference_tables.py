@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis import OUTSIDE_OPERATORS
 from charact.analysis.comparing import Side, ratios
 from charact.analysis.comparing.context import clock_changes
-from charact.analysis.comparing.differences import differences, missing_levels
+from charact.analysis.comparing.differences import differences, main_parts, missing_levels
 from charact.views import format as fmt
 from charact.views.counter_words import counter_name, counter_value
 from charact.views.tables import Column, Table, table
@@ -16,8 +17,9 @@ from charact.views.tables import Column, Table, table
 NOT_TIMED = "no iterations were timed on both sides"
 """Why there is no explanation."""
 
-_MOST = {"operator": 15, "kernel": 10}
-_CAPTIONS = {"operator": "Operators that account for the difference in {}", "kernel": "Kernels of {}"}
+_MOST = {"operator": 15, "layer": 10, "kernel": 10}
+_CAPTIONS = {"operator": "Operators that account for the difference in {}", "layer": "Operators of {} by layer",
+             "kernel": "Kernels of {}"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def _explanation(base: Side, new: Side, whole: Any, judged: pd.DataFrame) -> Exp
     verdicts = {row.phase: _verdict(row) for row in fmt.rows(judged)} | {"iteration": _verdict(whole)}
     missing = missing_levels(base, new, case)
     phases = _phase_table(rows, base, new, case, verdicts, _not_told(missing))
-    parts = [_part_table(rows, level, base, new, case) for level in ("operator", "kernel")]
+    parts = [_part_table(rows, level, base, new, case) for level in _MOST]
     return Explanation(case, rows, bool(whole.significant),
                        [phases, *filter(None, parts), *_clock_table(base, new, case)])
 
@@ -60,20 +62,35 @@ def _phase_table(rows: pd.DataFrame, base: Side, new: Side, case: str, verdicts:
     shown["verdict"] = [verdicts[name] for name in shown["name"]]
     columns = [Column("name", "Phase", unbroken=True), *_times(base, new), Column("verdict", "Verdict", unbroken=True)]
     note = "Shares of all iterations, of the median: they sum to it. Verdicts are of each phase’s own medians."
-    return table(shown, f"Phases that account for the difference in {case}", columns, f"{note} {missing}".strip())
+    note = " ".join(filter(None, [*_main_parts(rows, verdicts), note, missing]))
+    return table(shown, f"Phases that account for the difference in {case}", columns, note)
+
+
+def _main_parts(rows: pd.DataFrame, verdicts: dict[str, str]) -> list[str]:
+    """What most of each phase's difference lies in, where the phase differs by more than noise."""
+    return [f"Most of {row.phase}’s is in {_within(row)}: {fmt.change(row.delta_s)}."
+            for row in fmt.rows(main_parts(rows)) if verdicts[row.phase] in ("slower", "faster")]
+
+
+def _within(row: Any) -> str:
+    if row.operator == OUTSIDE_OPERATORS:
+        return "no operator"
+    return f"{row.operator} {f'of layer {row.layer}' if row.layer else 'outside of layers'}"
 
 
 def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str) -> Table | None:
-    """Operators or kernels with the largest differences; None where there are none."""
+    """Operators, these by layer, or kernels with the largest differences; None where there are none."""
     parts = rows[rows["level"] == level]
     if parts.empty:
         return None
     left_out = len(parts) - _MOST[level]
+    names = [Column("name", "Operator", wide=True), Column("layer", "Layer", wide=True)]
     columns = [
-        Column("phase", "Phase", unbroken=True), Column("name", level.capitalize(), wide=True), *_times(base, new),
+        Column("phase", "Phase", unbroken=True),
+        *(names if level == "layer" else [Column("name", level.capitalize(), wide=True)]), *_times(base, new),
         Column("change", "Change", wide=True),
     ]  # fmt: skip
-    shown = parts.head(_MOST[level])
+    shown = parts.head(_MOST[level]).replace({"layer": {"": "(in none)"}})
     changes = [row.status if pd.isna(row.detail) else f"{row.status}: {row.detail}" for row in fmt.rows(shown)]
     shown = shown.assign(change=["in both" if each == "both" else each for each in changes])
     note = "Shares of a phase under the profiler, scaled to the timing pass."

@@ -1,4 +1,4 @@
-"""What the median iteration of a case is made of, over repeated runs: phases, operators and kernels that sum to it."""
+"""What the median iteration of a case is made of, over repeated runs: phases, and operators and kernels in these."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,8 @@ from charact.store import Run
 Repeats = list[tuple[Run, str]]
 """Runs of one case, each with the name that the case has there."""
 
-_PART = ["phase", "operator", "kernel"]
+PART = ["phase", "operator", "layer", "kernel"]
+"""What names a part of a phase."""
 
 
 def case_repeats(sides: Sequence[Side], case: str) -> list[Repeats]:
@@ -43,10 +44,11 @@ def phase_parts(repeats: Repeats, median_s: float) -> "pd.Series[float]":
 
 
 def operator_parts(repeats: Repeats, phases: "pd.Series[float]") -> pd.DataFrame:
-    """Operators and kernels of the phases that the profiler saw, scaled to the time of the phases.
+    """Operators, these by layer, and kernels of the phases that the profiler saw, scaled to the time of the phases.
 
-    Columns: phase; operator; kernel, null in the operator's own row; time_s. With `OUTSIDE_OPERATORS`, the time in none
-    of them, the operators of a phase sum to it. Kernels are parts of their operators.
+    Columns: phase; operator; layer and kernel, null in the operator's own row; time_s. With `OUTSIDE_OPERATORS`, the
+    time in none of them, the operators of a phase sum to it. Kernels are parts of their operators, and so are rows by
+    layer, of which the one with an empty name is for calls in none.
 
     *Error*: what part of a phase an operator takes is measured under the profiler, and held to be the same without it.
     What exchanges data counts as far as no computation hides it.
@@ -54,7 +56,7 @@ def operator_parts(repeats: Repeats, phases: "pd.Series[float]") -> pd.DataFrame
     shares = pd.concat([_shares(run, case).assign(repeat=number) for number, (run, case) in enumerate(repeats)])
     shares = shares[shares["phase"].isin(phases.index)]
     num_repeats = shares.groupby("phase")["repeat"].nunique()
-    parts = shares.groupby(_PART, dropna=False, as_index=False)[["share_frac"]].sum()
+    parts = shares.groupby(PART, dropna=False, as_index=False)[["share_frac"]].sum()
     scale = parts["phase"].map(phases / num_repeats).astype("float64")
     return parts.assign(time_s=parts.pop("share_frac") * scale)
 
@@ -64,7 +66,7 @@ def _of_case(frame: pd.DataFrame, case: str) -> pd.DataFrame:
 
 
 def _shares(run: Run, case: str) -> pd.DataFrame:
-    """Shares of operators and kernels in the phases of one run. Columns: phase, operator, kernel, share_frac."""
+    """Shares of operators, operators by layer, and kernels in the phases of one run. Columns: `PART`, share_frac."""
     operators = _of_case(operator_times(run), case)
     exchanges = operators["operator_type"] == "communication"
     spans = _spans(run, case, operators, exchanges)
@@ -74,9 +76,10 @@ def _shares(run: Run, case: str) -> pd.DataFrame:
     kernels = kernels.assign(share_frac=_share(kernels, kernels["device_s"], of_exchanges, spans))
     shares = operators.groupby("phase")["share_frac"].sum(min_count=1)
     outside = pd.DataFrame({"operator": OUTSIDE_OPERATORS, "share_frac": 1 - shares}).reset_index()
-    columns = [*_PART, "share_frac"]
-    parts = [frame.reindex(columns=columns) for frame in (operators, outside, kernels)]
-    return pd.concat(parts).astype({"kernel": "str"}).dropna(subset=["share_frac"])
+    columns = [*PART, "share_frac"]
+    layers = operators.fillna({"layer": ""})
+    parts = [frame.reindex(columns=columns) for frame in (operators.drop(columns="layer"), layers, outside, kernels)]
+    return pd.concat(parts).astype({"layer": "str", "kernel": "str"}).dropna(subset=["share_frac"])
 
 
 def _spans(run: Run, case: str, operators: pd.DataFrame, exchanges: "pd.Series[bool]") -> pd.DataFrame:

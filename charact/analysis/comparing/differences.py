@@ -1,23 +1,22 @@
-"""What accounts for the difference between two sides of a case: phases, operators and kernels that sum to it."""
+"""What accounts for the difference between two sides of a case: phases that sum to it, and what these are made of."""
 
 from collections import defaultdict
 
 import pandas as pd
 
 from charact.analysis.breakdown import OUTSIDE_OPERATORS, operator_times
-from charact.analysis.comparing.composition import Repeats, case_repeats, median_s, operator_parts, phase_parts
+from charact.analysis.comparing.composition import PART, Repeats, case_repeats, median_s, operator_parts, phase_parts
 from charact.analysis.comparing.sides import Side
 from charact.analysis.passes import pass_reason
 from charact.schema import PHASES
 
-LEVELS = ("phase", "operator", "kernel")
+LEVELS = ("phase", "operator", "layer", "kernel")
 """How finely a difference is told apart."""
 
-_COLUMNS = ["level", "phase", "operator", "name", "base_s", "new_s", "delta_s", "status", "detail"]
-_PART = ["phase", "operator", "kernel"]
+_COLUMNS = ["level", "phase", "operator", "layer", "name", "base_s", "new_s", "delta_s", "status", "detail"]
 
 _Seen = dict[tuple[str, str], dict[str, set[str]]]
-"""What operators of a phase were seen with: shapes by layer, or kernels."""
+"""What operators of a phase were seen with: kernels, shapes by layer, or numbers of calls."""
 
 
 def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
@@ -25,13 +24,16 @@ def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
 
     The case is named as in `matched_cases` of the two sides.
 
-    Columns: level, of `LEVELS`; phase; operator, null for whole phases; name, of the phase, operator or kernel; base_s,
+    Columns: level, of `LEVELS`, where 'layer' is an operator within a layer; phase; operator, null for whole phases;
+    layer, null but at its level, and empty for what is called in none; name, of the phase, operator or kernel; base_s,
     new_s, 0 where it did not run; delta_s = new_s - base_s; status: 'both', 'appeared', 'vanished', or of an operator
-    that both have 'shapes changed' (other input shapes in the same layer) or 'kernel changed' (other kernels launched);
-    detail, the change in words, null where there is none. Phases stand in order, the others by the size of delta_s.
+    that both have 'kernel changed' (other kernels launched), 'shapes changed' (other input shapes in the same layer) or
+    'calls changed'; detail, the change in words, null where there is none. Phases stand in order, the others by the
+    size of delta_s.
 
     The phases sum to the difference of the medians. Where both sides have operators, those of a phase sum to that of
-    the phase with `OUTSIDE_OPERATORS`, on a device the time without a kernel. Kernels are parts of their operators.
+    the phase with `OUTSIDE_OPERATORS`, on a device the time without a kernel. Kernels are parts of their operators, and
+    so are the rows by layer.
 
     *Error*: as of `phase_parts` and `operator_parts`. Which of the differences are more than noise, `ratios` tells.
     """
@@ -44,11 +46,28 @@ def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
     if all(map(len, operators)):
         covered = set().union(*(parts["phase"] for parts in operators))
         whole = [_whole(parts, covered, seen) for parts, seen in zip(phases, operators, strict=True)]
-        rows = pd.concat([rows, _merged(whole, _PART)], ignore_index=True)
+        rows = pd.concat([rows, _merged(whole, PART)], ignore_index=True)
     rows = _with_changes(_named(rows), sides)
     rank = rows["level"].map(LEVELS.index)
     place = rows["phase"].map(PHASES.index).where(rank == 0, -rows["delta_s"].abs())
     return rows.assign(rank=rank, place=place).sort_values(["rank", "place"], ignore_index=True)[_COLUMNS]
+
+
+def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
+    """Of each phase the operator within a layer that changed most in the direction of the phase, in order of phases.
+
+    Columns: phase; operator, `OUTSIDE_OPERATORS` where it is none; layer, empty for none; delta_s.
+
+    *Error*: an operator's calls within one layer vary less than all its calls together, so that a call more is found
+    among many of its kind. Whether the phase changed by more than noise, `ratios` tells.
+    """
+    phases = differences[differences["level"] == "phase"].set_index("phase")["delta_s"]
+    outside = (differences["level"] == "operator") & (differences["operator"] == OUTSIDE_OPERATORS)
+    parts = differences[(differences["level"] == "layer") | outside].fillna({"layer": ""})
+    parts = parts[parts["delta_s"] * parts["phase"].map(phases) > 0]
+    found = parts.loc[parts.groupby("phase")["delta_s"].apply(lambda deltas: deltas.abs().idxmax())]
+    place = found["phase"].map(PHASES.index)
+    return found.assign(place=place).sort_values("place")[["phase", "operator", "layer", "delta_s"]]
 
 
 def missing_levels(base: Side, new: Side, case: str) -> pd.DataFrame:
@@ -67,7 +86,7 @@ def _whole(phases: "pd.Series[float]", covered: set[str], operators: pd.DataFram
     others = covered - set(operators["phase"])
     outside = [{"phase": phase, "operator": OUTSIDE_OPERATORS, "time_s": phases[phase]}
                for phase in phases.index if phase in others]
-    return pd.concat([operators, pd.DataFrame(outside, columns=[*_PART, "time_s"])]) if outside else operators
+    return pd.concat([operators, pd.DataFrame(outside, columns=[*PART, "time_s"])]) if outside else operators
 
 
 def _merged(sides: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
@@ -78,23 +97,24 @@ def _merged(sides: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
 
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    rows = rows.reindex(columns=[*_PART, "base_s", "new_s", "delta_s", "status"])
-    rows = rows.astype({"operator": "str", "kernel": "str"})
-    level = pd.Series("phase", index=rows.index).mask(rows["operator"].notna(), "operator")
-    rows["level"] = level.mask(rows["kernel"].notna(), "kernel")
+    rows = rows.reindex(columns=[*PART, "base_s", "new_s", "delta_s", "status"])
+    rows = rows.astype({"operator": "str", "layer": "str", "kernel": "str"})
+    rows["level"] = "phase"
+    for level in LEVELS[1:]:
+        rows["level"] = rows["level"].mask(rows[level].notna(), level)
     return rows.assign(name=rows["kernel"].fillna(rows["operator"]).fillna(rows["phase"]))
 
 
 def _with_changes(rows: pd.DataFrame, sides: list[Repeats]) -> pd.DataFrame:
-    """Status and detail of operators that both sides have with other shapes or kernels."""
-    shapes, kernels = ([seen(repeats) for repeats in sides] for seen in (_shapes, _kernels))
+    """Status and detail of operators that both sides have with other kernels, shapes or numbers of calls."""
+    shapes, kernels, calls = ([seen(repeats) for repeats in sides] for seen in (_shapes, _kernels, _calls))
     told: list[tuple[str, str | None]] = []
     for row in rows.to_dict("records"):
         place = row["phase"], row["operator"]
         told.append((row["status"], None))
         if row["level"] != "operator" or row["status"] != "both":
             continue
-        for status, seen in (("kernel changed", kernels), ("shapes changed", shapes)):
+        for status, seen in (("calls changed", calls), ("kernel changed", kernels), ("shapes changed", shapes)):
             if detail := _change(*(side.get(place, {}) for side in seen)):
                 told[-1] = (status, detail)
     rows[["status", "detail"]] = pd.DataFrame(told, columns=["status", "detail"], dtype="str", index=rows.index)
@@ -121,6 +141,13 @@ def _kernels(repeats: Repeats) -> _Seen:
     """Kernels by phase and operator."""
     rows = [run.kernels.query("case == @name and operator.notna()").assign(where="") for run, name in repeats]
     return _seen(rows, "where", "kernel")
+
+
+def _calls(repeats: Repeats) -> _Seen:
+    """Number of calls in an iteration by phase and operator."""
+    rows = pd.concat([operator_times(run).query("case == @name") for run, name in repeats])
+    totals = rows.groupby(["phase", "operator"])["num_calls"].sum() / len(repeats)
+    return {place: {"": {f"{num_calls:.4g}"}} for place, num_calls in totals.to_dict().items()}
 
 
 def _seen(repeats: list[pd.DataFrame], where: str, what: str) -> _Seen:

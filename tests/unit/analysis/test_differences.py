@@ -13,7 +13,7 @@ from support.judged import counted, judged, operator
 
 from charact.analysis import OUTSIDE_OPERATORS
 from charact.analysis.comparing.context import clock_changes, context_changes
-from charact.analysis.comparing.differences import differences, missing_levels
+from charact.analysis.comparing.differences import differences, main_parts, missing_levels
 from charact.analysis.comparing.sides import Side
 from charact.schema import PHASES
 from charact.store import Run
@@ -106,8 +106,34 @@ class TestOperators:
         assert rows.loc["aten::GEMM", "detail"] == "a: [[8,32]] → [[8,64]]; 1 more"
         assert rows.loc["aten::copy", "status"] == "both"
         assert pd.isna(rows.loc["aten::copy", "detail"])
-        moved = found(run("[[8,32]]"), run("[[8,64]]", ("c",)), "operator").set_index("name")
+        moved = found(run("[[8,32]]"), run("[[8,64]]", ("c", "d")), "operator").set_index("name")
         assert moved.loc["aten::GEMM", "status"] == "both"
+
+    def test_calls_that_came_to_be_are_told_and_found_among_longer_ones(self, tmp_path: Path) -> None:
+        def run(layers: Mapping[str | None, float]) -> Run:
+            rows = [operator("forward", "GEMM", time_s, layer=layer) for layer, time_s in layers.items()]
+            return judged(tmp_path, {"forward": 0.1}, [*rows, operator("forward", "copy", 0.01)])
+
+        # The product in `a` differs by noise; what was added is told by its place.
+        base, new = run({"a": 0.040, "b": 0.03}), run({"a": 0.038, "b": 0.03, None: 0.005})
+        rows = found(base, new, "operator").set_index("name")
+        assert rows.loc["aten::GEMM", ["status", "detail"]].tolist() == ["calls changed", "2 → 3"]
+        layers = found(base, new, "layer")
+        assert layers[["name", "layer", "status"]].to_numpy().tolist()[:2] == [
+            ["aten::GEMM", "", "appeared"], ["aten::GEMM", "a", "both"]]
+        of_operators = layers.groupby("name")["delta_s"].sum().to_dict()
+        assert of_operators == pytest.approx({name: rows.loc[name, "delta_s"] for name in of_operators}, abs=1e-12)
+
+    def test_the_part_that_most_of_a_phase_lies_in_changed_as_the_phase_did(self, tmp_path: Path) -> None:
+        base = judged(tmp_path, {"forward": 0.05, "update": 0.02},
+                      [operator("forward", "GEMM", 0.04), operator("forward", "copy", 0.01)])
+        new = judged(tmp_path, {"forward": 0.06, "update": 0.02},
+                     [operator("forward", "GEMM", 0.02), operator("forward", "copy", 0.02)])
+        rows = main_parts(differences(*sides(base, new), CASE))
+        assert rows.to_numpy().tolist() == [["forward", OUTSIDE_OPERATORS, "", pytest.approx(0.02)]]
+        (back,) = main_parts(differences(*sides(new, base), CASE)).to_numpy().tolist()
+        assert back == ["forward", OUTSIDE_OPERATORS, "", pytest.approx(-0.02)]
+        assert main_parts(differences(*sides(base, base), CASE)).empty
 
     def test_a_phase_that_one_side_was_not_profiled_in_lies_outside_of_operators_there(self, tmp_path: Path) -> None:
         base = judged(tmp_path, {"forward": 0.02, "backward": 0.03},

@@ -14,7 +14,7 @@ from support.traces import TraceMaker
 from charact.measure import operators
 from charact.measure.event_tree import EventTree, Operator, _shapes
 from charact.measure.loop import Loop
-from charact.measure.operators import ProfiledIteration, operator_pass, operator_rows, place_flop
+from charact.measure.operators import ProfiledIteration, operator_pass, operator_rows, place_flop, undisturbed
 from charact.traces.device import device_ns_by_operator
 from charact.traces.files import read_trace
 from charact.traces.placed import place
@@ -138,7 +138,7 @@ class FakeProfiler:
         operator = made.operator("aten::mm", 10, 100)
         geometry = {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 64,
                     "est. achieved occupancy %": 25}
-        made.kernel("sm80_s16816gemm", 20, 300, 500 if FakeProfiler.number else 300, by=operator, **geometry)
+        made.kernel("sm80_s16816gemm", 20, 300, 300 + 100 * FakeProfiler.number, by=operator, **geometry)
         made.kernel("Memset (Device)", 300, 900, 50, cat="gpu_memset")
         FakeProfiler.number += 1
         made.write(Path(path))
@@ -151,8 +151,10 @@ def test_a_gpus_kernels_operators_and_counters_come_from_the_exported_traces(
     monkeypatch.setattr(operators, "profile", FakeProfiler)
     monkeypatch.setattr(operators, "read_event_tree", lambda _: EventTree(operators=[call]))
     monkeypatch.setattr("torch.cuda.synchronize", lambda _: None)
+    clock = iter([0, 1, 1, 9, 9, 10])  # the second iteration is disturbed, and takes 8 s
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     probe = operators.OperatorProbe(tmp_path / "case.pt.trace.json.gz", torch.device("cuda", 0))
-    for last in (False, True):
+    for last in (False, False, True):
         probe.begin()
         probe.end(last=last)
     found = probe.found()
@@ -166,6 +168,22 @@ def test_a_gpus_kernels_operators_and_counters_come_from_the_exported_traces(
     assert counters["busy_s"] == pytest.approx((300 + 500 + 2 * 50) * 1e-6)
     assert counters["launch_delay_s"] == pytest.approx(280e-6)
     assert (counters["tensor_core_frac"], counters["warp_occupancy_frac"]) == (1.0, 0.25)
+
+
+def iteration_of(*names: str) -> ProfiledIteration:
+    return ProfiledIteration(EventTree(operators=[
+        Operator("forward", name, "GEMM", "0", "[]", self_ns=1, correlation_id=1) for name in names]), None)
+
+
+class TestUndisturbed:
+    def test_the_quicker_half_of_those_that_did_the_same_counts(self) -> None:
+        alike = [iteration_of("aten::mm", "aten::add") for _ in range(5)]
+        assert undisturbed(alike, [3.0, 1.0, 9.0, 2.0, 4.0]) == [0, 1, 3]
+        assert undisturbed(alike[:1], [3.0]) == [0]
+
+    def test_all_count_where_one_did_something_else(self) -> None:
+        others = [iteration_of("aten::mm"), iteration_of("aten::mm", "aten::mm"), iteration_of("aten::mm")]
+        assert undisturbed(others, [3.0, 1.0, 9.0]) == [0, 1, 2]
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")

@@ -92,11 +92,14 @@ class TestExplanation:
     def test_the_phase_that_was_slowed_is_told_with_its_operator(self, sides: list[Side]) -> None:
         (found,) = explanations(*sides)
         assert (found.case, found.significant) == (CASE, True)
-        phases, operators = found.tables
+        phases, operators, layers = found.tables
         slower = [row.cells[0].text for row in phases.rows if row.cells[-1].text == "slower"]
         assert slower == ["backward", "iteration"]
         assert phases.rows[-1].cells[0].text == "iteration"
         assert [cell.text for cell in operators.rows[0].cells[:2]] == ["backward", "aten::mkldnn_convolution_backward"]
+        assert "Most of backward’s is in aten::mkldnn_convolution_backward of layer " in phases.note
+        assert "Most of forward" not in phases.note
+        assert [cell.text for cell in layers.rows[0].cells[:2]] == ["backward", "aten::mkldnn_convolution_backward"]
         assert "kernels of base and " in phases.note
 
     def test_markdown_begins_with_the_outcome(self, judged: pd.DataFrame, sides: list[Side]) -> None:
