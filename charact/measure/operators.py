@@ -1,7 +1,6 @@
 """The operator pass: a few iterations under `torch.profiler`, for shares by operator, layer and kernel."""
 
 import contextlib
-import gc
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
     from charact.measure.loop import Loop
 
 NUM_ITERATIONS = 3
+"""Iterations of a user's own program that are profiled, and the fewest of a case."""
+_MOST_ITERATIONS = 12
+_ENOUGH_S = 0.5
+"""Short iterations vary most, and are profiled more often: until so much time went by."""
 _ACTIVITIES = {False: [ProfilerActivity.CPU], True: [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
 
 
@@ -118,24 +121,28 @@ class OperatorProbe:
         self._profiler.stop()
 
     def _forget(self) -> None:
+        vars(self._profiler).clear()  # it refers to itself, and would hold the whole iteration until it is collected
         del self._profiler
-        gc.collect()  # profilers leave cycles behind that hold whole iterations
 
 
-def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int = NUM_ITERATIONS) -> OperatorPass:
-    """Run some iterations under the profiler with phase and layer marks."""
+def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = None) -> OperatorPass:
+    """Run some iterations under the profiler with phase and layer marks: by default more of those that are short."""
     probe = OperatorProbe(trace_path, loop.case.device)
+    fewest, most = num_iterations or NUM_ITERATIONS, num_iterations or _MOST_ITERATIONS
     # A hook inside a compiled model would break its graph: its operators belong to no layer.
     with contextlib.nullcontext() if loop.case.compiled else layer_marks(loop.model):
         loop.iteration(phase_mark)
-        for number in range(num_iterations):
+        begun, number, last = time.perf_counter(), 0, False
+        while not last:
             probe.begin()
             try:
                 loop.iteration(phase_mark)
             except BaseException:
                 probe.drop()
                 raise
-            probe.end(last=number == num_iterations - 1)
+            number += 1
+            last = number >= fewest and (number >= most or time.perf_counter() - begun >= _ENOUGH_S)
+            probe.end(last=last)
     return probe.found()
 
 
@@ -144,8 +151,8 @@ def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) 
 
     Where they did not all call the same operators with the same shapes, all of them count.
 
-    *Error*: of pairs of 3 iterations of 5 ms on 2 cores, the difference in one operator's time spreads by 55 µs, against
-    370 µs where all count.
+    *Error*: of pairs of 3 iterations of 5 ms on 2 cores, the difference in one operator's time spreads by 55 µs; where
+    all count, by 370 µs.
     """
     done = [Counter((call.phase, call.name, call.input_shapes) for call in each.tree.operators) for each in profiled]
     if any(each != done[0] for each in done):

@@ -146,8 +146,9 @@ def _kernels(repeats: Repeats) -> _Seen:
 def _calls(repeats: Repeats) -> _Seen:
     """Number of calls in an iteration by phase and operator."""
     rows = pd.concat([operator_times(run).query("case == @name") for run, name in repeats])
-    totals = rows.groupby(["phase", "operator"])["num_calls"].sum() / len(repeats)
-    return {place: {"": {f"{num_calls:.4g}"}} for place, num_calls in totals.to_dict().items()}
+    totals = rows.groupby(["phase", "operator"], as_index=False)["num_calls"].sum()
+    return {(phase, operator): {"": {f"{num_calls / len(repeats):.4g}"}}
+            for phase, operator, num_calls in totals.to_numpy().tolist()}
 
 
 def _seen(repeats: list[pd.DataFrame], where: str, what: str) -> _Seen:

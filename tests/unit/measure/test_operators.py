@@ -1,7 +1,9 @@
 """The operator pass on a real model, and its joins on made-up rows."""
 
+import gc
 import gzip
 import json
+import weakref
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,8 @@ def test_the_trace_holds_phases_and_steps(found: Any) -> None:
     events = json.loads(gzip.decompress(found[1].read_bytes()))["traceEvents"]
     names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
     assert names.count("charact.phase:backward") == 1
-    assert [name for name in names if name.startswith("ProfilerStep#")] == ["ProfilerStep#2"]
+    last = found[0].facts["num_iterations"] - 1
+    assert [name for name in names if name.startswith("ProfilerStep#")] == [f"ProfilerStep#{last}"]
 
 
 def test_no_mark_is_left_on_the_model(tmp_path: Path) -> None:
@@ -203,3 +206,27 @@ def test_a_recorded_trace_loses_no_kernel_and_no_time() -> None:
     by_operator = device_ns_by_operator(placed.kept)
     of_all_s = sum(row["device_s"] for row in rows) * len(placed.iterations)
     assert sum(by_operator.values()) / 1e9 == pytest.approx(of_all_s, rel=0.01)
+
+
+def test_short_iterations_are_profiled_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def profiled(enough_s: float) -> int:
+        monkeypatch.setattr(operators, "_ENOUGH_S", enough_s)
+        found = operator_pass(Loop(small_case("infer")), tmp_path / "trace.json")
+        return int(found.facts["num_iterations"])
+
+    assert (profiled(0.0), profiled(1e9)) == (3, 12)
+
+
+def test_nothing_of_an_iteration_stays_behind(tmp_path: Path) -> None:
+    probe = operators.OperatorProbe(tmp_path / "trace.json", torch.device("cpu"))
+    gc.collect()
+    gc.disable()
+    try:
+        probe.begin()
+        profiler = weakref.ref(probe._profiler)
+        results = weakref.ref(probe._profiler.profiler)
+        torch.ones(3).add(1)
+        probe.end(last=False)
+        assert (profiler(), results()) == (None, None)
+    finally:
+        gc.enable()
