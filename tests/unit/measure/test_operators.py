@@ -173,9 +173,9 @@ def test_a_gpus_kernels_operators_and_counters_come_from_the_exported_traces(
     assert (counters["tensor_core_frac"], counters["warp_occupancy_frac"]) == (1.0, 0.25)
 
 
-def iteration_of(*names: str) -> ProfiledIteration:
+def iteration_of(*names: str, phase: str = "forward") -> ProfiledIteration:
     return ProfiledIteration(EventTree(operators=[
-        Operator("forward", name, "GEMM", "0", "[]", self_ns=1, correlation_id=1) for name in names]), None)
+        Operator(phase, name, "GEMM", "0", "[]", self_ns=1, correlation_id=1) for name in names]), None)
 
 
 class TestUndisturbed:
@@ -187,6 +187,10 @@ class TestUndisturbed:
     def test_all_count_where_one_did_something_else(self) -> None:
         others = [iteration_of("aten::mm"), iteration_of("aten::mm", "aten::mm"), iteration_of("aten::mm")]
         assert undisturbed(others, [3.0, 1.0, 9.0]) == [0, 1, 2]
+
+    def test_an_epochs_beginning_does_not_count_as_something_else(self) -> None:
+        begins = iteration_of("aten::randperm", phase="data")
+        assert undisturbed([begins, iteration_of(), iteration_of()], [3.0, 1.0, 2.0]) == [1, 2]
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")
