@@ -1,5 +1,6 @@
 """`charact data`."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,24 +20,37 @@ def fetch(
     to: Annotated[Path, typer.Option(help="Directory that gets a folder for the data set.")] = Path("data"),
     source: Annotated[str | None, typer.Option(
         help="Address of a mirror, to which the files' names are added. Default: the published one.")] = None,
-) -> None:
+) -> int:
     """Download the files of a data set and verify them.
 
-    What is there and right is not fetched again. A download that is cut goes on where it was, also the next time.
+    What is there and right is not fetched again. A download that is cut goes on where it was, also the next time. A
+    file that cannot be had leaves the others to be fetched, and the exit status is 1.
 
     \b
       charact data fetch mnist
       charact data fetch cifar10 --to ~/data
     """  # noqa: D301  (click wants the character itself)
     from charact.data._files import stored_dataset
+    from charact.errors import UserError
     from charact.views.format import num_bytes
 
     spec = stored_dataset(name, source)
+    lacking = []
     for file in (file for file in spec.files if file.splits):
-        place, before = _fetch(spec, file, to)
-        fetched = f"fetched, {num_bytes(place.stat().st_size)} (it was {before})"
-        print(f"{place}: {'there and right' if before is None else fetched}")
+        try:
+            place, before = _fetch(spec, file, to)
+        except UserError as error:
+            lacking.append(file.name)
+            print(f"{file.name}: n/a ({error})", flush=True)
+        else:
+            fetched = f"fetched, {num_bytes(place.stat().st_size)} (it was {before})"
+            print(f"{place}: {'there and right' if before is None else fetched}", flush=True)
+    if lacking:
+        print(f"error: {name} lacks {', '.join(lacking)}, for the reasons above: once they are mended, the same "
+              "command fetches the rest", file=sys.stderr)
+        return 1
     print(f"Use it with --data {name} --data-dir {to}")
+    return 0
 
 
 def _fetch(spec: "StoredDatasetSpec", file: "PublishedFile", directory: Path) -> tuple[Path, str | None]:

@@ -12,14 +12,20 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.file_server import FileServer, serving
 
+from charact.data import _files, find_dataset
+from charact.data._spec import PublishedFile
+
 Here = Callable[..., Any]
 LINES = "".join(f"I am {'x' * number}.\tJe suis {'y' * number}.\n" for number in range(1, 61))
+MNIST = [f"{part}-ubyte.gz" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3",
+                                         "t10k-labels-idx1")]
 
 
 def archive() -> bytes:
@@ -56,6 +62,10 @@ def files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
 def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -> None:
     source = ("--source", server.address)
     done = charact("data", "fetch", "tatoeba", *source, cwd=tmp_path)
@@ -85,13 +95,46 @@ def test_check_of_what_is_not_there_fails(tmp_path: Path, here: Here) -> None:
     assert files(tmp_path) == []
 
 
-def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path: Path, server: FileServer, here: Here) -> None:
-    wrong = server.files["train-images-idx3-ubyte.gz"] = bytes(9_912_422)
-    done = here("data", "fetch", "mnist", "--to", "elsewhere", "--source", server.address, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (f"error: {server.address}train-images-idx3-ubyte.gz is not the published file, what it sent "
-                           "is deleted: train-images-idx3-ubyte.gz is truncated or foreign (md5 "
-                           f"{hashlib.md5(wrong).hexdigest()}, published f68b3c2dcbeaaa9fbdd348bbdeb94873)\n")
+def test_what_can_be_had_is_fetched_and_the_rest_is_named(tmp_path: Path, server: FileServer, here: Here,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = {name: name.encode() for name in MNIST}
+    published = tuple(PublishedFile(name, len(content), md5(content), splits=("train",))
+                      for name, content in contents.items())
+    spec = replace(find_dataset("mnist"), files=published)
+    monkeypatch.setattr(_files, "find_dataset", lambda name: spec)
+    wrong, right, absent, also_right = MNIST
+    server.files = {wrong: contents[wrong][::-1], right: contents[right], also_right: contents[also_right]}
+
+    arguments = ("data", "fetch", "mnist", "--to", "elsewhere", "--source", server.address)
+    done = here(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert files(tmp_path) == sorted(f"elsewhere/mnist/{name}" for name in (right, also_right))
+    assert done.stdout.splitlines() == [
+        f"{wrong}: n/a ({server.address}{wrong} is not the published file, what it sent is deleted: {wrong} is "
+        f"truncated or foreign (md5 {md5(contents[wrong][::-1])}, published {md5(contents[wrong])}))",
+        f"elsewhere/mnist/{right}: fetched, {len(right)}.0 B (it was absent)",
+        f"{absent}: n/a ({server.address}{absent} cannot be had (404 Not Found): try later, or name a mirror with "
+        "--source)",
+        f"elsewhere/mnist/{also_right}: fetched, {len(also_right)}.0 B (it was absent)",
+    ]
+    assert done.stderr == (f"error: mnist lacks {wrong}, {absent}, for the reasons above: once they are mended, the "
+                           "same command fetches the rest\n")
+
+    server.files = contents
+    server.paths.clear()
+    done = here(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert server.paths == [f"/files/{wrong}", f"/files/{absent}"]
+    assert files(tmp_path) == sorted(f"elsewhere/mnist/{name}" for name in MNIST)
+
+
+def test_where_nothing_can_be_had_every_file_is_named(tmp_path: Path, here: Here) -> None:
+    done = here("data", "fetch", "mnist", "--source", "http://127.0.0.1:1/", cwd=tmp_path)
+    assert done.returncode == 1
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == MNIST
+    assert done.stdout.count("cannot be reached (connection refused)") == 4
+    assert done.stderr.startswith(f"error: mnist lacks {', '.join(MNIST)}, for the reasons above: ")
+    assert done.stderr.count("\n") == 1
     assert files(tmp_path) == []
 
 
@@ -112,14 +155,16 @@ def test_a_killed_fetch_is_resumed(tmp_path: Path, server: FileServer, here: Her
     assert files(tmp_path) == ["data/tatoeba/data.zip"]
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path, server: FileServer) -> None:
+def test_a_full_disk_is_told(tmp_path: Path, server: FileServer) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
 
     done = charact("data", "fetch", "tatoeba", "--source", server.address, cwd=tmp_path, preexec_fn=limit)
-    assert done.returncode == 2
-    assert done.stderr == ("error: no space left while writing data/tatoeba/data.zip.part: free some, or choose "
-                           "another place\n")
+    assert done.returncode == 1
+    assert done.stdout == ("data.zip: n/a (no space left while writing data/tatoeba/data.zip.part: free some, or "
+                           "choose another place)\n")
+    assert done.stderr.startswith("error: tatoeba lacks data.zip, for the reasons above: ")
+    assert done.stderr.count("\n") == 1
     assert not (tmp_path / "data" / "tatoeba" / "data.zip").exists()
 
 
@@ -143,7 +188,6 @@ def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> 
     (["fetch", "synthetic"], "synthetic data are made up: there are no files of them"),
     (["check", "mnst"], "unknown dataset 'mnst': did you mean mnist"),
     (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is no address of a web server"),
-    (["fetch", "mnist", "--source", "http://127.0.0.1:1/"], "cannot be reached (connection refused)"),
 ])
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str, here: Here) -> None:
     done = here("data", *arguments, cwd=tmp_path)

@@ -17,19 +17,20 @@ from charact.views.html import sections
 from charact.workload import DataRequest, all_workloads
 from charact.writer import RunWriter
 
-# Deeper or wider forms of another workload here: minutes of the same code.
-LEFT_OUT = {"resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"}
+DEEPER = {"resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"}
+"""Deeper forms of another workload here: minutes of the same code."""
 SLOW = {"aoa_reader", "model_a", "model_b", "resnet34", "resnet50v2", "transformer", "transformer_lm", "vgg11",
         "vgg11_bn", "googlenet", "xception"}
-"""Workloads that take longest in training, and whose likes are not left out."""
+"""Others that take long in training."""
 CHOSEN_VARIANTS = {"transformer": "small", "transformer_lm": "small"}
 
 
 def cases() -> Iterator[Any]:
-    """Names and modes; the long ones are left out by default."""
-    for name in sorted(set(all_workloads()) - LEFT_OUT):
-        yield pytest.param(name, "train", marks=[pytest.mark.slow] if name in SLOW else [], id=f"{name}-train")
-        yield pytest.param(name, "infer", marks=[pytest.mark.slow] if name == "model_b" else [], id=f"{name}-infer")
+    """Names and modes; the long ones are marked."""
+    slow = {"train": DEEPER | SLOW, "infer": DEEPER | {"model_b"}}
+    for name in sorted(all_workloads()):
+        for mode, names in slow.items():
+            yield pytest.param(name, mode, marks=[pytest.mark.slow] if name in names else [], id=f"{name}-{mode}")
 
 
 @pytest.mark.parametrize(("name", "mode"), list(cases()))

@@ -2,7 +2,6 @@
 
 import io
 import tarfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.damage import attempt, damaged
 
 from charact.data import cbtest, find_dataset
 from charact.data._cloze import ClozeQuestions, cloze_dataset
@@ -220,29 +220,11 @@ def test_an_archive_of_another_size_is_refused(tmp_path: Path) -> None:
         cloze_dataset(request(tmp_path), input_size=9, num_synthetic_words=9)
 
 
-def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
-    """What a reader returns, or the error with which it refuses."""
-    try:
-        return read(*arguments)
-    except UserError as error:
-        return error
-
-
-@st.composite
-def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """Content with a bit flipped, its end cut off, something put after it, or nothing wrong."""
-    flipped = bytearray(content)
-    flipped[draw(st.integers(0, len(content) - 1))] ^= 1 << draw(st.integers(0, 7))
-    cut = content[: draw(st.integers(0, len(content)))]
-    return draw(st.sampled_from([content, bytes(flipped), cut, content + draw(st.binary(max_size=40))]))
-
-
 @settings(deadline=None)
 @given(st.binary(max_size=64) | damaged(sample_bytes() + sample_bytes("hen")))
 def test_encoding_takes_a_file_whole_or_refuses_it_in_one_line(content: bytes) -> None:
     questions = attempt(encode, content)
     if isinstance(questions, UserError):
-        assert "\n" not in str(questions)
         return
     assert len(questions) == content.count(b"\n21 ")
     for question in questions:
@@ -261,7 +243,4 @@ def test_a_file_larger_than_needed_is_read() -> None:
 @given(st.binary(max_size=64) | damaged(archive_bytes({"cbtest_NE_train.txt": sample_bytes()})))
 def test_a_damaged_archive_is_refused_in_one_line_or_read(archive: bytes) -> None:
     contents = attempt(unpack, archive, ["cbtest_NE_train.txt"], MADE)
-    if isinstance(contents, UserError):
-        assert "\n" not in str(contents)
-    else:
-        assert all(isinstance(content, bytes) for content in contents.values())
+    assert isinstance(contents, UserError) or all(isinstance(content, bytes) for content in contents.values())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.damage import attempt, damaged
 
 from charact.data._spec import PublishedFile, StoredDatasetSpec
 from charact.data.cifar10 import ARCHIVE, BATCHES, DATASETS, RECORD_BYTES, parse_batch, unpack
@@ -120,3 +121,13 @@ def test_parsing_takes_it_whole_or_refuses_it(extra: bytes, num_records: int) ->
         images, labels = parse_batch(content, Path("made"))
         assert images.shape == (num_records, 3, 32, 32)
         assert labels.tolist() == list(range(num_records))
+
+
+@given(st.integers(1, 3).flatmap(lambda num_pictures: damaged(batch_bytes(num_pictures))))
+def test_a_damaged_batch_is_read_as_it_is_or_refused(content: bytes) -> None:
+    read = attempt(parse_batch, content, Path("made"))
+    if isinstance(read, UserError):
+        assert not content or len(content) % RECORD_BYTES
+    else:
+        records = [bytes([label]) + picture.tobytes() for picture, label in zip(*read, strict=True)]
+        assert b"".join(records) == content
