@@ -54,7 +54,11 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class CorrectionKey:
-    """All that a correction depends on."""
+    """All that a correction depends on.
+
+    The suite is no part of it: what is learned is of the machine and of how bricks are cut and timed, and holds for
+    models and suites that were not there when it was learned.
+    """
 
     fingerprint: str
     """Of the machine."""

@@ -201,8 +201,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("outputs_bytes", "float64", "bytes that its outputs take beside its inputs; null where not measured"),
         Column("saved_bytes", "float64", "bytes held from forward to backward beside inputs and outputs; of an update "
                                          "what the optimizer keeps for the parameter; null of what has neither"),
-        Column("peak_bytes", "float64", "most that is held at once beside inputs and outputs' gradients, measured; of "
-                                        "an update by the step"),
+        Column("peak_bytes", "float64", "most that is held at once beside inputs, in training with outputs' "
+                                        "gradients, measured; of an update by the step"),
+        Column("held", "string", 'in training, what its forward pass saves and gives, as JSON: {"saved_inputs": '
+                                 '[numbers of inputs], "outputs": [{"bytes", "input" (whose memory it shares, or '
+                                 'null), "saved", "gradient" (whether it carries one)}]}; null where not measured'),
         Column("num_rounds", "int64", "rounds that it has times of"),
         Column("set_up_s", "float64", "time spent on it beside what is timed: inputs, weights, untimed calls"),
     ),
@@ -253,6 +256,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 
 ADDED_COLUMNS: dict[str, frozenset[str]] = {
+    "bricks": frozenset({"held"}),
     "counters": frozenset({"kernel"}),
     "iterations": frozenset({"part"}),
     "memory": frozenset({"layer", "operator", "moment", "origin"}),

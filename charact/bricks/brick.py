@@ -102,9 +102,9 @@ def _writes(layer: Layer) -> list[int]:
     return written_values(layer)
 
 
-def weights_bytes(captured: CapturedModel) -> int:
-    """Bytes of a model's weights and buffers."""
-    held = (value for value, kind in captured.leaves.items() if kind in ("weight", "buffer"))
+def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
+    """Bytes of a model's leaves of some kinds."""
+    held = (value for value, kind in captured.leaves.items() if kind in kinds)
     return sum(captured.types[value].num_bytes for value in held)
 
 

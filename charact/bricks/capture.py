@@ -72,6 +72,8 @@ def _captured(built: Built, fallback: str) -> CapturedModel:
             captured_by = fallback
     if found is None:
         found = _interpreted(ran.draft, program, built)
+    if not found.layers:
+        raise CaptureError("it calls no operator, so that there is nothing to cut")
     notes += _difference(ran.outputs, found.outputs)
     if built.training and type(built.workload).clip_gradients is not Workload.clip_gradients:
         notes.append("it clips its gradients, which is in no brick: its constructed update is too short")

@@ -1,9 +1,11 @@
 """Capturing with torch.export: the model runs once on fake tensors, and operators come whole."""
 
+import contextlib
+import io
 import logging
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,17 +38,28 @@ def exported(program: Program, *, training: bool) -> Draft:
     Raises:
         CaptureError: PyTorch cannot export it, or it holds what cannot be kept.
     """
-    log = logging.getLogger("torch.export")
-    was_off, log.disabled = log.disabled, True
     try:
-        with warnings.catch_warnings(), torch.set_grad_enabled(training), program.real_run():
+        with _quiet(), warnings.catch_warnings(), torch.set_grad_enabled(training), program.real_run():
             warnings.simplefilter("ignore")  # of weights that recurrent layers hold as a list, of attributes set
             found = torch.export.export(program, tuple(program.inputs), strict=False)
     except Exception as error:  # PyTorch refuses in every way
         raise CaptureError(one_line(error)) from error
-    finally:
-        log.disabled = was_off
     return _Reader(found, program.inputs).draft
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch from logging what it refuses, and from printing the graph that it had so far."""
+    logs = [logging.getLogger(name) for name in ("torch.export", "torch.fx.experimental.symbolic_shapes")]
+    were_off = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        for log, was_off in zip(logs, were_off, strict=True):
+            log.disabled = was_off
 
 
 class _Reader:

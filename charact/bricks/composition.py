@@ -1,13 +1,16 @@
 """Compositions: which bricks make which model, and how they are joined. They are private: no part of a suite."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from charact.bricks.brick import Brick, gradient_sum_brick, runs_as, update_brick, weights_bytes
+import msgspec
+
+from charact.bricks.brick import Brick, gradient_sum_brick, leaves_bytes, runs_as, update_brick
 from charact.bricks.context import contexts_of, rounded
 from charact.bricks.cut import Piece
 from charact.bricks.model import CapturedModel
@@ -15,6 +18,8 @@ from charact.errors import UserError
 from charact.files import write_text
 
 SCHEMA_VERSION = 1
+_LONGEST_NAME = 200
+"""Bytes of a file's name; file systems take 255."""
 
 Source = tuple[int, int]
 """A piece, and which of its brick's outputs."""
@@ -58,6 +63,8 @@ class Composition(Configuration):
     num_layers: int
     num_module_calls: int
     weights_bytes: int
+    input_bytes: int | None = None
+    """Bytes of the model's own input; None in files of earlier versions, which do not tell."""
     pieces: tuple[PlacedBrick, ...]
     updates: tuple[tuple[str, int], ...]
     """Bricks of optimizer steps, with how many parameters each stands for."""
@@ -88,9 +95,10 @@ def compose(captured: CapturedModel, pieces: Sequence[Piece], bricks: Sequence[B
     composition = Composition(
         **vars(what), g=g, method=method, captured_by=captured.captured_by, num_parameters=captured.num_parameters,
         num_layers=len(captured.layers), num_module_calls=captured.num_module_calls,
-        weights_bytes=weights_bytes(captured), pieces=placed, updates=_counted(updates), gradient_sums=_counted(sums),
+        weights_bytes=leaves_bytes(captured, "weight", "buffer"), input_bytes=leaves_bytes(captured, "input"),
+        pieces=placed, updates=_counted(updates), gradient_sums=_counted(sums),
         outputs=tuple(made_by.get(value) for value in captured.outputs),
-    )
+    )  # fmt: skip
     return composition, [*updates, *sums]
 
 
@@ -109,11 +117,23 @@ def _counted(bricks: Sequence[Brick]) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(brick.id for brick in bricks).items())
 
 
-def write_composition(composition: Composition, directory: Path) -> Path:
-    """Write a composition into the private directory, under the name of its case."""
-    path = directory / f"{composition.case}.json"
-    write_text(path, json.dumps(asdict(composition), indent=1))
-    return path
+def write_composition(composition: Composition, directory: Path) -> bool:
+    """Write a composition into the private directory, under the name of its case.
+
+    Returns:
+        whether it took the place of another one.
+    """
+    path, text = directory / f"{_file_name(composition.case)}.json", json.dumps(asdict(composition), indent=1)
+    replaces = path.exists() and path.read_text(encoding="utf-8", errors="replace") != text
+    write_text(path, text)
+    return replaces
+
+
+def _file_name(case: str) -> str:
+    """The case itself, unless that is longer than file systems take: then its beginning, and a hash."""
+    if len(case.encode()) <= _LONGEST_NAME:
+        return case
+    return f"{case.encode()[:_LONGEST_NAME // 2].decode(errors='ignore')}-{hashlib.sha256(case.encode()).hexdigest()}"
 
 
 def load_compositions(directory: Path) -> list[Composition]:
@@ -138,7 +158,7 @@ def read_composition(path: Path) -> Composition:
         entry = json.loads(path.read_text(encoding="utf-8"))
         newer = entry["schema_version"] > SCHEMA_VERSION
         composition = None if newer else _read(entry)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is no composition ({reason}): generate the suite anew") from error
     if composition is None:
@@ -148,17 +168,10 @@ def read_composition(path: Path) -> Composition:
 
 
 def _read(entry: dict[str, Any]) -> Composition:
-    pieces = tuple(PlacedBrick(piece["brick"], _sources(piece["inputs"]), tuple(piece["modules"]))
-                   for piece in entry["pieces"])  # fmt: skip
-    for number, piece in enumerate(pieces):
-        if any(source is not None and not 0 <= source[0] < number for source in piece.inputs):
+    if unknown := set(entry) - {each.name for each in fields(Composition)}:
+        raise ValueError(f"it has an unknown {min(unknown)!r}")
+    composition = msgspec.convert(entry, Composition)
+    for number, sources in enumerate([*(piece.inputs for piece in composition.pieces), composition.outputs]):
+        if any(source is not None and not 0 <= source[0] < number for source in sources):
             raise ValueError(f"piece {number} reads what no earlier piece makes")
-    return Composition(**{
-        **entry, "pieces": pieces, "outputs": _sources(entry["outputs"]),
-        "updates": tuple((str(brick), int(number)) for brick, number in entry["updates"]),
-        "gradient_sums": tuple((str(brick), int(number)) for brick, number in entry["gradient_sums"]),
-    })  # fmt: skip
-
-
-def _sources(entries: Sequence[Any]) -> tuple[Source | None, ...]:
-    return tuple(None if entry is None else (int(entry[0]), int(entry[1])) for entry in entries)
+    return composition

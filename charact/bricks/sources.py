@@ -1,6 +1,8 @@
 """What is captured and compared: configurations of models, by name, which come to life when they are needed."""
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -137,6 +139,9 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
                learning_rate: float = 0.01, seed: int = 0, device: str = "cpu") -> list[Source]:
     """Configurations of models: every size, batch size, mode and precision of each.
 
+    Models that are imported, and files, are told from others of their name by their variant: a hash of where they are
+    and of what they are made with.
+
     Args:
         names: workloads, `package.module:factory` of models that can be imported, `.pt2` files of `torch.export.save`.
         input_sizes: by default the workload's; of imported models what S stands for in the spec; not for files.
@@ -153,7 +158,7 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
         device: where they are captured.
 
     Raises:
-        UserError: there is no such model, it is too small or too many, or two would have the same name.
+        UserError: there is no such model, or it is too small.
     """
     found: list[Source] = []
     for name in names:
@@ -163,8 +168,9 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
         if ":" in name:
             if input_spec is None:
                 raise UserError(f"{name} needs --input-spec, which tells what it is fed, as in --input-spec 3xSxS")
-            workload: Workload = own_model(name, model_args, parse_input_spec(input_spec), loss, optimizer,
-                                           learning_rate).prepare(variant)
+            workload: Workload = _told_apart(
+                own_model(name, model_args, parse_input_spec(input_spec), loss, optimizer, learning_rate
+                          ).prepare(variant), name, model_args, input_spec, loss, optimizer, learning_rate)
         else:
             workload = find_workload(name).prepare(variant)
         sizes = input_sizes or [workload.default_input_size]
@@ -173,7 +179,6 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
             case = Case(workload, size, batch, mode, precision, torch.device(device), DataRequest(seed=seed))
             case.check_size()
             found.append(Source(case, name))
-    _check_names(found)
     return found
 
 
@@ -181,7 +186,7 @@ def _saved(name: str, input_sizes: Sequence[int], batch_sizes: Sequence[int], mo
            precisions: Sequence[str], seed: int, device: str) -> list[Source]:
     from charact.bricks.saved import saved_program
 
-    workload = saved_program(Path(name)).prepare()
+    workload = _told_apart(saved_program(Path(name)).prepare(), str(Path(name).absolute()))
     size, batch = workload.default_input_size, workload.default_batch_size
     for option, asked, there in (("--input-sizes", input_sizes, size), ("--batch-sizes", batch_sizes, batch),
                                  ("--mode", modes, "infer"), ("--precision", precisions, "fp32")):
@@ -191,13 +196,7 @@ def _saved(name: str, input_sizes: Sequence[int], batch_sizes: Sequence[int], mo
     return [Source(Case(workload, size, batch, "infer", "fp32", torch.device(device), DataRequest(seed=seed)), name)]
 
 
-def _check_names(sources: Sequence[Source]) -> None:
-    """Refuse two models that would be taken for one."""
-    asked: dict[str, str] = {}
-    for source in sources:
-        own = ":" in source.asked_as or source.asked_as.endswith(SAVED_SUFFIX)
-        this = source.asked_as if own else source.name  # a workload may be named by an alias, too
-        other = asked.setdefault(source.id, this)
-        if other != this:
-            raise UserError(f"{other} and {this} would both be called {source.id}: give one of them another "
-                            "name, by a function that makes it")
+def _told_apart(workload: Workload, *what: Any) -> Workload:
+    """A model of someone else's, whose variant is a hash of what it is."""
+    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:6]
+    return replace(workload, variants=(workload.variants[0], digest), variant=digest)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+import msgspec
+
 from charact.bricks.brick import Brick, brick_from_json, brick_to_json, canonical
 from charact.errors import UserError
 
@@ -133,10 +135,10 @@ def load_suite(path: Path) -> Suite:
 
 
 def _suite(path: Path, index: dict[str, Any], digest: str) -> Suite:
-    for entry in index["bricks"].values():
-        if set(entry) != set(Entry.__annotations__) or not isinstance(entry["batch_sizes"], list):
-            raise ValueError("its index is incomplete")
-    return Suite(path, int(index["g"]), str(index["method"]), str(index["torch"]), index["bricks"], digest)
+    if any(set(entry) != set(Entry.__annotations__) for entry in index["bricks"].values()):
+        raise ValueError("its index is incomplete")
+    bricks = msgspec.convert(index["bricks"], dict[str, Entry])
+    return Suite(path, int(index["g"]), str(index["method"]), str(index["torch"]), bricks, digest)
 
 
 def _checked_format(index: Any) -> dict[str, Any]:
@@ -163,6 +165,6 @@ def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
     """
     try:
         return read(json.loads(data))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
         raise UserError(f"{path} is no part of a suite ({type(error).__name__}: {error}): copy the suite anew, or "
                         "generate it") from error  # fmt: skip

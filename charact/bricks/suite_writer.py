@@ -51,6 +51,8 @@ class Added:
     """Bricks that it did not have."""
     num_known: int
     """Different bricks of the models that it had."""
+    replaced: list[str]
+    """Cases whose compositions took the place of others."""
 
 
 def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str) -> CutModel:
@@ -91,10 +93,10 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
                 _enter(entries, new, brick, model.composition)
         write_suite(directory, g, method, torch if old is None else old.torch, entries,
                     {brick.id: brick_bytes(brick) for brick in new.values()})  # fmt: skip
-        for model in models:
-            write_composition(model.composition, private_directory(directory))
+        replaced = [model.composition.case for model in models
+                    if write_composition(model.composition, private_directory(directory))]
     found = {brick.id for model in models for brick in model.bricks}
-    return Added(load_suite(directory), len(set(entries) - known), len(found & known))
+    return Added(load_suite(directory), len(set(entries) - known), len(found & known), replaced)
 
 
 def check_place(directory: Path, g: int, method: str) -> Suite | None:

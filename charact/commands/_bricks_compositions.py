@@ -65,7 +65,7 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
         UserError: a name is unknown, nothing is kept for `all`, or nothing could be captured.
     """
     timed = set.intersection(*(_timed(run) for run in runs))
-    allowed = [each for each in kept if _is_allowed(asked, each)]
+    allowed = [each for each in kept if asked.allows(each)]
     fitting = [each for each in allowed if (each.mode, runs_as(each.precision)) in timed]
     if ALL in asked.names and asked.names != [ALL]:
         raise UserError(f"'{ALL}' stands alone: leave it out, or the other models")
@@ -79,7 +79,9 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
     for name in asked.names:
         known = [each for each in fitting if is_called(each, name)]
         if not known:
-            anew = _captured(replace(asked, names=[name]), kept, runs[0], quiet, interrupt)
+            # Options of imported models are not for others that stand beside them.
+            own = {} if ":" not in name and any(":" in each for each in asked.names) else asked.own
+            anew = _captured(replace(asked, names=[name], own=own), kept, runs[0], quiet, interrupt)
             known, bricks = anew.compositions, bricks | anew.bricks
         found += known
     if not found:
@@ -95,13 +97,6 @@ def _timed(run: Run) -> set[tuple[str, str]]:
 def is_called(composition: Composition, name: str) -> bool:
     """Whether a user means a composition by a name."""
     return name in (composition.model, composition.case, composition.facts.get("asked_as"))
-
-
-def _is_allowed(asked: Asked, composition: Composition) -> bool:
-    """Whether the options allow it; what was left out allows all."""
-    return ((asked.input_sizes is None or composition.input_size in asked.input_sizes)
-            and (asked.batch_sizes is None or composition.batch_size in asked.batch_sizes)
-            and (asked.variant is None or composition.variant == asked.variant))
 
 
 def _captured(asked: Asked, kept: Sequence[Composition], run: Run, quiet: bool, interrupt: Interrupt) -> Models:

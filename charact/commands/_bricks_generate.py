@@ -76,6 +76,9 @@ def _tell(added: Added, found: Sequence[CapturedSource], models: Sequence[CutMod
         for each in found:
             for note in each.notes:
                 print(f"note: {each.source.id}: {note}", file=sys.stderr)
+        for case in added.replaced:
+            print(f"note: {case}: it was there otherwise, and is replaced: the model was changed, or is another file's "
+                  "of that name", file=sys.stderr)
         cases = {model.composition.case for model in models}
         Console().print(generated(cases, load_compositions(added.suite.private), added.suite))
     print(f"Wrote {out}: {len(added.suite.bricks):,} bricks, {added.num_new:,} of them new")

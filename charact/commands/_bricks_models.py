@@ -61,9 +61,22 @@ class Asked:
         return Configuration(source.id, source.name, source.variant, source.input_size, source.batch_size, source.mode,
                              source.precision, facts)
 
+    def allows(self, composition: Composition) -> bool:
+        """Whether a composition is of what the options say; what was left out allows all."""
+        own = composition.facts.get("own")
+        return ((self.input_sizes is None or composition.input_size in self.input_sizes)
+                and (self.batch_sizes is None or composition.batch_size in self.batch_sizes)
+                and (self.variant is None or composition.variant == self.variant)
+                and (own is None or all(value is None or own.get(_name(option)) == value
+                                        for option, value in self.own.items())))
+
     def _said(self) -> dict[str, Any]:
-        said = {option[2:].replace("-", "_"): value for option, value in self.own.items() if value is not None}
+        said = {_name(option): value for option, value in self.own.items() if value is not None}
         return DEFAULTS | {"input_spec": None} | said
+
+
+def _name(option: str) -> str:
+    return option[2:].replace("-", "_")
 
 
 def source_again(composition: Composition) -> Source:
@@ -75,8 +88,9 @@ def source_again(composition: Composition) -> Source:
     facts = composition.facts
     said: dict[str, Any] = {"modes": [composition.mode], "precisions": [composition.precision], "seed": facts["seed"]}
     if not facts["asked_as"].endswith(SAVED_SUFFIX):  # a file has its sizes
-        said |= {"input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size],
-                 "variant": composition.variant, **facts.get("own", {})}
+        said |= {"input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size]}
+        # The variant of an imported model is a hash of what it is made with.
+        said |= facts.get("own", {"variant": composition.variant})
     (source,) = sources_of([facts["asked_as"]], **said)
     return source
 

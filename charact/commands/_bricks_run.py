@@ -11,6 +11,7 @@ from rich.console import Console
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.brick import runs_as
 from charact.bricks.suite import Suite, load_suite
+from charact.commands._bricks_verify import is_of_this_machine
 from charact.commands._ceilings import recorded_ceilings
 from charact.commands._publishing import program, publish_and_tell
 from charact.commands._running import open_record
@@ -50,11 +51,16 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
     """Go on with a run that was killed or interrupted; returns the exit status.
 
     Raises:
-        UserError: the directory holds no such run, another process is writing it, or the suite is not the same.
+        UserError: the directory holds no such run, or one of another machine, another process is writing it, or the
+            suite is not the same.
     """
-    if "suite_digest" not in load_run(directory, partial=True).manifest.get("options", {}):
+    begun = load_run(directory, partial=True)
+    if "suite_digest" not in begun.manifest.get("options", {}):
         raise UserError(f"{directory} is no run of a suite: --resume takes what charact bricks run left unfinished")
     writer = RunWriter.reopen(directory)
+    if not is_of_this_machine(begun):
+        raise UserError(f"{directory} was begun on another machine or with another PyTorch, whose times are not to be "
+                        "mixed: go on there, or run the suite here anew")
     if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
         writer.close("complete")
         return 0 if publish_and_tell(writer, quiet) else 1
@@ -96,9 +102,9 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
     resume = f"{program()} bricks run --resume {writer.directory}"
     try:
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
-            for mode, precision in options["cases"]:
+            for number, (mode, precision) in enumerate(options["cases"], start=1):
                 run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,
-                           options["batch_sizes"], options["method"])
+                           options["batch_sizes"], options["method"], (number, len(options["cases"])))
                 if interrupt.signal is not None:
                     break
     except UserError as error:

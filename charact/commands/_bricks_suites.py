@@ -1,14 +1,37 @@
-"""What `charact bricks audit` and `merge` do."""
+"""What `charact bricks show`, `audit` and `merge` do."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from charact.bricks.audit import audit
+from charact.bricks.composition import load_compositions
 from charact.bricks.merge import merge
+from charact.bricks.suite import load_suite
 from charact.commands._tables import print_table
 from charact.errors import UserError
+from charact.views.terminal_suites import frequent, generated
 
 _MOST_ROWS = 15
+
+
+def show_suite(path: Path, directory: Path | None) -> int:
+    """Print what all models of a suite were cut into, and which bricks stand in them most often; returns 0.
+
+    Args:
+        path: of the suite.
+        directory: of the compositions; None for the suite's own.
+
+    Raises:
+        UserError: there is no suite, or nothing tells which bricks make which model.
+    """
+    suite = load_suite(path)
+    compositions = load_compositions(suite.private if directory is None else directory)
+    console = Console()
+    console.print(generated([each.case for each in compositions], compositions, suite))
+    console.print(frequent(compositions, suite))
+    return 0
 
 
 def audit_suite(path: Path) -> int:

@@ -21,6 +21,7 @@ so each is timed once, and the latency of a model is built from its bricks, on m
   charact bricks run suite                                 time the bricks on this machine
   charact bricks calibrate runs/<run>                      once a machine: what bricks cannot see
   charact bricks construct all runs/<run>                  every model's latency here
+  charact bricks show suite                                what models were cut into, and what repeats
   charact bricks audit suite                               what the suite tells others of the models
 """)
 
@@ -219,6 +220,18 @@ def construct(
         stop = StopRule(precision_target, max_iterations, max_seconds) if verify else None
         return brick_options.status_of(interrupt, lambda: construct_models(
             what, asked, compositions, stop, out, name, quiet, interrupt))
+
+
+@group.command()
+def show(suite: brick_options.Suite, compositions: brick_options.Compositions = None) -> int:
+    """Tell what the models of a suite were cut into, and how much of it is different.
+
+    \b
+      charact bricks show suite
+    """  # noqa: D301  (click wants the character itself)
+    from charact.commands._bricks_suites import show_suite
+
+    return show_suite(suite, compositions)
 
 
 @group.command()

@@ -34,7 +34,7 @@ _FLUSH_FRAC = 0.05
 
 def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, rule: StopRule, writer: RunWriter,
                observer: Observer, interrupt: Interrupt, batch_sizes: Sequence[int] | None = None,
-               method: str = "contextual") -> None:
+               method: str = "contextual", place: tuple[int, int] = (1, 1)) -> None:
     """Time a suite's bricks on a device, and flush them to the record every few seconds and at the end.
 
     A case that the record holds unfinished is gone on with after its last whole round. A brick that fails is recorded
@@ -52,6 +52,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         interrupt: what ends it early.
         batch_sizes: of the models that bricks are taken from; by default all.
         method: one of `brick_timing.METHODS`.
+        place: of the case among those that are run, and how many these are, for the observer.
 
     Raises:
         UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; or the
@@ -64,7 +65,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
     before = writer.entry(run.case)
     if before is not None and before["status"] not in UNFINISHED:
         return
-    observer.case_started(run.case, 1, 1)
+    observer.case_started(run.case, *place)
     entry = run.run(before)
     observer.case_ended(entry["status"], entry["reason"])
 

@@ -1,5 +1,6 @@
 """What a brick holds and how much work it does: one call under the profiler's allocation events, one that counts."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def memory_and_work(brick: Brick, call: BrickFunction, pool: InputPool, *, train
         return _Passes(call, arguments.call_with(arguments.weights() | arguments.others()), training)
 
     work, uncounted = _work(passes())
-    return {**work, **_memory(passes(), pool.device)}, uncounted
+    held = _held(passes()) if training else None
+    return {**work, **_memory(passes(), pool.device), "held": held}, uncounted
 
 
 class _Passes:
@@ -64,8 +66,29 @@ class _Passes:
         if carriers := self._carriers():
             torch.autograd.backward(carriers, self.gradients)
 
+    def root(self) -> Tensor | None:
+        """A number whose backward pass is the brick's: none where nothing carries a gradient.
+
+        Gradients of outputs are made within, and are free as soon as they were used, as in a model.
+        """
+        carriers = self._carriers()
+        return _Root.apply(*carriers) if carriers else None  # type: ignore[no-untyped-call]
+
     def _carriers(self) -> list[Tensor]:
         return [output for output in self.outputs if output.requires_grad] if self._training else []
+
+
+class _Root(torch.autograd.Function):
+    """A number made of a brick's outputs, all of whose gradients are ones."""
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: Tensor) -> Tensor:
+        ctx.types = [(output.shape, output.dtype) for output in outputs]
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return tuple(torch.ones(shape, dtype=dtype, device=gradients[0].device) for shape, dtype in ctx.types)
 
 
 def _work(passes: _Passes) -> tuple[dict[str, float | None], list[str]]:
@@ -83,17 +106,43 @@ def _memory(passes: _Passes, device: torch.device) -> dict[str, float | None]:
         with phase_mark("forward"):
             passes.forward()
         storages = [output.untyped_storage() for output in passes.outputs]
-        passes.turn()
-        with phase_mark("backward"):
-            passes.backward()
+        root = passes.root()
+        if root is not None:
+            gradient = torch.ones_like(root)
+            with phase_mark("backward"):
+                torch.autograd.backward(root, gradient)
     made = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in places}
     outputs_bytes = float(sum(made.values()))
     tree = read_results(profiler.kineto_results)
     inside = [(tree.phase_at(each.time_ns), each) for each in tree.allocations if each.device.startswith(device.type)]
     after_forward = sum(each.num_bytes for phase, each in inside if phase == "forward")
     return {"outputs_bytes": outputs_bytes,
-            "saved_bytes": max(0.0, after_forward - outputs_bytes) if passes.gradients else None,
+            "saved_bytes": max(0.0, after_forward - outputs_bytes) if root is not None else None,
             "peak_bytes": float(_peak(each for phase, each in inside if phase in ("forward", "backward")))}
+
+
+def _held(passes: _Passes) -> str:
+    """What the forward pass saves of its inputs and outputs, and what these take, as JSON: see the table `bricks`."""
+    places: dict[int, int] = {}
+    for number, tensor in enumerate(passes.inputs):
+        places.setdefault(tensor.untyped_storage().data_ptr(), number)
+    kept: list[torch.UntypedStorage] = []  # as they are, so that no other storage gets the place of one
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.untyped_storage()), _unread):
+        passes.forward()
+    saved = {storage.data_ptr() for storage in kept}
+    outputs = [(output, output.untyped_storage()) for output in passes.outputs]
+    return json.dumps({
+        "saved_inputs": [number for number, tensor in enumerate(passes.inputs)
+                         if tensor.untyped_storage().data_ptr() in saved],
+        "outputs": [{"bytes": storage.nbytes(), "input": places.get(storage.data_ptr()),
+                     "saved": storage.data_ptr() in saved, "gradient": output.requires_grad}
+                    for output, storage in outputs],
+    })  # fmt: skip
+
+
+def _unread(_: Any) -> Tensor:
+    raise AssertionError("no backward pass follows")
 
 
 def step_peak_bytes(step: Callable[[], object], device: torch.device) -> float:

@@ -187,8 +187,9 @@ class Rounds:
     def _describe(self, brick: str) -> None:
         work = self._works[brick]
         if isinstance(work, UpdateWork):
+            # Of one parameter: a step of several holds what the one before has left, which is small in a model.
             self.rows[brick] |= {"saved_bytes": work.kept_bytes(),
-                                 "peak_bytes": step_peak_bytes(work.stepped().step, self._device)}
+                                 "peak_bytes": step_peak_bytes(work.stepped(1).step, self._device)}
             return
         columns, uncounted = memory_and_work(self.bricks[brick], self._calls[brick], self._pool,
                                              training=self._training)

@@ -137,10 +137,10 @@ class UpdateWork:
         """Time of a parameter's share of a step."""
         return {"update": _share(self._clock.time(self.stepped().step), self.start, self._number)}
 
-    def stepped(self) -> Any:
-        """The optimizer, after the step that makes its state."""
+    def stepped(self, number: int | None = None) -> Any:
+        """The optimizer of so many parameters, by default those that are timed, after the step that makes its state."""
         parameters = [torch.nn.Parameter(copied(self._pool.pristine(self._parameter, self._key)))
-                      for _ in range(self._number)]
+                      for _ in range(self._number if number is None else number)]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter).copy_(parameter.detach())
         optimizer = self._class(parameters, **self._options)
@@ -149,8 +149,8 @@ class UpdateWork:
 
     def kept_bytes(self) -> float:
         """Bytes that the optimizer keeps for a parameter between steps."""
-        kept = [value for state in self.stepped().state.values() for value in state.values()]
-        return sum(value.nbytes for value in kept if isinstance(value, Tensor)) / self._number
+        kept = [value for state in self.stepped(1).state.values() for value in state.values()]
+        return float(sum(value.nbytes for value in kept if isinstance(value, Tensor)))
 
     def release(self) -> None:
         """Nothing is kept."""

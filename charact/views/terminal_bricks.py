@@ -141,7 +141,7 @@ def _saved(run: Run) -> list[RenderableType]:
         lines.append(Text.assemble(
             "benchmarking time: bricks take ", (fmt.seconds(row.suite_s), "bold"),
             f" once, {_models(row.num_models)} {fmt.seconds(row.models_s)}: ", (fmt.ratio(row.speedup), "bold"),
-            f", with set-up {with_set_up}"))  # fmt: skip
+            f", with the whole suite's set-up {with_set_up}"))  # fmt: skip
     return [Text(), *lines] if lines else []
 
 
@@ -179,10 +179,14 @@ def machines(latencies: pd.DataFrame) -> RenderableType:
     keys = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
     table = _table("model", *map(str, names))
     reasons: list[RenderableType] = []
+    num_variants = latencies.groupby("workload")["variant"].nunique().to_dict()
     for key, rows in latencies.groupby(keys, sort=False, dropna=False):
         by_machine = {row.machine: row for row in fmt.rows(rows)}
         cells = [_on_machine(by_machine.get(name)) for name in names]
-        model = configuration(dict(zip(keys, key, strict=True)))
+        facts = dict(zip(keys, key, strict=True))
+        if num_variants[facts["workload"]] > 1:
+            facts["workload"] = f"{facts['workload']}.{facts['variant']}"
+        model = configuration(facts)
         table.add_row(Text(model), *cells)
         reasons += [Text(f"{model} on {row.machine}: {fmt.missing(row.reason)}", style="dim")
                     for row in fmt.rows(rows[rows["latency_s"].isna()])]

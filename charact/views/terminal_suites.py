@@ -16,6 +16,7 @@ from charact.views import format as fmt
 _COEFFICIENTS = {"factor": "factor of the plain sum", "module_call_s": "each call of a module",
                  "piece_s": "each piece", "backward_start_s": "each start of a backward pass"}  # fmt: skip
 _NUM_TYPES = 10
+_NUM_BRICKS = 10
 
 
 class Trial(NamedTuple):
@@ -103,3 +104,18 @@ def _whole(compositions: Sequence[Composition], suite: Suite) -> list[Renderable
     return [Text(), Text.assemble(
         f"{row.num_models} models of {row.num_layers:,} layers in {row.num_pieces:,} pieces: ",
         (f"{row.num_bricks:,} different, {fmt.share(row.unique_pieces_frac)}", "bold"))]  # fmt: skip
+
+
+def frequent(compositions: Sequence[Composition], suite: Suite) -> RenderableType:
+    """The bricks that stand in models most often."""
+    table = _table("brick", "layers", "uses", "models", "most in one model")
+    table.columns[1].justify, table.columns[1].no_wrap = "left", False
+    found = statistics.brick_reuse(compositions, suite)
+    for row in fmt.rows(found.head(_NUM_BRICKS)):
+        table.add_row(Text(str(row.brick)), Text(row.layer_types.replace("+", " + ")), Text(f"{row.num_uses:,}"),
+                      Text(f"{row.num_models:,}"), Text(f"{row.most_in_one:,}"))  # fmt: skip
+    left_out = len(found) - _NUM_BRICKS
+    others = len(suite.bricks) - len(found)
+    return Group(
+        Text(), table, *([Text(f"{left_out:,} more bricks", style="dim")] if left_out > 0 else []),
+        *([Text(f"{others:,} more are updates, sums of gradients and decoys", style="dim")] if others else []))

@@ -119,14 +119,22 @@ class TestGenerating:
                     cwd=tmp_path)
         assert done.returncode == 1
         assert done.stderr.endswith("no model could be captured: nothing is written\n")
+        assert done.stderr.count("\n") == 2
         assert not (tmp_path / "s").exists()
+
+    def test_a_model_without_layers_is_none(self, tmp_path: Path, here: Here) -> None:
+        done = here("bricks", "generate", "torch.nn:Identity", *TINY, "--input-spec", "S", "--out", "s", cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: torch.nn:Identity cannot be captured: it calls no operator")
 
     def test_what_cannot_be_exported_is_cut_at_its_modules_when_asked(self, tmp_path: Path, here: Here) -> None:
         nets(tmp_path)
         done = here("bricks", "generate", "nets_of_bricks:fickle", *TINY, "--input-spec", "S", "--fallback", "hooks",
                     "--out", "s", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith("note: fickle.")
         assert "torch.export failed" in done.stderr
+        assert done.stderr.count("\n") == 1
         (composition,) = load_compositions(tmp_path / "s.private")
         assert composition.captured_by == "hooks"
         done = here("bricks", "run", "s", *FEW, cwd=tmp_path)
@@ -193,6 +201,28 @@ def broken():
 def fickle():
     return Fickle()
 ''')
+
+
+def test_own_models_of_one_name_stand_beside_each_other(tmp_path: Path, here: Here) -> None:
+    """Two modules, and one function that is called otherwise: three models named `make`."""
+    code = "from torch import nn\ndef make(width=4):\n    return nn.Sequential(nn.Linear(8, width), nn.ReLU())\n"
+    for module in ("one_of_two", "two_of_two"):
+        (tmp_path / f"{module}.py").write_text(code)
+    own = [*TINY, "--input-spec", "S"]
+    for named in (["one_of_two:make"], ["two_of_two:make"], ["one_of_two:make", "--model-args", "width=6"]):
+        done = here("bricks", "generate", *named, *own, "--out", "s", cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert len(load_compositions(tmp_path / "s.private")) == 3
+    shown = here("bricks", "show", "s", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "3 models of 6 layers in 6 pieces: 4 different, 66.7 %" in shown.stdout
+    assert here("bricks", "run", "s", *FEW, cwd=tmp_path).returncode == 0
+    run = str(only_run(tmp_path, "bricks-s"))
+    done = here("bricks", "construct", "one_of_two:make", run, *own, "--model-args", "width=6", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shapes = load_run(Path(run)).bricks.set_index("brick")["input_shapes"]
+    pieces = load_run(only_run(tmp_path, "constructed-s")).pieces
+    assert shapes[pieces["brick"].iloc[0]] == "[[2, 8], [6, 8], [6]]"
 
 
 class TestSeveralMachines:

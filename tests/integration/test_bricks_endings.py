@@ -167,6 +167,17 @@ class TestEndings:
             assert [path.name for path in (there / "runs").iterdir()] == ["done"]
 
 
+def test_what_another_machine_began_is_not_gone_on_with(there: Path, here: Here) -> None:
+    partial = (there / "runs" / "done").rename(there / "runs" / ".partial-done")
+    manifest = json.loads((partial / "run.json").read_text())
+    manifest["status"], manifest["machine"]["fingerprint"] = "running", "0" * 12
+    (partial / "run.json").write_text(json.dumps(manifest))
+    done = here("bricks", "run", "--resume", str(partial), cwd=there)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "was begun on another machine" in done.stderr
+    assert partial.exists()
+
+
 def tamper(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path = directory / "suite" / "suite.json"
     index = json.loads(path.read_text())
@@ -236,6 +247,8 @@ class TestDamagedSuites:
     (["calibrate", "runs/done"], "a correction needs 2 models"),
     (["merge", "suite", "--out", "both"], "name at least two suites to merge"),
     (["audit", "runs"], "no suite of bricks in runs"),
+    (["show", "runs"], "no suite of bricks in runs"),
+    (["show", "suite", "--compositions", "runs"], "no compositions in runs"),
 ])
 def test_bad_input_is_one_line(there: Path, here: Here, arguments: list[str], said: str) -> None:
     before = sorted(there.rglob("*"))
@@ -256,7 +269,7 @@ def test_a_record_that_is_no_run_of_a_suite(there: Path, here: Here) -> None:
         assert "is no run of a suite: charact bricks run makes one" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["generate", "run", "calibrate", "construct", "audit", "merge"])
+@pytest.mark.parametrize("command", ["generate", "run", "calibrate", "construct", "show", "audit", "merge"])
 def test_the_help_teaches_by_examples(here: Here, tmp_path: Path, command: str) -> None:
     told = here("bricks", command, "--help", cwd=tmp_path).stdout
     assert f"  charact bricks {command} " in told

@@ -26,7 +26,7 @@ def brick_row(brick: str, layer_types: Sequence[str], **facts: Any) -> Row:
     """A row of the table `bricks`: 100 MFLOP and 1 MB at the peak where nothing else is said."""
     return {"brick": brick, "kind": "sequence", "num_layers": len(layer_types), "layer_types": json.dumps(layer_types),
             "input_shapes": "[[1,64,56,56],[64,64,3,3]]", "status": "ok", "reason": None, "flop": FLOP, "bytes": 2e6,
-            "weights_bytes": 4e5, "outputs_bytes": 8e5, "saved_bytes": None, "peak_bytes": 1e6,
+            "weights_bytes": 4e5, "outputs_bytes": 8e5, "saved_bytes": None, "held": None, "peak_bytes": 1e6,
             "num_rounds": len(ROUNDS), "set_up_s": 0.1, **facts}  # fmt: skip
 
 

@@ -14,9 +14,10 @@ def constructed_case(construction: Construction,
                      correction: Correction | str) -> tuple[dict[str, Any], dict[str, Rows]]:
     """What `RunWriter.add_case` is given: the entry of a constructed model, and rows by table.
 
-    What the pass `construct` tells: which run timed the bricks and how; g and cut_method; clock; num_pieces, num_bricks
-    (different ones), num_layers, num_module_calls; how the model was captured; suite_digest, num_rounds, timed_s and
-    set_up_s of the run; the correction, or why there is none; why no memory could be constructed.
+    What the pass `construct` tells: which run and case of it timed the bricks, and how; g and cut_method; clock;
+    num_pieces, num_bricks (different ones), num_layers, num_module_calls; how the model was captured; suite_digest,
+    num_rounds, timed_s and set_up_s of the run; the correction, or why there is none; why no memory could be
+    constructed.
 
     Args:
         construction: the model's.
@@ -28,7 +29,8 @@ def constructed_case(construction: Construction,
     ok = construction.reason is None
     facts = {
         "status": "ok" if ok else "failed", "reason": construction.reason, "brick_run": times.run.run_id,
-        "timing_method": times.facts["method"], "g": composition.g, "cut_method": composition.method,
+        "brick_case": times.case, "timing_method": times.facts["method"], "g": composition.g,
+        "cut_method": composition.method,
         "clock": construction.clock, "num_pieces": len(composition.pieces),
         "num_bricks": len({piece.brick for piece in composition.pieces}), "num_layers": composition.num_layers,
         "num_module_calls": composition.num_module_calls, "captured_by": composition.captured_by,

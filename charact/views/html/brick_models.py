@@ -121,7 +121,8 @@ def _saved(run: Run) -> list[Block]:
         Column("models_s", "Each model once", fmt.seconds, "sum of their pieces"),
         Column("suite_s", "Each brick once", fmt.seconds, "of these models"),
         Column("speedup", "Speedup", fmt.ratio, "at the same number of repeats"),
-        Column("speedup_with_set_up", "with set-up", fmt.ratio, "inputs, weights and untimed calls counted",
+        Column("speedup_with_set_up", "with set-up", fmt.ratio,
+               "inputs, weights and untimed calls of all bricks of the suite counted",
                lambda row: row.reason),
     ]  # fmt: skip
     caption = "Speedup of timing bricks in place of models"

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -5,6 +6,7 @@ from support.brick_runs import CASE, brick_run, composition, infer_run
 
 from charact.analysis.bricks.memory import constructed_memory
 from charact.analysis.bricks.times import BrickTimes
+from charact.bricks.composition import Composition
 
 
 def by_category(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -43,25 +45,77 @@ def test_results_of_the_model_stay(tmp_path: Path) -> None:
     assert by_category(rows)["activations"] == 110
 
 
+def saves(inputs: list[int], *outputs: tuple[float, int | None, bool]) -> str:
+    """The column `held`: inputs that are saved; of outputs the bytes, whose memory it is, whether they are saved."""
+    return json.dumps({"saved_inputs": inputs, "outputs": [
+        {"bytes": num_bytes, "input": shared, "saved": saved, "gradient": True} for num_bytes, shared, saved in outputs
+    ]})  # fmt: skip
+
+
+def training(tmp_path: Path, rows: dict[str, dict[str, Any]], model: Composition) -> list[dict[str, Any]]:
+    """Rows of a training whose bricks hold so much."""
+    times = {brick: {"forward": 0.01, "backward": 0.02} for brick in rows}
+    run = brick_run(tmp_path, times, mode="train", rows=rows)
+    rows_found, reason = constructed_memory(model, BrickTimes(run, CASE.replace("infer", "train")))
+    assert reason is None
+    return rows_found
+
+
 def test_a_training_holds_what_its_backward_pass_reads(tmp_path: Path) -> None:
-    """The peak is at b's backward pass: all is saved, its own results' gradients are there, none of a's weights'."""
+    """The peak is at b's backward pass: it saves a's result and 500 B, and none of a's weights has a gradient."""
     times = {**{brick: {"forward": 0.01, "backward": 0.02} for brick in "ab"}, "step": {"update": 0.001}}
     run = brick_run(tmp_path, times, mode="train", rows={
-        "a": held(300, 1000, 1100, 50), "b": held(100, 2000, 9000, 500),
+        "a": {**held(300, 1000, 1100, 50), "held": saves([], (1000, None, False))},
+        "b": {**held(100, 2000, 9000, 500), "held": saves([0], (2000, None, False))},
         "step": {"kind": "update", **held(200, 0, 200, 404), "outputs_bytes": None}})  # fmt: skip
-    model = composition("ab", mode="train", weights_bytes=400, updates=(("step", 2),))
+    model = composition("ab", mode="train", weights_bytes=400, updates=(("step", 2),), input_bytes=70, outputs=())
     rows, reason = constructed_memory(model, BrickTimes(run, CASE.replace("infer", "train")))
     assert reason is None
     assert {row["phase"] for row in rows} == {"backward"}
     assert by_category(rows) == {
-        "weights": 400, "activations": 1000 + 50 + 2000 + 500, "temporary": 9000 - 2500 + 2000,
-        "gradients": 0, "optimizer_state": 808}  # fmt: skip
+        "weights": 400, "activations": 50 + 1000 + 500, "temporary": 9000 - 2000 - 500, "gradients": 0,
+        "optimizer_state": 808, "input": 70}  # fmt: skip
+
+
+def test_what_one_piece_gives_and_the_next_one_saves_counts_once(tmp_path: Path) -> None:
+    """a saves its result, as b does; what b gives is saved by nobody."""
+    rows = training(tmp_path, {
+        "a": {**held(0, 1000, 1000, 0), "held": saves([], (1000, None, True))},
+        "b": {**held(0, 300, 2300, 0), "held": saves([0], (300, None, False))}}, composition("ab", mode="train"))
+    assert by_category(rows)["activations"] == 1000 + 300  # a result of the model stays
+    rows = training(tmp_path, {
+        "a": {**held(0, 1000, 1000, 0), "held": saves([], (1000, None, False))},
+        "b": {**held(0, 300, 2300, 0), "held": saves([], (300, None, False))}},
+        composition("ab", mode="train", outputs=()))
+    assert by_category(rows)["activations"] == 0
+
+
+def test_what_is_saved_of_a_view_is_what_it_shows(tmp_path: Path) -> None:
+    """b gives a's result otherwise, which c saves."""
+    rows = training(tmp_path, {
+        "a": {**held(0, 1000, 1000, 0), "held": saves([], (1000, None, False))},
+        "b": {**held(0, 0, 0, 0), "held": saves([], (1000, 0, False))},
+        "c": {**held(0, 10, 4000, 0), "held": saves([0], (10, None, False))}},
+        composition("abc", mode="train", outputs=()))
+    assert by_category(rows)["activations"] == 1000
+
+
+def test_gradients_wait_for_those_of_another_branch(tmp_path: Path) -> None:
+    """c reads a's result, too: its gradient is there while b's backward pass runs."""
+    rows = {
+        "a": {**held(0, 1000, 1000, 0), "held": saves([], (1000, None, False))},
+        "b": {**held(0, 300, 9300, 0), "held": saves([], (300, None, False))},
+        "c": {**held(0, 10, 20, 0), "held": saves([], (10, None, False))}}  # fmt: skip
+    branched = training(tmp_path, rows, composition("abc", [[], [0], [1, 0]], mode="train", outputs=()))
+    chained = training(tmp_path, rows, composition("abc", mode="train", outputs=()))
+    assert (by_category(branched)["temporary"], by_category(chained)["temporary"]) == (9000 + 1000, 9000)
 
 
 def test_with_large_weights_the_peak_is_at_the_end(tmp_path: Path) -> None:
     times = {"a": {"forward": 0.01, "backward": 0.02}, "step": {"update": 0.001}}
     run = brick_run(tmp_path, times, mode="train", rows={
-        "a": held(1e6, 10, 20, 0), "step": {"kind": "update", **held(1e6, 0, 5000, 0)}})  # fmt: skip
+        "a": {**held(1e6, 10, 20, 0), "held": saves([], (10, None, False))},
+        "step": {"kind": "update", **held(1e6, 0, 5000, 0)}})  # fmt: skip
     model = composition("a", mode="train", weights_bytes=1_000_000, updates=(("step", 1),))
     rows, _ = constructed_memory(model, BrickTimes(run, CASE.replace("infer", "train")))
     assert {row["phase"] for row in rows} == {"update"}
@@ -83,3 +137,9 @@ def test_what_is_not_known_gives_no_number(tmp_path: Path) -> None:
     model = composition("", mode="train", updates=(("step", 1),))
     assert constructed_memory(model, BrickTimes(run, CASE.replace("infer", "train"))) == (
         [], "the memory of 1 of 1 bricks was not measured")
+
+
+def test_a_run_that_does_not_tell_what_is_saved_gives_no_number(tmp_path: Path) -> None:
+    run = brick_run(tmp_path, {"a": {"forward": 0.01, "backward": 0.02}}, mode="train")
+    assert constructed_memory(composition("a", mode="train"), BrickTimes(run, CASE.replace("infer", "train"))) == (
+        [], "the run does not tell what its bricks save: run the suite anew")

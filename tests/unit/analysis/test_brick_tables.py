@@ -126,6 +126,20 @@ def test_models_that_lack_a_time_are_left_out_of_sums(tmp_path: Path) -> None:
     assert saved["speedup_with_set_up"] == pytest.approx(7 * 0.015 / (7 * 0.01 + 0.4))
 
 
+def test_trainings_and_inferences_are_each_set_up(tmp_path: Path) -> None:
+    """Bricks of 4 and 2 ms, timed in 7 rounds after 0.4 s and in 20 rounds after 0.1 s."""
+    record = made.Models(tmp_path)
+    record.add("a", ["00aa", "00aa"])
+    record.add("b", ["11bb", "11bb", "11bb"])
+    for entry, case, rounds, set_up_s in zip(record.writer.manifest["cases"], ("one", "two"), (7, 20), (0.4, 0.1),
+                                             strict=True):  # fmt: skip
+        entry["passes"]["construct"] |= {"brick_case": case, "num_rounds": rounds, "set_up_s": set_up_s}
+    saved = time_saved(record.run()).iloc[0]
+    assert saved["speedup"] == pytest.approx(0.014 / 0.006)
+    wanted = (7 * 0.008 + 20 * 0.006) / (7 * 0.004 + 20 * 0.002 + 0.5)
+    assert saved["speedup_with_set_up"] == pytest.approx(wanted)
+
+
 def test_memory_is_summed_and_missing_memory_has_a_reason(tmp_path: Path) -> None:
     rows = model_memory(made.three_models(tmp_path))
     assert rows["peak_bytes"].fillna(0).tolist() == [3e6, 3e6, 0]

@@ -1,5 +1,6 @@
 """Configurations of models by name."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_an_imported_model_is_fed_what_the_spec_says() -> None:
     source, = sources_of(["torch.nn:Linear"], input_sizes=[6], batch_sizes=[3], input_spec="S",
                          model_args="in_features=6,out_features=2")
     built = source.build()
-    assert source.id == "Linear-6-b3-infer-fp32"
+    assert re.fullmatch(r"Linear\.[0-9a-f]{6}-6-b3-infer-fp32", source.id)
     assert built.forward().shape == (3, 2)
     assert not built.model.training
 
@@ -62,14 +63,24 @@ def test_an_imported_model_is_fed_what_the_spec_says() -> None:
     (["torch.nn:Linear"], {"input_spec": "S"}, "no default input size"),
     (["no_such_module:make"], {"input_spec": "S", "input_sizes": [4]}, "there is no module no_such_module"),
     (["nowhere.pt2"], {}, "there is no file nowhere.pt2"),
-    (["torch.nn:Linear", "torch.nn.modules.linear:Linear"],
-     {"input_spec": "S", "input_sizes": [4], "model_args": "in_features=4,out_features=4"}, "would both be called"),
 ])
 def test_what_cannot_be_is_one_line(names: list[str], options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError) as raised:
         sources_of(names, **options)  # type: ignore[arg-type]
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_own_models_of_one_name_are_told_apart() -> None:
+    def found(name: str, arguments: str) -> str:
+        source, = sources_of([name], input_spec="S", input_sizes=[4], model_args=arguments)
+        return source.id
+
+    four, eight = "in_features=4,out_features=4", "in_features=4,out_features=8"
+    ids = [found("torch.nn:Linear", four), found("torch.nn:Linear", eight),
+           found("torch.nn.modules.linear:Linear", four)]
+    assert len(set(ids)) == 3
+    assert ids[0] == found("torch.nn:Linear", four)
 
 
 def test_a_workload_may_be_named_twice() -> None:
@@ -81,7 +92,7 @@ def test_a_file_is_what_it_was_exported_as(tmp_path: Path) -> None:
     exported = torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), strict=False)
     torch.export.save(exported, path)
     source, = sources_of([str(path)])
-    assert source.id == "small_net-4-b3-infer-fp32"
+    assert re.fullmatch(r"small_net\.[0-9a-f]{6}-4-b3-infer-fp32", source.id)
     with pytest.raises(UserError, match="exported once and for all with --batch-sizes 3"):
         sources_of([str(path)], batch_sizes=[8])
     with pytest.raises(UserError, match="with --mode infer"):

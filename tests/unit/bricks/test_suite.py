@@ -167,6 +167,9 @@ def broken(suite: Path, how: str) -> None:
         brick.rename(suite / "bricks" / f"{other}.json")
         entries = {other if name == brick.stem else name: each for name, each in entry["bricks"].items()}
         index.write_bytes(index_bytes(2, "chains", "2.13.0", entries))
+    elif how == "misnamed":
+        entry["bricks"][brick.stem]["layer_types"] = "<script>"
+        index.write_bytes(index_bytes(2, "chains", "2.13.0", entry["bricks"]))
     elif how == "incomplete":
         entry["bricks"][brick.stem].pop("mode")
         index.write_bytes(index_bytes(2, "chains", "2.13.0", entry["bricks"]))
@@ -177,6 +180,7 @@ def broken(suite: Path, how: str) -> None:
     ("tampered index", "changed after it was written"), ("newer", "update charact"),
     ("other format", "no part of a suite"), ("no JSON", "no part of a suite"), ("deep", "no part of a suite"),
     ("absent", "no suite of bricks in"), ("renamed", "holds brick"), ("incomplete", "no part of a suite"),
+    ("misnamed", "no part of a suite"),
 ])  # fmt: skip
 def test_what_is_broken_is_refused_in_one_line(suite: Path, how: str, told: str) -> None:
     broken(suite, how)
@@ -250,6 +254,7 @@ def refusal(path: Path) -> str:
 @pytest.mark.parametrize("change", [
     {"schema_version": 2}, {"pieces": [{"brick": "a", "inputs": [[0, 0]], "modules": []}]},
     {"updates": [["a", "many"]]}, {"outputs": [1]}, {"surprise": 1},
+    {"weights_bytes": "many"}, {"outputs": [[99, 0]]}, {"num_layers": None},
 ])  # fmt: skip
 def test_a_composition_that_is_none_is_refused(suite: Path, change: dict[str, Any]) -> None:
     (path,) = private_directory(suite).glob("*.json")
@@ -267,3 +272,19 @@ def test_a_brick_file_is_found_by_its_identifier(suite: Path) -> None:
     loaded = load_suite(suite)
     assert all(brick_path(suite, name).exists() for name in loaded.bricks)
     assert replace(loaded, path=Path(".")).name == Path.cwd().name
+
+
+def test_a_name_that_is_longer_than_a_file_s_is_kept_whole_inside(tmp_path: Path) -> None:
+    """A model may be named after a file whose own name is as long as can be, to which its sizes are added."""
+    one, other = hand("n" * 250), hand("n" * 250 + "o")
+    suite = write(tmp_path / "suite", one, other)
+    assert sorted(each.case for each in load_compositions(suite.private)) == [
+        one.composition.case, other.composition.case]
+
+
+def test_it_is_told_which_model_took_the_place_of_another(tmp_path: Path) -> None:
+    place = tmp_path / "suite"
+    first = add_models(place, [hand()], 2, "chains", "2.13.0")
+    again = add_models(place, [hand()], 2, "chains", "2.13.0")
+    changed = add_models(place, [hand(stride=2)], 2, "chains", "2.13.0")
+    assert (first.replaced, again.replaced, changed.replaced) == ([], [], ["hand-8-b2-infer-fp32"])

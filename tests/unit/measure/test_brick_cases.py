@@ -71,6 +71,12 @@ def run(tmp_path: Path, suite: Suite, mode: str = "infer", **options: Any) -> Ru
     return load_run(writer.publish())
 
 
+def test_the_observer_is_told_the_case_s_place(tmp_path: Path) -> None:
+    notes = Notes()
+    run(tmp_path, a_suite(tmp_path / "suite", product(8, 4)), notes=notes, place=(2, 3))
+    assert notes.told[0] == ("case", CASE, 2, 3)
+
+
 def killed(writer: RunWriter) -> RunWriter:
     """The record as another process finds it."""
     os.close(writer._lock)

@@ -1,5 +1,8 @@
 """What bricks hold and how much work they do, against numbers worked out by hand."""
 
+import json
+from typing import Any
+
 import pytest
 import torch
 from support.hand_made_bricks import a_brick, a_gradient_sum, a_layer, an_input, pointwise, product, value
@@ -16,7 +19,7 @@ WEIGHT = 4 * WIDTH * WIDTH
 FLOP = 2 * ROWS * WIDTH * WIDTH
 
 
-def told(brick: Brick) -> dict[str, float | None]:
+def told(brick: Brick) -> dict[str, Any]:
     columns, uncounted = memory_and_work(brick, runnable(brick), InputPool([brick], CPU),
                                          training=brick.mode == "train")
     assert uncounted == []
@@ -27,7 +30,7 @@ def test_a_product_in_inference() -> None:
     with torch.inference_mode():
         assert told(product(ROWS, WIDTH)) == {
             "flop": FLOP, "bytes": 2 * ACTIVATION + WEIGHT, "outputs_bytes": ACTIVATION, "saved_bytes": None,
-            "peak_bytes": ACTIVATION}
+            "peak_bytes": ACTIVATION, "held": None}
 
 
 def test_a_product_in_training_holds_both_gradients_at_once() -> None:
@@ -35,7 +38,10 @@ def test_a_product_in_training_holds_both_gradients_at_once() -> None:
     assert columns["flop"] == 3 * FLOP
     assert columns["outputs_bytes"] == ACTIVATION
     assert columns["saved_bytes"] == 0  # inputs alone
-    assert columns["peak_bytes"] == ACTIVATION + ACTIVATION + WEIGHT
+    assert columns["peak_bytes"] == ACTIVATION + (ACTIVATION + ACTIVATION + WEIGHT)  # with its output's gradient
+    assert json.loads(columns["held"]) == {
+        "saved_inputs": [0, 1],
+        "outputs": [{"bytes": ACTIVATION, "input": None, "saved": False, "gradient": True}]}
 
 
 def activated(operator: str) -> Brick:
@@ -51,7 +57,23 @@ def activated(operator: str) -> Brick:
     ("relu_.default", 0),
 ])
 def test_what_is_held_for_the_backward_pass_beside_inputs_and_outputs(operator: str, saved: int) -> None:
-    assert told(activated(operator))["saved_bytes"] == saved
+    columns = told(activated(operator))
+    assert columns["saved_bytes"] == saved
+    assert json.loads(columns["held"])["outputs"][0]["saved"] == (saved == 0)
+
+
+def test_what_is_seen_otherwise_lies_in_its_input() -> None:
+    brick = a_brick([an_input(ROWS, WIDTH, grad=True)], [a_layer("t.default", [value(0)], 1)], [1], mode="train")
+    assert json.loads(told(brick)["held"]) == {
+        "saved_inputs": [], "outputs": [{"bytes": ACTIVATION, "input": 0, "saved": False, "gradient": True}]}
+
+
+def test_the_gradient_of_an_output_is_free_once_it_was_used() -> None:
+    """Of two exponentials: it is gone before that of the input is made."""
+    layers = [a_layer("exp.default", [value(0)], 1), a_layer("exp.default", [value(1)], 2)]
+    columns = told(a_brick([an_input(ROWS, WIDTH, grad=True)], layers, [2], mode="train"))
+    # Output and first result stay; of gradients there are two at once, not three.
+    assert columns["peak_bytes"] == 4 * ACTIVATION
 
 
 def test_work_in_place_needs_no_memory() -> None:

@@ -66,7 +66,7 @@ def test_constructed_latencies_stand_beside_measured_ones(tmp_path: Path) -> Non
 def test_what_bricks_save_is_told_with_and_without_set_up(tmp_path: Path) -> None:
     told = screen(three_models(tmp_path))
     # 11 and 4 ms of models; 4 + 1 + 2 + 3 ms of bricks; 7 rounds and 0.4 s of set-up
-    assert "bricks take 10.0 ms once, the 2 models 15.0 ms: × 1.50, with set-up × 0.22" in told
+    assert "bricks take 10.0 ms once, the 2 models 15.0 ms: × 1.50, with the whole suite's set-up × 0.22" in told
 
 
 def test_a_strategy_that_nobody_has_is_explained_and_not_measured_is_no_column(tmp_path: Path) -> None:
@@ -92,6 +92,14 @@ def test_machines_stand_side_by_side(tmp_path: Path) -> None:
     assert row == "4.00 ms (measured 6.00 ms) 8.00 ms"
     assert "the run lacks it" in told
     assert "n/a (not asked for)" in told
+
+
+def test_variants_of_a_model_are_told_apart_by_machine(tmp_path: Path) -> None:
+    record = Models(tmp_path).add("make", ["00aa"], variant="aaa111", case="one").add("vgg11", ["00aa"])
+    told = drawn(machines(latency_by_machine([record.add("make", ["11bb"], variant="bbb222", case="two").run()])))
+    assert " ".join(cells(told, "make.aaa111 224 b1 infer fp32")) == "4.00 ms"
+    assert " ".join(cells(told, "make.bbb222 224 b1 infer fp32")) == "2.00 ms"
+    assert " ".join(cells(told, "vgg11 224 b1 infer fp32")) == "4.00 ms"
 
 
 @pytest.mark.parametrize(("tried", "chosen"), [
