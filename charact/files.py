@@ -46,6 +46,25 @@ def write_text(path: Path, text: str, *, force: bool = True) -> None:
     Raises:
         UserError: the file exists and `force` is false, or it cannot be written.
     """
+    _check_place(path, force=force)
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def check_writable(path: Path, *, force: bool) -> None:
+    """Refuse a place that `write_text` could not write to, before the work that is to be written.
+
+    Raises:
+        UserError: the file exists and `force` is false, or it cannot be written.
+    """
+    _check_place(path, force=force)
+    probe = _hidden(path)
+    with writing(path):
+        probe.touch()
+        probe.unlink()
+
+
+def _check_place(path: Path, *, force: bool) -> None:
     with writing(path):
         if path.is_dir():
             raise UserError(f"{path} is a directory: name a file")
@@ -53,14 +72,17 @@ def write_text(path: Path, text: str, *, force: bool = True) -> None:
             raise UserError(f"{path} is no regular file: name another")
         if path.exists() and not force:
             raise UserError(f"{path} exists: --force overwrites it")
-    with whole(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+
+
+def _hidden(path: Path) -> Path:
+    """A new name beside a file."""
+    return path.with_name(f".{secrets.token_hex(8)}")
 
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Give a hidden place to write to, which becomes `path` when that went well and is removed when it did not."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}")
+    temporary = _hidden(path)
     with writing(path):
         try:
             yield temporary

@@ -238,7 +238,8 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
                             "upgrade charact")
         _check(manifest)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error})") from error
+        raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error}): restore it from a copy, or "
+                        "move the run away") from error
     unfinished = manifest["status"] == "running"
     if unfinished and not partial:
         raise UserError(f"{path} was not finished: --partial reads what it holds")

@@ -35,7 +35,7 @@ from charact.analysis.memory import (
 from charact.analysis.memory_growth import case_series, memory_by_size, memory_growth, training_to_inference
 from charact.analysis.memory_limits import memory_fits, out_of_memory, out_of_memory_composition
 from charact.analysis.memory_timeline import memory_timeline, peak_moments
-from charact.analysis.operations import operation_cases, operation_shares, operation_times, suite_totals
+from charact.analysis.operations import call_times, operation_cases, operation_shares, operation_times, suite_totals
 from charact.analysis.parts import part_breakdown
 from charact.analysis.passes import (
     missed_precision,
@@ -79,6 +79,7 @@ __all__ = [
     "attribution",
     "blind_spots",
     "bottlenecks",
+    "call_times",
     "case_ceilings",
     "case_series",
     "case_summary",

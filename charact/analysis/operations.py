@@ -56,11 +56,19 @@ def operation_times(run: Run) -> pd.DataFrame:
     ]]  # fmt: skip
 
 
-def _statistics(run: Run) -> pd.DataFrame:
+@once
+def call_times(run: Run) -> pd.DataFrame:
+    """Time of a call in each repetition.
+
+    Columns: those of the table `repetitions`; time_s, on the device's clock where there is one, else on the host's.
+    """
     repetitions = run.repetitions
-    time_s = repetitions["device_s"].fillna(repetitions["host_s"])
+    return repetitions.assign(time_s=repetitions["device_s"].fillna(repetitions["host_s"]))
+
+
+def _statistics(run: Run) -> pd.DataFrame:
     rows = []
-    for (case, direction), times in time_s.groupby([repetitions["case"], repetitions["direction"]], sort=False):
+    for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
         low, high = median_interval(times.tolist()) or (None, None)
         rows.append([case, direction, times.median(), low, high, len(times)])
     statistics = pd.DataFrame(rows, columns=["case", "direction", *_TIMES])

@@ -37,14 +37,18 @@ def publish(writer: RunWriter, run: Run) -> None:
 
 
 def tell(run: Run, quiet: bool) -> bool:
-    """Say what came out, failures even when quiet; returns whether any case succeeded."""
+    """Say what came out, failures even when quiet; returns whether any case succeeded.
+
+    The summary holds the failures: on a terminal they are not told again.
+    """
     from charact.views.terminal import summary
 
     failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
     if not quiet:
         Console().print(summary(run))
-    for case in failed:
-        print(f"{case['case']}: {case['status']} ({case['reason']})", file=sys.stderr)
+    if quiet or not sys.stdout.isatty():
+        for case in failed:
+            print(f"{case['case']}: {case['status']} ({case['reason']})", file=sys.stderr)
     print(f"Wrote {run.path}")
     if not quiet:
         print(f"  report       {run.path / 'report.html'}")

@@ -1,5 +1,6 @@
 """What `charact compare` puts side by side, as a user names it."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,11 @@ def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
 
 
 def _runs_at(path: Path) -> "tuple[Run, ...]":
-    """The run of a directory, or every finished run below it."""
+    """The run of a directory, or every finished run below it; of these one that cannot be read is named and left out.
+
+    Raises:
+        UserError: there is none, or none that can be read.
+    """
     from charact.store import load_run
     from charact.views.tensorboard.records import run_directories
 
@@ -64,4 +69,15 @@ def _runs_at(path: Path) -> "tuple[Run, ...]":
     finished = [each for each in run_directories(path) if not each.name.startswith(PARTIAL_PREFIX)]
     if not finished:
         raise UserError(f"{path} holds no finished run: name {_KINDS}")
-    return tuple(load_run(each) for each in finished)
+    runs, problems = [], []
+    for each in finished:
+        try:
+            runs.append(load_run(each))
+        except UserError as error:
+            problems.append(str(error))
+    if not runs:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UserError(f"{path} holds no run that can be read: {problems[0]}{more}")
+    for problem in problems:
+        print(f"warning: a run of {path} is left out: {problem}", file=sys.stderr)
+    return tuple(runs)

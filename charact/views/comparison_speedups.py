@@ -19,7 +19,7 @@ def speedup_tables(sides: Sequence[Side]) -> list[Table]:
     if frame.empty:
         return []
     frame = frame.assign(row=_coordinates(frame), data=frame["data"].fillna("data not told"))
-    found = [_speedup_table(f"Speedup of {side} over {sides[0].label}, by {_TIMED[str(metric)]}", rows)
+    found = [_speedup_table(f"Speedup of {side} over {sides[0].label} by data, from the {_TIMED[str(metric)]}", rows)
              for (side, metric), rows in frame.groupby(["side", "metric"], sort=False)]  # fmt: skip
     return [*found, _mean_table(sides, frame["mode"].nunique() > 1)] if frame["case"].nunique() > 1 else found
 
@@ -56,7 +56,8 @@ def _mean_table(sides: Sequence[Side], several_modes: bool) -> Table:
         Column("group", "Cases of", unbroken=True), *side_column(sides), Column("num_cases", "Cases", fmt.number),
         Column("speedup", "Geometric mean", speedup, "of the speedups of the cases", reason), INTERVAL,
     ]  # fmt: skip
-    return table(frame, "Geometric means of the speedups", columns)
+    note = "An interval tells what other cases would give, by how much these differ: of few cases it is wide."
+    return table(frame, "Geometric means of the speedups", columns, note)
 
 
 def brick_tables(sides: Sequence[Side]) -> list[Table]:

@@ -1,6 +1,7 @@
 """A comparison as tables, the same in the terminal, in Markdown, in the report and in TensorBoard."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -35,6 +36,10 @@ _METRICS: dict[str, Any] = {
 """Names of the metrics other than the time, with the words for their values."""
 
 _VERDICT = Column("verdict", "Verdict", unbroken=True)
+SINGLE_RUN = (
+    "An interval of a single run a side knows nothing of what differs from run to run, such as clocks and other load; "
+    "several runs a side do."
+)
 _OF_WHAT = (
     "A time is the median iteration, or a training’s mean epoch, an operation’s median call, every brick of a suite "
     "once, or a model’s latency constructed from bricks."
@@ -44,8 +49,10 @@ _OF_WHAT = (
 def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
     """All tables of a comparison, with times by these of `LEVELS`."""
     timed = {by: ratio_table(sides, by) for by in levels}
+    measured_once = any(len(side.runs) == 1 and "reference" not in side.runs[0].manifest for side in sides)
     found = [
-        sides_table(sides), *timed.values(), _untimed_table([by for by in levels if timed[by] is None]),
+        replace(sides_table(sides), note=SINGLE_RUN if measured_once else ""), *timed.values(),
+        _untimed_table([by for by in levels if timed[by] is None]),
         *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), unmatched_table(sides),
         context_table(sides), notes_table(sides),
     ]  # fmt: skip
@@ -75,7 +82,8 @@ def ratio_table(sides: Sequence[Side], by: str, num_rows: int | None = None) -> 
     frame = frame.drop(untimed.index)
     if frame.empty:
         return None
-    frame, left_out = (frame, "") if num_rows is None else top(frame, num_rows)
+    whole = f"charact compare --by {by} --to FILE.csv"
+    frame, left_out = (frame, "") if num_rows is None else top(frame, num_rows, whole)
     judged, not_judged = _judgement(frame)
     named = [] if by == "case" else [Column(by, LEVELS[by].capitalize(), wide=by in _WIDE)]
     columns = [

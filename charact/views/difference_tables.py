@@ -61,7 +61,8 @@ def _phase_table(rows: pd.DataFrame, base: Side, new: Side, case: str, verdicts:
     shown = pd.concat([phases, total])
     shown["verdict"] = [verdicts[name] for name in shown["name"]]
     columns = [Column("name", "Phase", unbroken=True), *_times(base, new), Column("verdict", "Verdict", unbroken=True)]
-    note = "Shares of all iterations, of the median: they sum to it. Verdicts are of each phase’s own medians."
+    note = ("A phase’s time is its share of all iterations, of the median one, so that phases sum to it; the times by "
+            "phase, which verdicts are of, are each phase’s own medians.")
     note = " ".join(filter(None, [*_main_parts(rows, verdicts), note, missing]))
     return table(shown, f"Phases that account for the difference in {case}", columns, note)
 
@@ -94,6 +95,8 @@ def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str
     changes = [row.status if pd.isna(row.detail) else f"{row.status}: {row.detail}" for row in fmt.rows(shown)]
     shown = shown.assign(change=["in both" if each == "both" else each for each in changes])
     note = "Shares of a phase under the profiler, scaled to the timing pass."
+    if len(base.runs) == len(new.runs) == 1:
+        note += " A run profiles operators once: noise is not told from change."
     if left_out > 0:
         note += f" {left_out} more with smaller differences are left out."
     return table(shown, _CAPTIONS[level].format(case), columns, note)

@@ -101,6 +101,14 @@ def number(value: float | None, reason: str | None = None) -> str:
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else digits(value)
 
 
+def crossover(row: Any) -> str:
+    """The density of a row of `sparse_crossover` and what it lies between: 7.3 % (between 5.0 % and 10.0 %)."""
+    if absent(row.crossover_density_frac):
+        return missing(row.reason)
+    between = f"between {share(row.from_density_frac)} and {share(row.to_density_frac)}"
+    return f"{share(row.crossover_density_frac)} ({between})"
+
+
 def error(value: float | None, reason: str | None = None) -> str:
     """A relative error: 3.1e-07, 0 or not finite."""
     if absent(value):

@@ -85,11 +85,17 @@ def share_column(name: str, title: str, meaning: str) -> Column:
     return Column(name, title, fmt.share, meaning, is_share=True)
 
 
-def top(frame: pd.DataFrame, num_rows: int) -> tuple[pd.DataFrame, str]:
-    """The first rows of each case, of a comparison on each side; and a note where some are left out."""
+def top(frame: pd.DataFrame, num_rows: int, whole: str = "charact export") -> tuple[pd.DataFrame, str]:
+    """The first rows of each case, of a comparison on each side; and a note where some are left out.
+
+    Args:
+        frame: the longest rows of each case first.
+        num_rows: how many are kept.
+        whole: the command that writes all of them.
+    """
     keys = ["case", "side"] if "side" in frame else ["case"]
     longest = int(frame.groupby(keys).size().max()) if len(frame) else 0
     if longest <= num_rows:
         return frame, ""
-    note = f"The {num_rows} longest of each case, of up to {longest}; `charact export` writes them all."
+    note = f"The {num_rows} longest of each case, of up to {longest}; `{whole}` writes them all."
     return frame.groupby(keys, sort=False).head(num_rows), note

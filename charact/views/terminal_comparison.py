@@ -3,26 +3,53 @@
 import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from charact.views.tables import Row, Table
+from charact.views.tables import Column, Row, Table
 
 _STYLES = {"slower": "red", "lower": "red", "faster": "green", "higher": "green"}
+_GAP = 2
 _MOST_ROWS = 40
 """Of each case on each side: a case of many operators hides no other."""
 
 
-def summary(tables: Sequence[Table]) -> RenderableType:
-    """The tables with their captions; of a long one the first rows of each case on each side."""
-    return Group(*(part for table in tables for part in _parts(table)))
+def summary(tables: Sequence[Table], width: int) -> RenderableType:
+    """The tables with their captions; of a long one the first rows of each case on each side.
+
+    Args:
+        tables: what is shown.
+        width: columns of the terminal; a table that is wider is parted by case, where a case has several rows.
+    """
+    return Group(*(part for table in tables for part in _parts(table, width)))
 
 
-def _parts(table: Table) -> list[RenderableType]:
+def _parts(table: Table, width: int) -> list[RenderableType]:
     shown = _first(table.rows)
-    return [Text(table.caption, style="bold"), _drawn(table, shown), *_notes(table, len(shown)), Text()]
+    names = [column.name for column in table.columns]
+    cases = list(dict.fromkeys(row.case for row in shown))
+    if "case" in names and len(cases) < len(shown) and _width(table.columns, shown) > width:
+        drawn = [part for case in cases
+                 for part in _of_case(table.columns, [row for row in shown if row.case == case], names.index("case"))]
+    else:
+        drawn = [_drawn(table.columns, shown)]
+    return [Text(table.caption, style="bold"), *drawn, *_notes(table, len(shown)), Text()]
+
+
+def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
+    """Characters of the longest cells beside one another."""
+    texts = [[column.title for column in columns], *([cell.text for cell in row.cells] for row in rows)]
+    return sum(max(map(cell_len, texts_of_column)) + _GAP for texts_of_column in zip(*texts, strict=True)) - _GAP
+
+
+def _of_case(columns: Sequence[Column], rows: Sequence[Row], place: int) -> list[RenderableType]:
+    """The rows of one case below its name, which `place` has the column of."""
+    without = [replace(row, cells=[*row.cells[:place], *row.cells[place + 1 :]]) for row in rows]
+    return [Text(str(rows[0].case), style="underline"), _drawn([*columns[:place], *columns[place + 1 :]], without)]
 
 
 def _first(rows: Sequence[Row]) -> list[Row]:
@@ -35,9 +62,9 @@ def _first(rows: Sequence[Row]) -> list[Row]:
     return first
 
 
-def _drawn(table: Table, rows: Sequence[Row]) -> RichTable:
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in table.columns:
+def _drawn(columns: Sequence[Column], rows: Sequence[Row]) -> RichTable:
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for column in columns:
         drawn.add_column(Text(column.title), justify="right" if column.words else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell.text, style=_STYLES.get(cell.text, "")) for cell in row.cells))
@@ -57,8 +84,9 @@ def print_tables(tables: Sequence[Table]) -> None:
     """Print the tables; into a pipe one line a row, however long, without colour."""
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(summary(tables))
+        console.print(summary(tables, console.width))
         return
     captured = io.StringIO()
-    Console(file=captured, width=10_000, color_system=None, force_terminal=False).print(summary(tables))
+    whole = Console(file=captured, width=10_000, color_system=None, force_terminal=False)
+    whole.print(summary(tables, whole.width))
     print("\n".join(line.rstrip() for line in captured.getvalue().splitlines()))

@@ -4,7 +4,6 @@ from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -25,11 +24,11 @@ def blocks(run: Run) -> list[RenderableType]:
     if times.empty:
         return failed
     shown = _totals(analysis.suite_totals(run))
-    for key, rows in times.groupby(_SERIES, sort=False):
+    for key, rows in times[times["status"] == "ok"].groupby(_SERIES, sort=False):
         hot = ["hot"] if (rows["hot"] == "yes").all() else []
         title = Text(", ".join([*map(str, key), *hot]), style="bold")
         lines = [*_problems(rows), *(Text(line, style="yellow") for line in _notes(rows))]
-        shown += [Text(), Rule(title, align="left", style="dim"), *(Padding(line, (0, 0, 0, 2)) for line in lines)]
+        shown += [Text(), Rule(title, align="left", style="dim"), *lines]
     return [*shown, *_crossovers(analysis.sparse_crossover(run)), *failed]
 
 
@@ -62,21 +61,25 @@ def _totals(totals: pd.DataFrame) -> list[RenderableType]:
 
 
 def _problems(rows: pd.DataFrame) -> list[RenderableType]:
-    """The longest problems of one operation in the order they ran, rates in a unit of all of them."""
+    """The longest problems of one operation in the order they ran, rates in a unit of all of them.
+
+    Eighty columns hold the longest names: one line a problem and direction, which goes unsaid where there is one alone.
+    """
     longest = rows.groupby("case", sort=False)["median_s"].sum().nlargest(_NUM_PROBLEMS)
     shown = rows[rows["case"].isin(longest.index)]
     units = {column: scale(shown[column].dropna().tolist(), unit) for column, unit in _RATES.items()
              if shown[column].notna().any()}  # fmt: skip
-    table = _table("problem", "direction", "time", "±", *(unit for _, unit in units.values()), "ceiling", "error",
-                   left=2, gap=1)  # fmt: skip
+    directed = ["direction"] if (shown["direction"] != "forward").any() else []
+    table = _table("problem", *directed, "time", "± %", *(unit for _, unit in units.values()), "ceiling", "error",
+                   left=1 + len(directed), gap=1)  # fmt: skip
     last = None
     for row in fmt.rows(shown):
         rates = [_scaled(getattr(row, column), factor) for column, (factor, _) in units.items()]
         share = Text(fmt.share(row.share_frac), style="yellow" if row.share_frac > 1 else "")
         name = str(row.problem).partition(":")[2] or str(row.problem)
         time = Text(fmt.seconds(row.median_s, row.time_reason), style="bold")
-        table.add_row(Text("" if row.case == last else name), Text(fmt.DIRECTIONS[row.direction]), time, _half(row),
-                      *rates, share, _error(row))  # fmt: skip
+        direction = [Text(fmt.DIRECTIONS[row.direction])] if directed else []
+        table.add_row(Text("" if row.case == last else name), *direction, time, _half(row), *rates, share, _error(row))
         last = row.case
     if len(shown) == len(rows):
         return [table]
@@ -90,9 +93,12 @@ def _scaled(value: float, factor: float) -> Text:
 
 
 def _half(row: Any) -> Text:
-    """Half of the interval over the median."""
+    """Half of the interval over the median, as a percentage in two digits."""
     style = "" if row.ended_by == "precision" else "yellow"
-    return Text(fmt.share((row.high_s - row.low_s) / 2 / row.median_s, row.time_reason or "few"), style=style)
+    half_frac = (row.high_s - row.low_s) / 2 / row.median_s
+    if pd.isna(half_frac):
+        return Text(fmt.missing(row.time_reason or "few"), style=style)
+    return Text(f"{100 * half_frac:.{0 if half_frac >= 0.1 else 1}f}", style=style)
 
 
 def _error(row: Any) -> Text:
@@ -120,8 +126,7 @@ def _crossovers(rows: pd.DataFrame) -> list[RenderableType]:
     table = _table("sparse against dense", "sparse is faster below a density of", left=2)
     for row in fmt.rows(rows):
         words = [row.size, row.layout, fmt.DIRECTIONS[row.direction], row.precision, row.device]
-        found = fmt.share(row.crossover_density_frac, row.reason)
-        table.add_row(Text(" ".join(map(str, words))), Text(found, style="bold"))
+        table.add_row(Text(" ".join(map(str, words))), Text(fmt.crossover(row), style="bold"))
     return [Text(), table]
 
 

@@ -25,6 +25,7 @@ def place(tmp_path: Path) -> Path:
     manifest = json.loads((whole / "run.json").read_text())
     (tmp_path / "newer" / "run.json").write_text(json.dumps(manifest | {"schema_version": 99}))
     (tmp_path / "torn" / "run.json").write_text("{")
+    shutil.copytree(tmp_path / "torn", tmp_path / "all_torn" / "torn")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("no run")
     return tmp_path
@@ -79,6 +80,19 @@ def test_several_runs_a_side_are_repeats(here: Run, place: Path) -> None:
     assert [line[line.index("bench-1") + 1] for line in sides] == ["2", "1"]
 
 
+def test_a_run_that_cannot_be_read_spoils_no_others(here: Run, place: Path) -> None:
+    for name in ("torn", "newer"):
+        shutil.copytree(place / name, place / "before" / name)
+    done = here("compare", "before", "after", cwd=place)
+    assert done.returncode == 0
+    assert next(line.split() for line in done.stdout.splitlines() if line.startswith(TRAIN))[-3:] == [
+        "no", "difference", "shown"]
+    newer, torn = done.stderr.splitlines()
+    assert newer.startswith("warning: a run of before is left out: before/newer was written with schema 99")
+    assert torn.startswith("warning: a run of before is left out: before/torn/run.json is corrupt")
+    assert torn.endswith("restore it from a copy, or move the run away")
+
+
 @pytest.mark.parametrize("suffix", ["html", "md", "csv"])
 def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffix: str) -> None:
     arguments = ["compare", "before", "after", "--quiet", "--to", f"out.{suffix}"]
@@ -103,7 +117,10 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
     (["before", "broken"], "broken/iterations.parquet is corrupt: Parquet file size is 4 bytes, smaller than the "
                            "minimum file footer (8 bytes)"),
     (["before", "torn"], "torn/run.json is corrupt (JSONDecodeError: Expecting property name enclosed in double "
-                         "quotes: line 1 column 2 (char 1))"),
+                         "quotes: line 1 column 2 (char 1)): restore it from a copy, or move the run away"),
+    (["before", "all_torn"], "all_torn holds no run that can be read: all_torn/torn/run.json is corrupt "
+                             "(JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 "
+                             "(char 1)): restore it from a copy, or move the run away"),
     (["before", "other"], f"nothing in common: before has {TRAIN}; other has resnet50-64-b8-train-fp32-cpu (nearest: "
                           "input size 32 here, 64 there); cases match where workload, sizes, mode, precision and data "
                           "are the same"),

@@ -65,15 +65,25 @@ def test_what_has_no_iterations_is_not_explained_and_says_so(here: Callable, tmp
     (["--summary", "new.md"], "error: --summary tells what rules found"),
     (["--fail-if", "time > 2", "--summary", "there.md"], "error: there.md exists: --force overwrites it"),
     (["--fail-if", "time > 2", "--junit", "there.md"], "error: there.md exists: --force overwrites it"),
-    (["--fail-if", "time > 2", "--junit", "nowhere/j.xml"], "error: cannot write nowhere/j.xml"),
+    (["--fail-if", "time > 2", "--junit", "nowhere/j.xml"], "error: cannot write nowhere/j.xml (no such file or "
+                                                            "directory): choose another place"),
+    (["--fail-if", "time > 2", "--summary", "."], "error: . is a directory: name a file"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(here: Callable, runs: Path, tmp_path: Path, options: list[str], message: str) -> None:
     (tmp_path / "there.md").write_text("kept")
     done = here("compare", str(runs / "base"), str(runs / "same"), "--quiet", *options, cwd=tmp_path)
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(message)
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "there.md").read_text() == "kept"
+
+
+@pytest.mark.parametrize("option", ["--summary", "--junit"])
+def test_a_place_that_cannot_be_written_is_told_before_the_work(here: Callable, tmp_path: Path, option: str) -> None:
+    done = here("compare", "absent", "absent", "--fail-if", "time > 2", option, "nowhere/file", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: cannot write nowhere/file (no such file or directory): choose another place\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_force_overwrites(here: Callable, runs: Path, tmp_path: Path) -> None:

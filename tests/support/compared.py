@@ -1,8 +1,9 @@
-"""Records of one case whose times scatter, to be compared."""
+"""Records to be compared: of one case whose times scatter, and of cases without any table."""
 
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from charact.analysis.comparing import Side
 from charact.store import Run, load_run
@@ -10,6 +11,7 @@ from charact.writer import RunWriter
 from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
 
 CASE = "resnet50-32-b8-train-fp32-cpu"
+PUBLISHED = ("reference:northeastern-k80", "reference:northeastern-p100")
 
 
 def scattered(out: Path, slowness: Mapping[str, float] | None = None, *, seed: int = 0, noise_frac: float = 0.01,
@@ -47,3 +49,17 @@ def scattered(out: Path, slowness: Mapping[str, float] | None = None, *, seed: i
 def side(label: str, *runs: Run) -> Side:
     """A side of these runs."""
     return Side(label, runs)
+
+
+def record(out: Path, *entries: dict[str, Any], **changes: Any) -> Run:
+    """A run of cases without any table."""
+    writer = RunWriter(out, "some", manifest("profile") | changes)
+    for entry in entries:
+        writer.add_case(entry, {})
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+def on_device(entry: dict[str, Any], device: str) -> dict[str, Any]:
+    """The entry of a CPU's case as another device's."""
+    return entry | {"case": entry["case"].removesuffix("cpu") + device.replace(":", ""), "device": device}

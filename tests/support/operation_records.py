@@ -50,8 +50,9 @@ def entry(problem: str, *, suite: str = "", precision: str = "fp32", device: str
 class Operations:
     """A record that grows by a problem at a time."""
 
-    def __init__(self, out: Path, name: str = "ops", ceilings: Sequence[Row] = CEILINGS) -> None:
-        self.writer = RunWriter(out, name, manifest("ops") | {"ceilings": list(ceilings), "ceilings_reason": None})
+    def __init__(self, out: Path, name: str = "ops", ceilings: Sequence[Row] = CEILINGS, **changes: Any) -> None:
+        told = {"ceilings": list(ceilings), "ceilings_reason": None}
+        self.writer = RunWriter(out, name, manifest("ops") | told | changes)
 
     def add(self, problem: str, times_s: dict[str, float], *, entry_of: Row | None = None, on_device: bool = False,
             work: dict[str, Row] | None = None, **facts: Any) -> "Operations":

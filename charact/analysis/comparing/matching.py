@@ -14,10 +14,11 @@ IDENTITY = {
     "workload": "workload", "kind": "kind", "mode": "mode", "variant": "variant", "data": "data",
     "input_size": "input size", "batch_size": "batch size", "precision": "precision",
     "accumulate": "accumulated batches", "world_size": "world size", "rank": "rank", "compiled": "compiled",
-    "channels_last": "channels last",
+    "channels_last": "channels last", "hot": "inputs hot in a cache",
 }  # fmt: skip
 """What makes a case the same as another, with the word for it; weightiest first. Device and machine do not."""
-_DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compiled": False, "channels_last": False}
+_DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compiled": False, "channels_last": False,
+                             "hot": False}
 
 Key = tuple[Any, ...]
 

@@ -16,6 +16,7 @@ from charact.analysis.comparing.brick_samples import (
     suite_samples,
 )
 from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, resampled, timed
+from charact.analysis.operations import call_times
 from charact.analysis.stages import TRAINING_STAGES, stage_phase_times
 from charact.store import Run
 
@@ -52,7 +53,7 @@ def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
     for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
         walls = epochs.groupby("number")["time_s"].sum()
         yield (str(case), CASE), _epochs(walls, num_epochs(run, str(case)))
-    for case, calls in _calls(run).groupby("case", sort=False):
+    for case, calls in call_times(run).groupby("case", sort=False):
         directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
         yield (str(case), CASE), _summed(directions)
     yield from suite_samples(run, CASE)
@@ -102,14 +103,9 @@ def _summed(samples: list[Sample]) -> Sample:
     return Sample(value, repeats, draws)
 
 
-def _calls(run: Run) -> pd.DataFrame:
-    rows = run.table("repetitions")
-    return rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
-
-
 def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
     names = run.table("problems").set_index(["case", "direction"])["problem"].to_dict()
-    for (case, direction), times in _calls(run).groupby(["case", "direction"], sort=False)["time_s"]:
+    for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
         yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())
 
 

@@ -30,11 +30,16 @@ def machine_name(run: Run) -> str | None:
     machine = run.manifest.get("machine", {})
     devices = dict.fromkeys(entry.get("device_name") for entry in run.manifest["cases"] if entry.get("device_name"))
     cpu = machine.get("cpu") or {}
-    names = [f"{name}, {cpu['num_usable_cores']} cores" if name == cpu.get("model") else str(name) for name in devices]
+    names = [f"{name}, {_cores(cpu['num_usable_cores'])}" if name == cpu.get("model") else str(name)
+             for name in devices]  # fmt: skip
     if not names:
         names = [gpu["name"] for gpu in machine.get("gpus", [])] or [cpu[name] for name in ("model",) if name in cpu]
     hostname = machine.get("hostname")
     return " on ".join([" + ".join(names), *([hostname] if hostname else [])]) if names else hostname
+
+
+def _cores(number: int) -> str:
+    return f"{number} core{'' if number == 1 else 's'}"
 
 
 def failed_cases(sides: Sequence[Side]) -> pd.DataFrame:

@@ -19,10 +19,7 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 
 def comparison(sides: Sequence[Side]) -> Body:
     """Sides, times of each case with their ratios, speedups and other metrics."""
-    lead = (
-        "Times are medians, ratios are against the first side: below 1 is faster. An interval of a single run a side "
-        "knows nothing of what differs from run to run, such as clocks and other load; several runs a side do."
-    )
+    lead = f"Times are medians, ratios are against the first side: below 1 is faster. {tables.SINGLE_RUN}"
     blocks = [Block(title="Sides", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
     blocks += [Block(title=each.caption, table=each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):

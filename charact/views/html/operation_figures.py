@@ -1,6 +1,6 @@
 """Figures of basic operations: rates below the ceilings, time by problem, sparse against dense."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import matplotlib as mpl
 import pandas as pd
@@ -84,8 +84,11 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
             draw_svg(f"{title}: rate by problem", height_px, draw_rates, width_px=HALF_PX)]  # fmt: skip
 
 
-def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: Sequence[float]) -> Markup:
-    """Time of sparse products of one size over the dense one's by density, a line a layout, with the crossovers."""
+def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFrame) -> Markup:
+    """Time of sparse products of one size over the dense one's by density, a line a layout.
+
+    Thin lines reach from the lowest to the highest that a ratio may be; each crossover has the range that it lies in.
+    """
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
@@ -95,9 +98,13 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: Sequence[
         for layout, rows in speeds.groupby("layout", sort=False):
             ax.plot(rows["density_frac"], rows["ratio"], "o-", color=palette.LAYOUTS[str(layout)], linewidth=1.3,
                     markersize=4)  # fmt: skip
+            ax.vlines(rows["density_frac"], rows["low"], rows["high"], color=palette.LAYOUTS[str(layout)],
+                      linewidth=1)  # fmt: skip
         ax.axhline(1, color=INK, linewidth=1.4)
         ax.set_title(speeds["size"].iloc[0], fontsize=11, loc="left", color=FAINT)
-        ax.plot(crossovers, [1] * len(crossovers), "D", color=INK, markersize=6, markeredgecolor="white")
+        for row in fmt.rows(crossovers):
+            ax.plot([row.from_density_frac, row.to_density_frac], [1, 1], color=INK, linewidth=6, alpha=0.25)
+            ax.plot([row.crossover_density_frac], [1], "D", color=INK, markersize=6, markeredgecolor="white")
         ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{100 * value:g} %"))
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"× {value:g}"))
         for axis in (ax.xaxis, ax.yaxis):

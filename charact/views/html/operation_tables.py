@@ -141,11 +141,19 @@ def shares(rows: pd.DataFrame) -> Table:
 def speeds(rows: pd.DataFrame, caption: str) -> Table:
     """Sparse products beside dense ones."""
     none = "no dense product of this size was measured"
+
+    def few(row: Any) -> str:
+        return none if pd.isna(row.ratio) else "fewer than 6 repetitions"
+
     columns = [
         Column("size", "Size", unbroken=True), Column("layout", "Layout"),
         Column("density_frac", "Density", fmt.share, "share of numbers that are not zero"),
         Column("time_s", "Sparse", fmt.seconds), Column("dense_s", "Dense", fmt.seconds, "", lambda row: none),
         Column("ratio", "Sparse / dense", fmt.ratio, "below 1 sparse is faster", lambda row: none),
+        Column("low", "From", fmt.ratio, "the ratio, where the 95 % intervals of both times are farthest to that side",
+               few),
+        Column("high", "To", fmt.ratio, "the ratio, where the 95 % intervals of both times are farthest to that side",
+               few),
     ]  # fmt: skip
     return table(rows, caption, columns)
 
@@ -156,6 +164,10 @@ def crossovers(rows: pd.DataFrame) -> Table:
         Column("size", "Size", unbroken=True), DIRECTION, *places(rows.assign(set=None)),
         Column("crossover_density_frac", "Sparse is faster below", fmt.share, "density at which both take as long",
                lambda row: row.reason),
+        Column("from_density_frac", "For certain below", fmt.share, "highest density at which noise hides nothing",
+               lambda row: "no crossover"),
+        Column("to_density_frac", "Dense for certain above", fmt.share, "lowest density at which noise hides nothing",
+               lambda row: "no crossover"),
         Column("low_density_frac", "Measured from", fmt.share, "density"),
         Column("high_density_frac", "to", fmt.share, "density"), Column("num_densities", "Densities", fmt.number),
     ]  # fmt: skip

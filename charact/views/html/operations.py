@@ -98,7 +98,7 @@ def _sparse(run: Run) -> list[Block]:
         sizes = here.loc[(here["num_densities"] > 1) & here["size"].isin(compared), "size"].unique()
         drawn = [
             figures.sparse_against_dense(f"{title}, {size}", rows[rows["size"] == size],
-                                         here.loc[here["size"] == size, "crossover_density_frac"].dropna().tolist())
+                                         here[(here["size"] == size) & here["crossover_density_frac"].notna()])
             for size in sizes[:_NUM_SIZES]
         ]  # fmt: skip
         blocks.append(Block(

@@ -15,6 +15,7 @@ from tensorboard.util import tensor_util
 
 from charact.analysis import (
     TRAINING_STAGES,
+    call_times,
     case_summary,
     iteration_times,
     learning_curves,
@@ -80,7 +81,8 @@ def scalars(run: Run) -> Iterator[Scalar]:
     and `<case>/epoch_s/<stage>`, the stage's wall time, by epoch; `samples_per_s/<series>`,
     `peak_memory_bytes/<series>` (measured), `predicted_peak_memory_bytes/<series>` and `constructed_latency_s/<series>`
     by input size (pixels or tokens), a series being cases that differ in input size only; `<case>/suite_s`, every brick
-    of a suite once, by round.
+    of a suite once, by round; of an operation `<case>/call_s/<direction>` and `<case>/flop_per_s/<direction>`, by
+    repetition.
     TensorBoard keeps values as 32-bit floats (7 digits); what a case lacks has no point.
     """
     for row in iteration_times(run).to_dict("records"):
@@ -90,6 +92,7 @@ def scalars(run: Run) -> Iterator[Scalar]:
     yield from _epochs(run)
     for row in suite_times(run).to_dict("records"):
         yield Scalar(f"{row['case']}/suite_s", row["round"], row["suite_s"])
+    yield from _calls(run)
     predicted = memory_peaks(run).set_index("case")["predicted_bytes"]
     constructed = model_summary(run).set_index("case")["latency_s"]
     cases = case_summary(run).assign(predicted_bytes=lambda rows: rows["case"].map(predicted).astype("float64"),
@@ -100,6 +103,16 @@ def scalars(run: Run) -> Iterator[Scalar]:
         for name, column in _BY_SIZE.items():
             if pd.notna(case[column]) and pd.notna(case["input_size"]):  # a watched program does not tell its size
                 yield Scalar(f"{name}/{series}", case["input_size"], case[column])
+
+
+def _calls(run: Run) -> Iterator[Scalar]:
+    """Time of a call of each operation in each direction, and its rate where FLOP are counted."""
+    flop = run.problems.set_index(["case", "direction"])["flop"].to_dict()
+    for row in call_times(run).to_dict("records"):
+        case, direction = row["case"], row["direction"]
+        yield Scalar(f"{case}/call_s/{direction}", row["repetition"], row["time_s"])
+        if pd.notna(counted := flop.get((case, direction))):
+            yield Scalar(f"{case}/flop_per_s/{direction}", row["repetition"], counted / row["time_s"])
 
 
 def _epochs(run: Run) -> Iterator[Scalar]:

@@ -129,24 +129,60 @@ def test_sparse_products_stand_beside_the_dense_one_of_their_size(tmp_path: Path
     assert set(speeds["size"]) == {"512x64x512"}
 
 
-@pytest.mark.parametrize(("ratios", "density", "reason"), [
-    ({0.01: 0.1, 0.1: 1.0, 0.5: 5.0}, 0.1, None),
-    ({0.01: 0.5, 0.04: 2.0}, 0.02, None),  # halfway of both logarithms
-    ({0.01: 0.1, 0.1: 0.5}, None, "sparse is faster at every density measured"),
-    ({0.01: 1.5, 0.1: 5.0}, None, "dense is faster at every density measured"),
-    ({0.05: 0.5}, None, "sparse is faster at the only density measured"),
-    ({0.05: 1.5}, None, "dense is faster at the only density measured"),
-    ({0.01: 1.5, 0.1: 0.5}, None, "sparse is faster at the highest density measured"),
-    ({0.01: 0.5, 0.1: 2.0, 0.2: 0.5, 0.4: 2.0}, 10**-1.5, None),
+def test_the_ratio_lies_between_the_ends_of_both_intervals(tmp_path: Path) -> None:
+    """Intervals reach from 0.98 to 1.02 times a median; of two dense products the lowest and the highest end count."""
+    record = Operations(tmp_path).add("sparse_gemm:8x8x8:s0.9:csr", {"forward": 0.5}, sparsity_frac=0.9, layout="csr")
+    record.add("gemm:8x8x8", {"forward": 1.0}).add("sparse_gemm:8x8x8:s0.9:dense", {"forward": 1.2}, layout="dense")
+    (found,) = analysis.sparse_speeds(record.run()).to_dict("records")
+    assert found["ratio"] == pytest.approx(0.5 / 1.1)
+    assert (found["low"], found["high"]) == pytest.approx((0.5 * 0.98 / (1.2 * 1.02), 0.5 * 1.02 / (1.0 * 0.98)))
+
+
+@pytest.mark.parametrize(("ratios", "density", "between"), [
+    ({0.01: 0.1, 0.1: 1.0, 0.5: 5.0}, 0.1, (0.01, 0.5)),  # at 10 % noise hides which is faster
+    ({0.01: 0.5, 0.04: 2.0}, 0.02, (0.01, 0.04)),  # halfway of both logarithms
+    ({0.01: 0.5, 0.02: 0.98, 0.04: 1.02, 0.08: 2.0}, 0.02838, (0.01, 0.08)),
+    ({0.01: 0.5, 0.1: 2.0, 0.2: 0.5, 0.4: 2.0}, 10**-1.5, (0.01, 0.1)),
+    ({0.005: 2.0, 0.01: 0.5, 0.04: 2.0}, 0.02, (0.01, 0.04)),
 ])  # fmt: skip
-def test_the_density_at_which_both_take_as_long(tmp_path: Path, ratios: dict[float, float], density: float | None,
-                                                reason: str | None) -> None:
+def test_the_density_at_which_both_take_as_long(tmp_path: Path, ratios: dict[float, float], density: float,
+                                                between: tuple[float, float]) -> None:
     (found,) = analysis.sparse_crossover(made.sparse(tmp_path, ratios)).to_dict("records")
-    assert found["reason"] == reason
-    if density is not None:
-        assert found["crossover_density_frac"] == pytest.approx(density)
+    assert found["crossover_density_frac"] == pytest.approx(density, rel=1e-3)
+    assert (found["from_density_frac"], found["to_density_frac"]) == pytest.approx(between)
+    assert found["reason"] is None
     assert found["num_densities"] == len(ratios)
     assert found["low_density_frac"] == pytest.approx(min(ratios))
+
+
+@pytest.mark.parametrize(("ratios", "reason"), [
+    ({0.01: 0.1, 0.1: 0.5}, "between 1.0 % and 10.0 %: sparse is faster at all 2 densities"),
+    ({0.01: 1.5, 0.1: 5.0}, "between 1.0 % and 10.0 %: dense is faster at all 2 densities"),
+    ({0.01: 1.5, 0.1: 0.5}, "between 1.0 % and 10.0 %: sparse is faster at 1 of 2 densities, "
+                            "dense is faster at 1 of 2 densities"),
+    ({0.01: 0.98, 0.1: 1.02}, "between 1.0 % and 10.0 %: noise hides which is faster at all 2 densities"),
+    ({0.01: 0.98, 0.1: 1.5}, "between 1.0 % and 10.0 %: dense is faster at 1 of 2 densities, "
+                             "noise hides which is faster at 1 of 2 densities"),
+    ({0.05: 0.5}, ": at 5.0 %, the only density measured, sparse is faster"),
+    ({0.05: 1.0}, ": at 5.0 %, the only density measured, noise hides which is faster"),
+])  # fmt: skip
+def test_where_none_is_certain_there_is_no_crossover(tmp_path: Path, ratios: dict[float, float], reason: str) -> None:
+    (found,) = analysis.sparse_crossover(made.sparse(tmp_path, ratios)).to_dict("records")
+    assert found["reason"].removeprefix("no crossover found").strip() == reason
+    assert math.isnan(found["crossover_density_frac"])
+    assert math.isnan(found["from_density_frac"])
+
+
+def test_too_few_repetitions_make_no_crossover_certain(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "few", {})
+    for name, layout, sparsity, time_s in [("s0.99:csr", "csr", 0.99, 0.1), ("s0.5:csr", "csr", 0.5, 9.0),
+                                           ("s0.5:dense", "dense", 0.5, 1.0)]:
+        problem = f"sparse_gemm:8x8x8:{name}"
+        rows = [made.problem_row(problem, layout=layout, sparsity_frac=sparsity)]
+        repetitions = made.repetition_rows(time_s, times=(1.0, 1.0, 1.0))
+        writer.add_case(made.entry(problem), {"problems": rows, "repetitions": repetitions})
+    (found,) = analysis.sparse_crossover(load_run(writer.close("complete"))).to_dict("records")
+    assert found["reason"].endswith("too few repetitions hide which is faster at all 2 densities")
 
 
 def test_without_a_dense_product_there_is_no_crossover(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
+import io
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from support import pairs, records
 
 from charact.analysis.comparing import Side
@@ -13,7 +15,7 @@ from charact.views.comparison_speedups import speedup_tables
 from charact.views.comparison_tables import LEVELS, ratio_table, tables
 from charact.views.markdown import document, escaped
 from charact.views.tables import Table
-from charact.views.terminal_comparison import print_tables
+from charact.views.terminal_comparison import print_tables, summary
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 
@@ -164,6 +166,42 @@ def test_a_pipe_gets_a_line_a_row(pair: list[Side], capsys: pytest.CaptureFixtur
     assert line.endswith("slower")
 
 
+def test_a_table_that_is_too_wide_is_parted_by_case(pair: list[Side]) -> None:
+    found = ratio_table(pair, "phase")
+    assert found is not None
+    narrow, broad = (screen(found, width) for width in (80, 200))
+    assert max(map(len, narrow)) <= 80
+    assert narrow.count(TRAIN) == 1
+    row_of = narrow[narrow.index(TRAIN) :]
+    assert next(line for line in row_of if line.startswith("backward")).split()[:6] == [
+        "backward", "50.2", "ms", "60.3", "ms", "1.200"]
+    assert len([line for line in broad if line.startswith(TRAIN)]) == len(
+        [row for row in found.rows if row.case == TRAIN])  # fmt: skip
+
+
+def test_a_case_of_one_row_has_no_table_of_its_own(pair: list[Side]) -> None:
+    found = ratio_table(pair, "case")
+    assert found is not None
+    assert len([line for line in screen(found, 80) if line.startswith("Case ")]) == 1
+
+
+def screen(table: Table, width: int) -> list[str]:
+    Console(file=(stream := io.StringIO()), width=width).print(summary([table], width))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_what_single_runs_do_not_know_is_said(pair: list[Side]) -> None:
+    assert "from run to run" in captioned(tables(pair, ["case"]), "Sides").note
+    twice = [Side(side.label, side.runs * 2) for side in pair]
+    for known in (twice, published("northeastern-k80", "northeastern-p100")):
+        assert captioned(tables(known, ["case"]), "Sides").note == ""
+
+
+def test_one_core_is_one_core(pair: list[Side]) -> None:
+    pair[1].runs[0].manifest["machine"]["cpu"]["num_usable_cores"] = 1
+    assert row(captioned(tables(pair, ["case"]), "Sides"), "b")[1] == "AMD EPYC, 1 core on bench-1"
+
+
 def test_a_long_table_says_how_much_it_leaves_out(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
     found = ratio_table(pair, "phase")
     assert found is not None
@@ -186,6 +224,7 @@ def test_the_longest_parts_are_those_of_each_side(tmp_path: Path) -> None:
     found = ratio_table(sides(runs[0], runs[1], runs[1]), "operator", 10)
     assert found is not None
     assert Counter(row.side for row in found.rows) == {"b": 10, "c": 10}
+    assert "The 10 longest of each case, of up to 30; `charact compare --by operator --to FILE.csv`" in found.note
 
 
 def test_markdown_holds_the_tables(pair: list[Side]) -> None:

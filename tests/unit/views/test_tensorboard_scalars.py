@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support import records
+from support.operation_records import TIMES, Operations
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
@@ -64,6 +65,19 @@ def test_epochs_of_a_training(tmp_path: Path) -> None:
     assert found[f"{case}/epoch_s/training"] == [(epoch, 20.0) for epoch in range(1, 6)]
     assert found[f"{case}/epoch_s/checkpointing"][0] == (1, 1.0)
     assert len(found) == 2 * (4 + 3)
+
+
+def test_calls_and_rates_of_operations_by_repetition(tmp_path: Path) -> None:
+    record = Operations(tmp_path).add("gemm:8x8x8", {"forward": 0.01, "backward_input": 0.02}, flop=1e9)
+    run = record.add("copy:9", {"forward": 0.03}, flop=None).run()
+    write_scalars(run, run.path)
+    found = read(run.path)
+    assert found["gemm-8x8x8-fp32-cpu/call_s/forward"] == [
+        (number, pytest.approx(0.01 * factor)) for number, factor in enumerate(TIMES)]
+    assert found["gemm-8x8x8-fp32-cpu/flop_per_s/backward_input"] == [
+        (number, pytest.approx(5e10 / factor)) for number, factor in enumerate(TIMES)]
+    assert len(found["copy-9-fp32-cpu/call_s/forward"]) == len(TIMES)
+    assert len(found) == 2 * 2 + 1
 
 
 def test_a_metric_without_a_value_has_no_point(tmp_path: Path) -> None:
