@@ -45,6 +45,10 @@ from charact.writer import RunWriter
 
 CPU = torch.device("cpu")
 NUM_CALIBRATION = 8
+AT_HOME_ITERATIONS = 10
+"""Untimed iterations at a model's turn: caches keep what was read several times, and other models ran between."""
+AT_HOME_S = 0.03
+"""A model that takes longer is too large for caches to keep: one is enough."""
 
 
 @dataclass
@@ -139,9 +143,12 @@ def _loop(model: Measured) -> Loop:
 
 
 def _iterate(model: Measured, loop: Loop) -> None:
-    """One iteration to be at home again, and two that are timed."""
+    """Iterations to be at home again, as many as caches of a small model need, and two that are timed."""
     begun = time.perf_counter()
-    loop.iteration(lambda phase: nullcontext())
+    for _ in range(AT_HOME_ITERATIONS):
+        loop.iteration(lambda phase: nullcontext())
+        if time.perf_counter() - begun > AT_HOME_S:
+            break
     model.set_up_s += time.perf_counter() - begun
     for _ in range(2):
         begun = time.perf_counter()

@@ -64,7 +64,7 @@ def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
     phases = differences[differences["level"] == "phase"].set_index("phase")["delta_s"]
     outside = (differences["level"] == "operator") & (differences["operator"] == OUTSIDE_OPERATORS)
     parts = differences[(differences["level"] == "layer") | outside].fillna({"layer": ""})
-    parts = parts[parts["delta_s"] * parts["phase"].map(phases) > 0]
+    parts = parts[parts["delta_s"] * parts["phase"].map(phases).astype("float64") > 0]
     found = parts.loc[parts.groupby("phase")["delta_s"].apply(lambda deltas: deltas.abs().idxmax())]
     place = found["phase"].map(PHASES.index)
     return found.assign(place=place).sort_values("place")[["phase", "operator", "layer", "delta_s"]]

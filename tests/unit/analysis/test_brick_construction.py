@@ -182,7 +182,7 @@ def graphs(draw: st.DrawFn) -> list[list[int]]:
             for number in range(size)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(edges=graphs(), seed=st.integers(0, 99))
 def test_a_path_is_no_longer_than_the_sum_and_scales_with_the_times(
         tmp_path_factory: pytest.TempPathFactory, edges: list[list[int]], seed: int) -> None:
@@ -204,6 +204,7 @@ def test_a_path_is_no_longer_than_the_sum_and_scales_with_the_times(
         assert row["low_s"] <= row["latency_s"] <= row["high_s"]
 
 
+@settings(deadline=None)
 @given(order=st.permutations(range(4)))
 def test_without_branches_only_the_bricks_count(tmp_path_factory: pytest.TempPathFactory, order: list[int]) -> None:
     run = infer_run(tmp_path_factory.mktemp("run"), {f"b{number}": 0.001 * 2**number for number in range(4)})
