@@ -19,6 +19,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,11 +37,12 @@ from charact.bricks.composition import Composition, Configuration
 from charact.bricks.suite import Suite
 from charact.bricks.suite_writer import CutModel, add_models, cut_model
 from charact.errors import UserError
+from charact.measure.brick_choice import left_out
 from charact.measure.brick_rounds import Rounds
 from charact.measure.brick_settings import brick_settings
 from charact.measure.loop import Loop
 from charact.measure.timing import StopRule
-from charact.store import load_run
+from charact.store import Rows, load_run
 from charact.writer import RunWriter
 
 CPU = torch.device("cpu")
@@ -156,22 +158,29 @@ def _iterate(model: Measured, loop: Loop) -> None:
         model.seconds.append(time.perf_counter() - begun)
 
 
-def times_of(suite: Suite, rounds: Rounds, mode: str, method: str, out: Path) -> BrickTimes:
-    """The rounds as the record of a suite's run."""
+def times_of(suite: Suite, rounds: Rounds, mode: str, method: str, out: Path, left_out: Rows) -> BrickTimes:
+    """The rounds as the record of a suite's run, without those of bricks that are left out."""
+    names = {row["brick"] for row in left_out}
     case = f"bricks-{suite.name}"
     writer = RunWriter(out, case, {"command_line": [], "options": {}})
     for brick in rounds.left:
         rounds.rows[brick]["status"] = "ok"
-    rows = [row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes")}
-            for row in rounds.rows.values()]
+    rows = [row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes", "literals")}
+            for row in rounds.rows.values() if row["brick"] not in names]
     facts = {**rounds.facts, "status": "ok", "reason": None, "method": method, "suite": suite.name, "g": suite.g}
     writer.add_case(
         {"case": case, "workload": "bricks", "variant": suite.name, "mode": mode, "precision": "fp32", "device": "cpu",
          "input_size": None, "batch_size": None, "num_parameters": None, "status": "ok", "reason": None,
          "passes": {"bricks": facts}},
-        {"bricks": rows, "brick_times": rounds.times})
+        {"bricks": [*rows, *left_out], "brick_times": [row for row in rounds.times if row["brick"] not in names]})
     writer.close("complete")
     return BrickTimes(load_run(writer.publish()), case)
+
+
+def not_timed(suite: Suite, models: list[Measured], g: int, share: float) -> Rows:
+    """Bricks that `charact bricks run --share` leaves out."""
+    uses = [Counter(piece.brick for piece in model.by_g[g].composition.pieces) for model in models]
+    return left_out([suite.brick(name) for name in sorted(suite.bricks)], share, uses)
 
 
 def report(g: int, models: list[Measured], constructions: list[Construction], rounds: Rounds, method: str) -> Any:
@@ -206,9 +215,11 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
             print(f"  {words:32} {some.size:4} models: geometric mean {np.exp(np.log(some).mean()):.3f}, mean |error| "
                   f"{np.abs(some - 1).mean():.1%}, from {some.min():.3f} to {some.max():.3f}, within 10 %: "
                   f"{np.mean(np.abs(some - 1) <= 0.1):.0%}")
-    suite_s = rounds.timed_s / rounds.num_rounds
-    calls = len(rounds.times) / rounds.num_rounds / max(1, len(rounds.left))
-    visits_s = (rounds.facts["prepared_s"] + rounds.timed_s + rounds.set_up_s) / rounds.num_rounds
+    run = constructions[0].times.run
+    timed = run.table("brick_times")
+    suite_s = (timed["host_s"] * timed["num_calls"]).sum() / rounds.num_rounds
+    calls = len(timed) / rounds.num_rounds / timed[["brick", "phase"]].drop_duplicates().shape[0]
+    visits_s = suite_s + (rounds.facts["prepared_s"] + run.bricks["set_up_s"].sum()) / rounds.num_rounds
     with_set_up = sum(statistics.fmean(model.seconds) for model, _ in kept)
     each_s = with_set_up + sum(model.set_up_s / (len(model.seconds) / 2) for model, _ in kept) / 2
     print(f"  a round of the suite {visits_s:.2f} s, {suite_s:.2f} s of it timed ({calls:.1f} times a brick); an "
@@ -238,6 +249,8 @@ def main() -> None:
     parser.add_argument("--mode", default="infer")
     parser.add_argument("--cut", default=None)
     parser.add_argument("--method", default="contextual")
+    parser.add_argument("--share", default=[1.0], type=lambda text: [float(each) for each in text.split(",")],
+                        help="of the bricks whose times are used; those of the others are predicted: 1,0.3,0.2")
     parser.add_argument("--families", default="charact,torchvision,timm,transformers")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=12)
@@ -266,9 +279,12 @@ def main() -> None:
                 for brick in rounds[g].left:
                     with torch.inference_mode():
                         rounds[g].repeat_warm(brick, rule)
-            times = times_of(suite, rounds[g], asked.mode, asked.method, Path(folder))
-            constructions = [construct(model.by_g[g].composition, times, "none yet") for model in models]
-            figures += report(g, models, constructions, rounds[g], asked.method)
+            for share in asked.share:
+                words = asked.method if share == 1 else f"{asked.method}, {share:.0%} of the bricks timed"
+                left = [] if share == 1 else not_timed(suite, models, g, share)
+                times = times_of(suite, rounds[g], asked.mode, asked.method, Path(folder), left)
+                constructions = [construct(model.by_g[g].composition, times, "none yet") for model in models]
+                figures += report(g, models, constructions, rounds[g], words)
     if asked.out is not None:
         asked.out.write_text(json.dumps(figures, indent=1))
     print(f"in all {time.perf_counter() - begun:.0f} s")

@@ -39,6 +39,9 @@ CASE_STATUSES = ("ok", "oom", "diverged", "error", "interrupted", "running")
 """`diverged`: the loss was no number any more. `running` stands in the record of a run that was killed."""
 PASS_STATUSES = ("ok", "failed", "skipped")
 
+LEFT_OUT = "left_out"
+"""Status of a brick that was not timed, for its time to be predicted."""
+
 ColumnType = Literal["string", "int64", "float64"]
 
 
@@ -191,7 +194,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("num_layers", "int64", "operators that it calls; null where it could not be read"),
         Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null likewise'),
         Column("input_shapes", "string", "shapes of its inputs as JSON; null likewise"),
-        Column("status", "string", "'ok', 'oom', 'error', or 'running' where the run ended before it was told"),
+        Column("literals", "string", "numbers among its operators' arguments as JSON; null in older records"),
+        Column("status", "string", "'ok', 'oom', 'error', 'left_out' of one whose time is to be predicted, or "
+                                   "'running' where the run ended before it was told"),
         Column("reason", "string", "why it has no time; null where it has one"),
         Column("flop", "float64", "floating-point operations of one call, in training with its backward pass; null "
                                   "where none are counted"),
@@ -232,6 +237,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("time_s", "float64", "median of the brick's times, of all its uses here; of a backward pass without "
                                     "what starting one takes; null where the brick has no time"),
         Column("num_uses_here", "int64", "uses that the row stands for: 1 of a piece"),
+        Column("method", "string", "'measured', or 'predicted' from the times of other bricks; null where the brick "
+                                   "has no time, and in older records"),
     ),
     "constructions": (
         _CASE,
@@ -256,7 +263,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 
 ADDED_COLUMNS: dict[str, frozenset[str]] = {
-    "bricks": frozenset({"held"}),
+    "bricks": frozenset({"held", "literals"}),
+    "pieces": frozenset({"method"}),
     "counters": frozenset({"kernel"}),
     "iterations": frozenset({"part"}),
     "memory": frozenset({"layer", "operator", "moment", "origin"}),

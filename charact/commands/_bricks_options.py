@@ -62,3 +62,14 @@ def parse_most_layers(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or not 1 <= len(text) <= 4 or int(text) < 1:
         raise UserError(f"-g: '{text[:40]}' is neither a number of layers from 1 to 9999 nor auto")
     return int(text)
+
+
+def parse_share(share: float) -> float:
+    """The share of the bricks that is timed.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"--share: {share:g} is no share: give a number above 0, up to 1")
+    return share

@@ -1,7 +1,8 @@
 """What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.brick import runs_as
+from charact.bricks.composition import load_compositions
 from charact.bricks.suite import Suite, load_suite
 from charact.commands._bricks_verify import is_of_this_machine
 from charact.commands._ceilings import recorded_ceilings
@@ -39,6 +41,9 @@ def start(path: Path, options: Options, out: Path, name: str | None, threads: in
     """
     suite, device = load_suite(path), resolve_device(options["device"])
     cases = _cases(suite, options, device)
+    if options["share_frac"] < 1 and any(mode == "train" for mode, _ in cases):
+        raise UserError("times of a training's bricks cannot be predicted from others: add --mode infer, or leave "
+                        "--share out")
     # What "auto" was: elsewhere it may be another device.
     kept = options | {"device": str(device), "cases": cases, "suite": str(path.absolute()),
                       "suite_digest": suite.digest, "compositions": str(suite.private)}
@@ -100,11 +105,14 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
     options, console = writer.manifest["options"], Console(stderr=True)
     rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
     resume = f"{program()} bricks run --resume {writer.directory}"
+    share_frac = options.get("share_frac", 1.0)  # records of earlier versions lack it
+    models = _known_models(Path(options["compositions"])) if share_frac < 1 else []
     try:
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
             for number, (mode, precision) in enumerate(options["cases"], start=1):
                 run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,
-                           options["batch_sizes"], options["method"], (number, len(options["cases"])))
+                           options["batch_sizes"], options["method"], (number, len(options["cases"])),
+                           share_frac, models)
                 if interrupt.signal is not None:
                     break
     except UserError as error:
@@ -119,6 +127,12 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
         return 128 + interrupt.signal
     writer.close("complete")
     return 0 if publish_and_tell(writer, quiet) else 1
+
+
+def _known_models(private: Path) -> list[Mapping[str, int]]:
+    """How often each model whose composition is here uses which bricks; none where there are no compositions."""
+    compositions = load_compositions(private) if any(private.glob("*.json")) else []
+    return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]
 
 
 def _discard_empty(writer: RunWriter) -> bool:

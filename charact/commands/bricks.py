@@ -100,6 +100,9 @@ def run(
     method: Annotated[str, typer.Option(
         help="contextual times a brick among all others, as in a model; paper repeats it back to back.")]
     = "contextual",
+    share: Annotated[float, typer.Option(
+        max=1, help="Time only this share of the bricks, those that tell most of the models and some of every kind; "
+                    "construct predicts the others' times from theirs, by sizes. Inference only.")] = 1.0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop when the 95 % interval of all bricks' time is within this share.")] = 0.02,
     max_rounds: Annotated[int, typer.Option(min=1, help="Or after so many rounds over all bricks.")] = 100,
@@ -121,6 +124,7 @@ def run(
     \b
       charact bricks run suite
       charact bricks run suite --batch-sizes 8 --mode train --max-seconds 120 --threads 1
+      charact bricks run suite --share 0.3   a third of the cost, for some more error
       charact bricks run suite --method paper
       charact bricks run --resume runs/.partial-20261121-100000-bricks-suite-0a1b2c
     """  # noqa: D301  (click wants the character itself)
@@ -133,6 +137,7 @@ def run(
         "batch_sizes": brick_options.parse_sizes(batch_sizes, "--batch-sizes"),
         "method": opt.parse_choice(method, "--method", brick_options.METHODS), "max_rounds": max_rounds,
         "precision_target_frac": precision_target, "max_seconds": max_seconds, "device": device,
+        "share_frac": brick_options.parse_share(share),
     }
 
     from charact.measure.interrupt import Interrupt

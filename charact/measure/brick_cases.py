@@ -4,7 +4,7 @@ import contextlib
 import copy
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from charact.bricks.brick import Brick, runs_as
 from charact.bricks.suite import Suite
 from charact.errors import UserError
 from charact.hardware import device_name
+from charact.measure.brick_choice import left_out
 from charact.measure.brick_rounds import Rounds
 from charact.measure.brick_settings import brick_settings
 from charact.measure.interrupt import Interrupt
@@ -24,6 +25,7 @@ from charact.measure.precision import refusal
 from charact.measure.runner import Observer
 from charact.measure.timing import StopRule
 from charact.measure.training import UNFINISHED
+from charact.schema import LEFT_OUT
 from charact.store import Rows, load_run
 from charact.writer import RunWriter
 
@@ -34,7 +36,8 @@ _FLUSH_FRAC = 0.05
 
 def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, rule: StopRule, writer: RunWriter,
                observer: Observer, interrupt: Interrupt, batch_sizes: Sequence[int] | None = None,
-               method: str = "contextual", place: tuple[int, int] = (1, 1)) -> None:
+               method: str = "contextual", place: tuple[int, int] = (1, 1), share_frac: float = 1.0,
+               models: Sequence[Mapping[str, int]] = ()) -> None:
     """Time a suite's bricks on a device, and flush them to the record every few seconds and at the end.
 
     A case that the record holds unfinished is gone on with after its last whole round. A brick that fails is recorded
@@ -53,15 +56,21 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         batch_sizes: of the models that bricks are taken from; by default all.
         method: one of `brick_timing.METHODS`.
         place: of the case among those that are run, and how many these are, for the observer.
+        share_frac: of the bricks that is timed, in inference; of the others the record tells what their times can be
+            predicted from.
+        models: how often each uses which bricks, to choose those that matter most, as far as models are known.
 
     Raises:
-        UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; or the
-            record cannot be written.
+        UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; a share
+            of a training's bricks was asked for; or the record cannot be written.
     """
     if reason := refusal(precision, device):
         raise UserError(reason)
+    if mode == "train" and share_frac < 1:
+        raise UserError("times of a training's bricks cannot be predicted from others: run them without --share")
     bricks = [suite.brick(identifier) for identifier in chosen_bricks(suite, mode, precision, batch_sizes)]
-    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method)
+    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
+                    lambda: left_out(bricks, share_frac, models) if share_frac < 1 else [])
     before = writer.entry(run.case)
     if before is not None and before["status"] not in UNFINISHED:
         return
@@ -98,14 +107,17 @@ class _SuiteRun:
     """One case: all bricks of a mode and a precision."""
 
     def __init__(self, suite: Suite, bricks: list[Brick], mode: str, precision: str, device: torch.device,
-                 rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt, method: str) -> None:
+                 rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt, method: str,
+                 left_out: Callable[[], Rows]) -> None:
         self._bricks, self._mode, self._precision, self._device = bricks, mode, precision, device
         self._rule, self._writer, self._observer, self._interrupt = rule, writer, observer, interrupt
-        self._method = method
+        self._method, self._leave_out = method, left_out
+        self._left_out: Rows = []
         self.case = f"bricks-{suite.name}-g{suite.g}-{mode}-{precision}-{str(device).replace(':', '')}"
         self._facts: dict[str, Any] = {
             "status": "ok", "reason": None, "method": method, "suite": suite.name, "suite_digest": suite.digest,
-            "g": suite.g, "cut_method": suite.method, "num_bricks": len(bricks), "num_failed": 0, "num_rounds": 0,
+            "g": suite.g, "cut_method": suite.method, "num_bricks": len(bricks), "num_failed": 0, "num_left_out": 0,
+            "num_rounds": 0,
             "ended_by": None, "precision_target_frac": rule.precision_target_frac, "interval_frac": None,
             "timed_s": 0.0, "set_up_s": 0.0, "preparing_s": 0.0, "describing_s": None, "backward_start_s": None,
             "step_start_s": None, "clock_s": None, "uncounted": [], "undescribed": {},
@@ -145,7 +157,13 @@ class _SuiteRun:
         with self._interrupt.allowed():
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)  # events are recorded on the current one
-            rounds = Rounds(self._bricks, self._device, training=self._mode == "train", before=before)
+            # Which were left out depends on models that may have come since: what was begun so is ended so.
+            untimed = [row for row in before["bricks"] if row["status"] == LEFT_OUT] if before else self._leave_out()
+            self._left_out = untimed
+            names = {row["brick"] for row in untimed}
+            timed = [brick for brick in self._bricks if brick.id not in names]
+            rounds = Rounds(timed, self._device, training=self._mode == "train", before={
+                table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()})
         self._rounds = rounds
         self._facts |= rounds.facts | {"preparing_s": self._facts["preparing_s"] + time.perf_counter() - begun}
         self._observer.pass_started("bricks")
@@ -194,9 +212,9 @@ class _SuiteRun:
     def _rows(self) -> dict[str, Rows]:
         if self._rounds is None:
             return {}
-        texts = ("layer_types", "input_shapes")
+        texts = ("layer_types", "input_shapes", "literals")
         rows = [{**row, **{column: json.dumps(row[column]) for column in texts}} for row in self._rounds.rows.values()]
-        return {"bricks": rows, "brick_times": self._rounds.times}
+        return {"bricks": rows + self._left_out, "brick_times": self._rounds.times}
 
     def _flush_if_due(self) -> None:
         since = time.perf_counter() - self._flushed
@@ -209,7 +227,8 @@ class _SuiteRun:
         if self._rounds is not None:
             failed = sum(row["reason"] is not None for row in self._rounds.rows.values())
             self._facts |= {"num_rounds": self._rounds.num_rounds, "num_failed": failed,
-                            "timed_s": self._rounds.timed_s, "set_up_s": self._rounds.set_up_s}
+                            "num_left_out": len(self._left_out), "timed_s": self._rounds.timed_s,
+                            "set_up_s": self._rounds.set_up_s}
         # A copy: what is flushed must not change with the round that is going on.
         self._writer.add_case(copy.deepcopy(self._entry), self._rows())
         self._flushed = time.perf_counter()

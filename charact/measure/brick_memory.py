@@ -10,6 +10,7 @@ from torch.autograd.profiler import profile
 
 from charact.bricks.brick import Brick
 from charact.bricks.program import BrickFunction
+from charact.bricks.sizes import literals
 from charact.measure.brick_inputs import Arguments, InputPool
 from charact.measure.event_tree import Allocation, read_results
 from charact.measure.flops import work_of
@@ -20,7 +21,7 @@ def described(brick: Brick) -> dict[str, Any]:
     """What the brick's row in the table `bricks` tells before anything has run."""
     return {
         "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers, "layer_types": brick.layer_types,
-        "input_shapes": [list(each.type.shape) for each in brick.inputs],
+        "input_shapes": [list(each.type.shape) for each in brick.inputs], "literals": literals(brick),
         "weights_bytes": float(sum(each.type.num_bytes for each in brick.inputs if each.kind in ("weight", "buffer"))),
     }
 

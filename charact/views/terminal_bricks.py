@@ -11,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from charact.analysis.bricks.errors import latency_errors, normalized_latency
-from charact.analysis.bricks.record_tables import model_summary, time_by_layers, time_saved
+from charact.analysis.bricks.record_tables import model_summary, predicted_times, time_by_layers, time_saved
 from charact.analysis.bricks.run_tables import brick_summary, is_brick_run, suite_summary
+from charact.schema import LEFT_OUT
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
 from charact.views.bars import Bar, Part
+from charact.views.brick_words import predicted_words
 
 _NUM_BRICKS = 10
 _NUM_FAILED = 10
@@ -48,7 +50,8 @@ def _suite(run: Run) -> list[RenderableType]:
     """Each case of a suite's run, its slowest bricks, and those that failed."""
     table = _table("suite", "bricks", "layers", "each once", "rounds", "timed", "set-up")
     for row in fmt.rows(suite_summary(run)):
-        of_these = f", {row.num_failed:.0f} failed" if row.num_failed else ""
+        counts = {"failed": row.num_failed, "to be predicted": row.num_left_out}
+        of_these = "".join(f", {number:.0f} {what}" for what, number in counts.items() if number)
         table.add_row(Text(str(row.case)), Text(f"{row.num_bricks:.0f}{of_these}"), Text(fmt.number(row.num_layers)),
                       Text(fmt.seconds(row.suite_s, row.reason or "none was timed"), style="bold"),
                       Text(fmt.number(row.num_rounds)), Text(fmt.duration(row.timed_s)),
@@ -57,7 +60,7 @@ def _suite(run: Run) -> list[RenderableType]:
     bricks = brick_summary(run)
     for case, of_case in bricks.dropna(subset=["time_s"]).groupby("case", sort=False):
         shown += _titled(f"slowest bricks of {case}", [_slowest(of_case), *_more(of_case, _NUM_BRICKS)])
-    failed = bricks[bricks["status"] != "ok"]
+    failed = bricks[~bricks["status"].isin(["ok", LEFT_OUT])]
     shown += [Text.assemble((str(row.brick), "bold"), f" {row.layers}  ", (f"{row.status}: ", "bold red"),
                             fmt.failure(row.status, row.reason)) for row in fmt.rows(failed.head(_NUM_FAILED))]
     return [*shown, *_more(failed, _NUM_FAILED)]
@@ -97,7 +100,8 @@ def _constructed(run: Run) -> list[RenderableType]:
         against = [Text(fmt.seconds(row.measured_s, "not measured")), _error(row.error_frac)] if verified else []
         table.add_row(Text(str(row.case)), *cells, Text(fmt.interval(row.low_s, row.high_s, _NO_INTERVAL)), *against)
     shown: list[RenderableType] = [table] if table.row_count else []
-    shown += [*_missing_strategies(latencies, strategies), *_errors(latencies), *_saved(run), *_bars(run)]
+    shown += [*_missing_strategies(latencies, strategies), *_errors(latencies), *_predicted(run), *_saved(run),
+              *_bars(run)]  # fmt: skip
     return [*shown, *_not_constructed(models)]
 
 
@@ -132,6 +136,10 @@ def _errors(latencies: pd.DataFrame) -> list[RenderableType]:
                       _error(row.worst_error_frac))  # fmt: skip
     worst = rows.drop_duplicates("strategy")["worst_case"].drop_duplicates()
     return [Text(), table, Text(f"worst: {', '.join(map(str, worst))}", style="dim")]
+
+
+def _predicted(run: Run) -> list[RenderableType]:
+    return [Text(predicted_words(row), style="dim") for row in fmt.rows(predicted_times(run))]
 
 
 def _saved(run: Run) -> list[RenderableType]:

@@ -25,9 +25,9 @@ FLOP = 1e8
 def brick_row(brick: str, layer_types: Sequence[str], **facts: Any) -> Row:
     """A row of the table `bricks`: 100 MFLOP and 1 MB at the peak where nothing else is said."""
     return {"brick": brick, "kind": "sequence", "num_layers": len(layer_types), "layer_types": json.dumps(layer_types),
-            "input_shapes": "[[1,64,56,56],[64,64,3,3]]", "status": "ok", "reason": None, "flop": FLOP, "bytes": 2e6,
-            "weights_bytes": 4e5, "outputs_bytes": 8e5, "saved_bytes": None, "held": None, "peak_bytes": 1e6,
-            "num_rounds": len(ROUNDS), "set_up_s": 0.1, **facts}  # fmt: skip
+            "input_shapes": "[[1,64,56,56],[64,64,3,3]]", "literals": "[1,1]", "status": "ok", "reason": None,
+            "flop": FLOP, "bytes": 2e6, "weights_bytes": 4e5, "outputs_bytes": 8e5, "saved_bytes": None, "held": None,
+            "peak_bytes": 1e6, "num_rounds": len(ROUNDS), "set_up_s": 0.1, **facts}  # fmt: skip
 
 
 def time_rows(brick: str, median_s: float, phase: str = "forward", rounds: Sequence[float] = ROUNDS) -> list[Row]:
@@ -88,7 +88,7 @@ def piece_rows(bricks: Sequence[str], slowness: float = 1.0) -> list[Row]:
     """Rows of the table `pieces`: bricks of `BRICKS` in the order that the model has them."""
     return [{"piece": number, "brick": brick, "num_layers": len(BRICKS[brick][0]),
              "layer_types": json.dumps(BRICKS[brick][0]), "phase": "forward", "time_s": slowness * BRICKS[brick][1],
-             "num_uses_here": 1} for number, brick in enumerate(bricks)]  # fmt: skip
+             "num_uses_here": 1, "method": "measured"} for number, brick in enumerate(bricks)]  # fmt: skip
 
 
 def measured_rows(median_s: float) -> list[Row]:

@@ -157,5 +157,6 @@ def _piece_rows(stands: Sequence[Use], times: BrickTimes, clock: str | None) -> 
             time_s = float(drawn[0]) * use.number
         rows.append({"piece": use.piece, "brick": use.brick, "num_layers": known.get("num_layers"),
                      "layer_types": known.get("layer_types"), "phase": use.phase, "time_s": time_s,
-                     "num_uses_here": use.number})  # fmt: skip
+                     "num_uses_here": use.number,
+                     "method": None if time_s is None else times.method(use.brick)})  # fmt: skip
     return rows

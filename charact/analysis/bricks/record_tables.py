@@ -92,6 +92,21 @@ def time_by_layers(run: Run) -> pd.DataFrame:
     return in_order(rows.sort_values("time_s", ascending=False, kind="stable"), run, "case")
 
 
+@once
+def predicted_times(run: Run) -> pd.DataFrame:
+    """How much of the plain sums is of bricks that were not timed; one row, none where all were.
+
+    Columns: num_bricks that are different; num_predicted of these; share_frac of the sums.
+    """
+    pieces = run.pieces
+    predicted = pieces["method"] == "predicted"
+    columns = ["num_bricks", "num_predicted", "share_frac"]
+    if not predicted.any():
+        return pd.DataFrame(columns=columns)
+    share = pieces.loc[predicted, "time_s"].sum() / pieces["time_s"].sum()
+    return pd.DataFrame([[pieces["brick"].nunique(), pieces.loc[predicted, "brick"].nunique(), share]], columns=columns)
+
+
 def _kind(phase: str, layer_types: str | None) -> str:
     return "optimizer" if phase == "update" else kind_of_work(layer_types) or "other"
 
@@ -152,9 +167,9 @@ def time_saved(run: Run) -> pd.DataFrame:
     """What timing bricks in place of models saves, at the same number of repeats; one row, none without pieces.
 
     Columns: num_models that have the times of all their bricks; models_s, one repeat of each, constructed; suite_s, one
-    of each different brick of theirs; speedup = models_s / suite_s; set_up_s, what the visits to all bricks of the
-    suite took beside the timed calls, those of other models among them; speedup_with_set_up, as many repeats of the
-    models as there were rounds over as many of the bricks and set_up_s; reason, why that is null.
+    of each different brick of theirs that was timed; speedup = models_s / suite_s; set_up_s, what the visits to all
+    bricks of the suite took beside the timed calls, those of other models among them; speedup_with_set_up, as many
+    repeats of the models as there were rounds over as many of the bricks and set_up_s; reason, why that is null.
 
     *Error*: making bricks ready before the first round, and looking at their memory, is not counted, as starting models
     is not.
@@ -169,7 +184,7 @@ def time_saved(run: Run) -> pd.DataFrame:
     # A training's bricks are timed apart from those of inference, with rounds and set-up of their own.
     pieces = pieces.assign(timed_by=[_fact(facts[case], "brick_case") or "" for case in pieces["case"]],
                            each_s=pieces["time_s"] / pieces["num_uses_here"])
-    bricks = pieces.drop_duplicates(["timed_by", "brick", "phase"])
+    bricks = pieces[pieces["method"] != "predicted"].drop_duplicates(["timed_by", "brick", "phase"])
     timed = pd.DataFrame({"models_s": pieces.groupby("timed_by")["time_s"].sum(),
                           "suite_s": bricks.groupby("timed_by")["each_s"].sum()})
     told = pieces.drop_duplicates("timed_by").set_index("timed_by")["case"].map(facts)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from charact.analysis.once import once
 from charact.operator_types import operator_type
+from charact.schema import LEFT_OUT
 from charact.stats import median_interval
 from charact.store import Run
 
@@ -114,19 +115,23 @@ def suite_summary(run: Run) -> pd.DataFrame:
     """Each case of a suite's run as a whole, failed ones included.
 
     Columns: case; variant, the suite's name; mode; precision; device; g, most layers of a brick; method of timing;
-    num_bricks and num_failed; num_layers of all bricks; num_rounds; ended_by; suite_s, every brick once; flop and
-    peak_bytes, the most that a brick holds; timed_s and set_up_s, what timing and all else took; status and reason.
+    num_bricks, num_failed, and num_left_out, those whose times are to be predicted; num_layers of all bricks;
+    num_rounds; ended_by; suite_s, every brick that was timed once; flop and peak_bytes, the most that a brick holds;
+    timed_s and set_up_s, what timing and all else took; status and reason.
     """
     bricks = brick_summary(run)
     grouped = bricks.groupby("case")
+    status = bricks["status"].groupby(bricks["case"])
     sums = pd.DataFrame({
-        "num_bricks": grouped.size(), "num_failed": bricks["status"].ne("ok").groupby(bricks["case"]).sum(),
+        "num_bricks": grouped.size(), "num_failed": status.agg(lambda each: (~each.isin(["ok", LEFT_OUT])).sum()),
+        "num_left_out": status.agg(lambda each: each.eq(LEFT_OUT).sum()),
         "num_layers": grouped["num_layers"].sum(), "suite_s": grouped["time_s"].sum(min_count=1),
         "flop": grouped["flop"].sum(min_count=1), "peak_bytes": grouped["peak_bytes"].max(),
     })  # fmt: skip
     facts = pd.DataFrame([_facts(entry) for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})],
                          columns=_FACTS)  # fmt: skip
-    return facts.merge(sums.reset_index(), on="case", how="left").fillna({"num_bricks": 0, "num_failed": 0})
+    return facts.merge(sums.reset_index(), on="case", how="left").fillna(
+        {"num_bricks": 0, "num_failed": 0, "num_left_out": 0})  # fmt: skip
 
 
 _FACTS = ["case", "variant", "mode", "precision", "device", "status", "reason", "g", "method", "num_rounds", "ended_by",

@@ -6,8 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charact.analysis.bricks.intervals import median_and_draws
+from charact.analysis.bricks.prediction import predict
 from charact.analysis.comparing.statistics import Values
+from charact.bricks.sizes import sizes_of
 from charact.errors import UserError
+from charact.schema import LEFT_OUT
 from charact.store import Run
 
 CLOCKS = ("host_s", "device_s")
@@ -40,18 +43,42 @@ class BrickTimes:
             self._rounds[clock] = dict(zip(by_round.index, by_round.to_numpy(), strict=True))
             self._common[clock] = by_round.notna().all(axis="index").to_numpy()
         self._drawn: dict[tuple[str, str, str], Values] = {}
+        for clock in self.clocks:
+            self._predict(clock)
 
     def has(self, brick: str, phase: str) -> bool:
         """Whether there are times of a brick's phase."""
-        return bool(self.clocks) and all((brick, phase) in rounds for rounds in self._rounds.values())
+        return bool(self.clocks) and all((brick, phase) in self._rounds[clock] or (brick, phase, clock) in self._drawn
+                                         for clock in self.clocks)  # fmt: skip
+
+    def method(self, brick: str) -> str:
+        """How the times of a brick that has some were obtained: 'measured', or 'predicted' from others'."""
+        return "predicted" if self.bricks[brick]["status"] == LEFT_OUT else "measured"
 
     def drawn(self, brick: str, phase: str, clock: str) -> Values:
-        """The median time (s) of a brick's phase, and what it would be of rounds drawn anew: see `intervals`."""
+        """The median time (s) of a brick's phase, and what it would be of rounds drawn anew: see `intervals`.
+
+        Of a brick whose time is predicted: that, and what it could as well be.
+        """
         key = (brick, phase, clock)
         if key not in self._drawn:
             times = self._rounds[clock][brick, phase]
             self._drawn[key] = median_and_draws(times[~np.isnan(times)], times[self._common[clock]])
         return self._drawn[key]
+
+    def _predict(self, clock: str) -> None:
+        """Times of bricks that were left out, where others were timed."""
+        wanted = [brick for brick, row in self.bricks.items() if row["status"] == LEFT_OUT]
+        known = [brick for brick, phase in self._rounds[clock] if phase == "forward"]
+        if not wanted or not known:
+            return
+        drawn = [self.drawn(brick, "forward", clock) for brick in known]
+        times, deviations = predict([sizes_of(self.bricks[brick]) for brick in known],
+                                    np.array([each[0] for each in drawn]),
+                                    [sizes_of(self.bricks[brick]) for brick in wanted])
+        noise = np.random.default_rng(0).standard_normal((len(wanted), len(drawn[0]) - 1))
+        for brick, time_s, deviation, each in zip(wanted, times, deviations, noise, strict=True):
+            self._drawn[brick, "forward", clock] = time_s * np.exp(deviation * np.concatenate([[0.0], each]))
 
     def start_s(self, name: str) -> float:
         """What starting a backward pass (`backward_start_s`) or an optimizer's step (`step_start_s`) takes."""

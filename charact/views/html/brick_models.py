@@ -9,6 +9,7 @@ from charact.analysis.bricks.errors import latency_errors, normalized_latency
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
+from charact.views.brick_words import predicted_words
 from charact.views.html import brick_figures as figures
 from charact.views.html.blocks import CASE, STATUS, Block, Body, Card, Legend, failure_of, why_nothing
 from charact.views.html.bricks import LAYERS, legend_of_types
@@ -119,14 +120,15 @@ def _saved(run: Run) -> list[Block]:
     columns = [
         Column("num_models", "Models", fmt.number, "that have the times of all their bricks"),
         Column("models_s", "Each model once", fmt.seconds, "sum of their pieces"),
-        Column("suite_s", "Each brick once", fmt.seconds, "of these models"),
+        Column("suite_s", "Each brick once", fmt.seconds, "of these models, as far as it was timed"),
         Column("speedup", "Speedup", fmt.ratio, "at the same number of repeats"),
         Column("speedup_with_set_up", "with set-up", fmt.ratio,
                "inputs, weights and untimed calls of all bricks of the suite counted",
                lambda row: row.reason),
     ]  # fmt: skip
     caption = "Speedup of timing bricks in place of models"
-    return [Block(title="Benchmarking time saved", table=table(rows, caption, columns))]
+    note = " ".join(predicted_words(row) for row in fmt.rows(record_tables.predicted_times(run)))
+    return [Block(title="Benchmarking time saved", table=table(rows, caption, columns), note=note)]
 
 
 def _latencies(run: Run) -> Block:
