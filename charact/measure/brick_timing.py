@@ -23,9 +23,12 @@ CACHE_FRAC = 0.5
 
 CALLS_A_VISIT = 2
 """Timed calls, behind those that are not."""
-_UNTIMED_CALLS = {False: 1, True: 8}
-"""By whether the model's weights stay in the cache, which keeps what was read several times: on an AMD EPYC (Zen 5)
-3 MB of weights take 390 µs the first time, 160 the second, and 55 from the eighth on."""
+_UNTIMED_CALLS = 1
+_UNTIMED_CALLS_TO_SETTLE = 8
+_SETTLING_BYTES = 500_000
+"""A cache keeps what was read several times: on an AMD EPYC (Zen 5) 3 MB of weights take 390 µs the first time, 160 the
+second, and 55 from the eighth on. What is smaller is there at once, and would only get its code nearer than it is in a
+model: pooling, repeated so, comes out a fifth too short."""
 
 
 class Work(Protocol):
@@ -46,9 +49,10 @@ def stays_in_cache(brick: Brick, device: torch.device) -> bool:
     return brick.context_bytes <= CACHE_FRAC * cache_bytes(device)
 
 
-def num_untimed(*, cached: bool) -> int:
-    """Calls at a visit that come before those that are timed."""
-    return _UNTIMED_CALLS[cached]
+def num_untimed(brick: Brick, *, cached: bool) -> int:
+    """Calls at a visit that come before those that are timed: several of large weights that stay in the cache."""
+    weights_bytes = sum(each.type.num_bytes for each in brick.inputs if each.kind in ("weight", "buffer"))
+    return _UNTIMED_CALLS_TO_SETTLE if cached and weights_bytes >= _SETTLING_BYTES else _UNTIMED_CALLS
 
 
 class InferenceWork:
@@ -56,7 +60,7 @@ class InferenceWork:
 
     An untimed call comes first at each visit: other bricks have driven its code from the caches, where a model has run
     a layer of its kind some layers before. The timed calls get other weights than the call before them, which no cache
-    holds; only where a model's weights fit into the last cache they get the same, behind several untimed calls.
+    holds; only where a model's weights fit into the last cache they get the same, behind several untimed calls if they are large.
     (Of 43 models that were held out, sums of first calls were 13 % off, of such calls 6 %, and 3.7 % once corrected; on
     a machine that did other things.)
 
@@ -69,12 +73,13 @@ class InferenceWork:
         self._arguments = Arguments(brick, pool, training=False)
         self._call, self._clock = call, clock
         self._cached = stays_in_cache(brick, pool.device)
+        self._num_untimed = num_untimed(brick, cached=self._cached)
         self._kept: tuple[Tensors, Tensors] | None = None
 
     def in_context(self) -> list[dict[str, Times]]:
         """Times of the forward pass."""
         arguments, weights = self._arguments, self._arguments.weights()
-        for _ in range(num_untimed(cached=self._cached)):
+        for _ in range(self._num_untimed):
             self._call(arguments.call_with(weights | arguments.others()))
         found = []
         for _ in range(CALLS_A_VISIT):

@@ -33,6 +33,7 @@ class TrainingWork:
         self._arguments = Arguments(brick, pool, training=True)
         self._call, self._clock = call, clock
         self._cached = stays_in_cache(brick, pool.device)
+        self._num_untimed = num_untimed(brick, cached=self._cached)
         self._pool = pool
         self._outputs: Sequence[Tensor] = ()
         self._kept: tuple[Tensors, Tensors] | None = None
@@ -40,7 +41,7 @@ class TrainingWork:
     def in_context(self) -> list[dict[str, Times]]:
         """Times of both passes, behind untimed ones, as in inference."""
         weights = self._arguments.weights()
-        for _ in range(num_untimed(cached=self._cached)):
+        for _ in range(self._num_untimed):
             self.both_passes(weights, self._arguments.others())
         found = []
         for _ in range(CALLS_A_VISIT):

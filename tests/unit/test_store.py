@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import records
+from support.brick_records import three_models
 from support.brick_runs import infer_run
 
 from charact import partial
@@ -519,8 +520,9 @@ def test_a_table_without_a_column_is_refused(record: Path) -> None:
 
 @pytest.mark.parametrize("table", ADDED_COLUMNS)
 def test_a_column_that_was_added_since_is_null_in_older_records(record: Path, tmp_path: Path, table: str) -> None:
-    if table == "bricks":
-        record = infer_run(tmp_path / "suites", {"00aa": 0.01}).path
+    made = {"bricks": lambda out: infer_run(out, {"00aa": 0.01}), "pieces": three_models}
+    if table in made:
+        record = made[table](tmp_path / "made").path
     path = record / f"{table}.parquet"
     pq.write_table(pq.ParquetFile(path).read().drop_columns(list(ADDED_COLUMNS[table])), path)
     rows = load_run(record).table(table)

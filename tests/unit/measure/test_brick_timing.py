@@ -50,15 +50,20 @@ def test_time_is_that_of_one_call() -> None:
         assert device_s is None
 
 
-def test_weights_of_a_small_model_are_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("settling_bytes", "num_untimed"), [(WEIGHT_BYTES, 8), (WEIGHT_BYTES + 1, 1)])
+def test_weights_of_a_small_model_are_in_the_cache(
+        monkeypatch: pytest.MonkeyPatch, settling_bytes: int, num_untimed: int) -> None:
     monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 100 * WEIGHT_BYTES)
+    monkeypatch.setattr(brick_timing, "_SETTLING_BYTES", settling_bytes)
     brick = product(context_bytes=4 * WEIGHT_BYTES)
     watched = Watched(brick)
     work = work_on(brick, watched)
     for _ in range(8):
         work.in_context()
     weights = [places[1] for places in watched.places]
-    visits = [weights[start:start + 10] for start in range(0, 80, 10)]  # eight untimed calls, and two timed ones
+    num_calls = num_untimed + 2
+    assert len(weights) == 8 * num_calls
+    visits = [weights[start:start + num_calls] for start in range(0, len(weights), num_calls)]
     assert all(len(set(visit)) == 1 for visit in visits)
     assert len({visit[0] for visit in visits[-4:]}) == 4
 
