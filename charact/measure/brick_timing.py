@@ -60,9 +60,9 @@ class InferenceWork:
 
     An untimed call comes first at each visit: other bricks have driven its code from the caches, where a model has run
     a layer of its kind some layers before. The timed calls get other weights than the call before them, which no cache
-    holds; only where a model's weights fit into the last cache they get the same, behind several untimed calls if they are large.
-    (Of 43 models that were held out, sums of first calls were 13 % off, of such calls 6 %, and 3.7 % once corrected; on
-    a machine that did other things.)
+    holds; only where a model's weights fit into the last cache they get the same, behind several untimed calls if they
+    are large. (Of some 40 models that were held out, sums of first calls were 13 % off, of such calls 4 %, and 3 % once
+    corrected.)
 
     *Error*: elementwise layers come out at .6 to .7 of what they take, as their inputs and outputs are nearer than in a
     model; a model whose weights partly fit lies between the two ways; inputs that a layer reads from an earlier one
