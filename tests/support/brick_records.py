@@ -64,8 +64,8 @@ def suite_run(out: Path, bricks: Mapping[str, tuple[list[str], float]] = BRICKS,
 def model_entry(workload: str, *, status: str = "ok", reason: str | None = None, g: int = 2, **changes: Any) -> Row:
     """An entry of the manifest as `charact bricks construct` writes it."""
     facts = {"status": "ok" if status == "ok" else "failed", "reason": reason, "brick_run": "20261121-bricks",
-             "timing_method": "contextual", "g": g, "cut_method": "chains", "num_rounds": 7, "set_up_s": 0.4,
-             "timed_s": 0.07, "num_pieces": 4, "num_bricks": 3, "num_layers": 6}  # fmt: skip
+             "timing_method": "contextual", "g": g, "cut_method": "chains", "num_rounds": 7, "num_repeats": 7,
+             "set_up_s": 0.4, "timed_s": 0.07, "num_pieces": 4, "num_bricks": 3, "num_layers": 6}  # fmt: skip
     return {
         "case": f"{workload}-224-b1-infer-fp32-cpu", "workload": workload, "variant": "", "input_kind": "image",
         "input_size": 224, "batch_size": 1, "mode": "infer", "precision": "fp32", "device": "cpu",

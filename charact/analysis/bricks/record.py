@@ -16,8 +16,8 @@ def constructed_case(construction: Construction,
 
     What the pass `construct` tells: which run and case of it timed the bricks, and how; g and cut_method; clock;
     num_pieces, num_bricks (different ones), num_layers, num_module_calls; how the model was captured; suite_digest,
-    num_rounds, timed_s and set_up_s of the run; the correction, or why there is none; why no memory could be
-    constructed.
+    num_rounds, timed_s and set_up_s of the run, and how often each brick was timed in it; the correction, or why there
+    is none; why no memory could be constructed.
 
     Args:
         construction: the model's.
@@ -34,7 +34,7 @@ def constructed_case(construction: Construction,
         "clock": construction.clock, "num_pieces": len(composition.pieces),
         "num_bricks": len({piece.brick for piece in composition.pieces}), "num_layers": composition.num_layers,
         "num_module_calls": composition.num_module_calls, "captured_by": composition.captured_by,
-        **{name: times.facts.get(name) for name in _FROM_RUN},
+        **{name: times.facts.get(name) for name in _FROM_RUN}, "num_repeats": times.num_repeats,
         "correction": None if isinstance(correction, str) else _as_json(correction),
         "correction_reason": correction if isinstance(correction, str) else None, "memory_reason": memory_reason,
     }  # fmt: skip

@@ -169,7 +169,7 @@ def time_saved(run: Run) -> pd.DataFrame:
     Columns: num_models that have the times of all their bricks; models_s, one repeat of each, constructed; suite_s, one
     of each different brick of theirs that was timed; speedup = models_s / suite_s; set_up_s, what the visits to all
     bricks of the suite took beside the timed calls, those of other models among them; speedup_with_set_up, as many
-    repeats of the models as there were rounds over as many of the bricks and set_up_s; reason, why that is null.
+    repeats of the models as each brick had over as many of the bricks and set_up_s; reason, why that is null.
 
     *Error*: making bricks ready before the first round, and looking at their memory, is not counted, as starting models
     is not.
@@ -188,10 +188,10 @@ def time_saved(run: Run) -> pd.DataFrame:
     timed = pd.DataFrame({"models_s": pieces.groupby("timed_by")["time_s"].sum(),
                           "suite_s": bricks.groupby("timed_by")["each_s"].sum()})
     told = pieces.drop_duplicates("timed_by").set_index("timed_by")["case"].map(facts)
-    for name in ("num_rounds", "set_up_s"):
+    for name in ("num_repeats", "set_up_s"):
         timed[name] = told.map(lambda entry, name=name: _fact(entry, name)).astype("float64")
     models_s, suite_s, set_up_s = (float(timed[name].sum(skipna=False)) for name in ("models_s", "suite_s", "set_up_s"))
-    repeated = timed[["models_s", "suite_s"]].mul(timed["num_rounds"], axis="index").sum(skipna=False)
+    repeated = timed[["models_s", "suite_s"]].mul(timed["num_repeats"], axis="index").sum(skipna=False)
     with_set_up = repeated["models_s"] / (repeated["suite_s"] + set_up_s)
     reason = "the record does not tell what setting up took" if pd.isna(with_set_up) else None
     return pd.DataFrame([[pieces["case"].nunique(), models_s, suite_s, models_s / suite_s, set_up_s, with_set_up,

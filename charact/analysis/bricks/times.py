@@ -33,6 +33,8 @@ class BrickTimes:
         rows = run.bricks.query("case == @case")
         self.bricks: dict[str, dict[Any, Any]] = {row["brick"]: row for row in rows.to_dict("records")}
         timed = run.brick_times.query("case == @case")
+        self.num_repeats = len(timed[["round", "call"]].drop_duplicates())
+        """How often each brick was timed: of each of its visits every call counts."""
         timed = timed.groupby(["brick", "phase", "round"], as_index=False, sort=False)[list(CLOCKS)].mean()
         self.clocks = [clock for clock in CLOCKS if timed[clock].notna().any()]
         """Clocks that times were read from: the host's, and on CUDA the device's."""

@@ -16,8 +16,8 @@ _TIMING_POINTS = [
      "that median. It takes iterations for independent: slow drift makes it too narrow."),
 ]  # fmt: skip
 _OPERATOR_POINTS = [
-    ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few iterations of their own. It "
-     "lengthens short operators; its overhead ratio stands below."),
+    ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few iterations of their own, of "
+     "which the quicker half counts. It lengthens short operators; its overhead ratio stands below."),
 ]  # fmt: skip
 _MEMORY_POINTS = [
     ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),

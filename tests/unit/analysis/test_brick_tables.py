@@ -133,7 +133,7 @@ def test_trainings_and_inferences_are_each_set_up(tmp_path: Path) -> None:
     record.add("b", ["11bb", "11bb", "11bb"])
     for entry, case, rounds, set_up_s in zip(record.writer.manifest["cases"], ("one", "two"), (7, 20), (0.4, 0.1),
                                              strict=True):  # fmt: skip
-        entry["passes"]["construct"] |= {"brick_case": case, "num_rounds": rounds, "set_up_s": set_up_s}
+        entry["passes"]["construct"] |= {"brick_case": case, "num_repeats": rounds, "set_up_s": set_up_s}
     saved = time_saved(record.run()).iloc[0]
     assert saved["speedup"] == pytest.approx(0.014 / 0.006)
     wanted = (7 * 0.008 + 20 * 0.006) / (7 * 0.004 + 20 * 0.002 + 0.5)
