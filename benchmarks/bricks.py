@@ -279,6 +279,9 @@ def main() -> None:
                 for brick in rounds[g].left:
                     with torch.inference_mode():
                         rounds[g].repeat_warm(brick, rule)
+            if asked.share != [1.0]:
+                with torch.inference_mode():
+                    rounds[g].describe()
             for share in asked.share:
                 words = asked.method if share == 1 else f"{asked.method}, {share:.0%} of the bricks timed"
                 left = [] if share == 1 else not_timed(suite, models, g, share)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from charact.analysis.bricks.intervals import median_and_draws
@@ -69,9 +70,10 @@ class BrickTimes:
         return self._drawn[key]
 
     def _predict(self, clock: str) -> None:
-        """Times of bricks that were left out, where others were timed."""
+        """Times of bricks that were left out, where others were timed and their work is known."""
         wanted = [brick for brick, row in self.bricks.items() if row["status"] == LEFT_OUT]
-        known = [brick for brick, phase in self._rounds[clock] if phase == "forward"]
+        known = [brick for brick, phase in self._rounds[clock]
+                 if phase == "forward" and pd.notna(self.bricks[brick]["bytes"])]
         if not wanted or not known:
             return
         drawn = [self.drawn(brick, "forward", clock) for brick in known]

@@ -84,6 +84,18 @@ class TestRecord:
         row = next(row for row in found.latencies if row["strategy"] == "sequential")
         assert row["low_s"] < 0.95 * row["latency_s"] < 1.05 * row["latency_s"] < row["high_s"]
 
+    def test_bricks_whose_work_is_not_known_teach_nothing(self, tmp_path: Path) -> None:
+        timed = {f"b{number}": {"forward": product_s(*place)} for number, place in enumerate(PLACES[::2])}
+        rows = {name: product_row(*place) for name, place in zip(timed, PLACES[::2], strict=True)}
+        left_out = product_row(*PLACES[1]) | {"status": "left_out", "reason": "not timed"}
+        odd = {"odd": product_row(*PLACES[1]) | {"flop": None, "bytes": None}}
+        times = BrickTimes(brick_run(tmp_path, timed | {"odd": {"forward": 1.0}}, rows=rows | odd | {"left": left_out}),
+                           CASE)
+        alone = self.times(tmp_path / "alone").drawn("left", "forward", "host_s")
+        assert times.drawn("left", "forward", "host_s")[0] == pytest.approx(alone[0])
+        only_odd = brick_run(tmp_path / "odd", {"odd": {"forward": 1.0}}, rows=odd | {"left": left_out})
+        assert not BrickTimes(only_odd, CASE).has("left", "forward")
+
     def test_without_any_time_nothing_is_predicted(self, tmp_path: Path) -> None:
         left_out = product_row(*PLACES[1]) | {"status": "left_out", "reason": "not timed"}
         times = BrickTimes(brick_run(tmp_path, {}, rows={"left": left_out}), CASE)
