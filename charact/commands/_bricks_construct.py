@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.analysis.bricks.construction import construct
@@ -61,7 +63,11 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], directory: Pat
         for writer in written:
             writer.discard()
         raise
-    any_ok = [publish_and_tell(writer, quiet) for writer in written]
+    any_ok = []
+    for run, writer in zip(runs, written, strict=True):
+        if len(runs) > 1 and not quiet:
+            Console().print(Rule(Text(f"of {run.run_id}", style="bold"), align="left", style="dim"))
+        any_ok.append(publish_and_tell(writer, quiet))
     if len(written) > 1:
         Console().print(machines(latency_by_machine([load_run(writer.final) for writer in written])))
     return 0 if any(any_ok) else 1

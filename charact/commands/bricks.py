@@ -101,7 +101,7 @@ def run(
         help="contextual times a brick among all others, as in a model; paper repeats it back to back.")]
     = "contextual",
     share: Annotated[float, typer.Option(
-        max=1, help="Time only this share of the bricks, those that tell most of the models and some of every kind; "
+        help="Time only this share of the bricks, those that tell most of the models and some of every kind; "
                     "construct predicts the others' times from theirs, by sizes. Inference only.")] = 1.0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop when the 95 % interval of all bricks' time is within this share.")] = 0.02,

@@ -116,6 +116,7 @@ def _check_common(sides: "Sequence[Side]") -> None:
     Raises:
         UserError: they share none.
     """
+    from charact.analysis import is_watched
     from charact.analysis.comparing import matched_cases, unmatched_cases
 
     if len(matched_cases(sides)):
@@ -124,8 +125,10 @@ def _check_common(sides: "Sequence[Side]") -> None:
            for side in sides]
     nearest = unmatched_cases(sides)["why"]
     why = f" (nearest: {nearest.iloc[0]})" if len(nearest) else ""
+    watched = all(is_watched(run) for side in sides for run in side.runs)
+    remedy = "; give runs of a script the same charact run --name" if watched else ""
     raise UserError(f"nothing in common: {'; '.join(has)}{why}; cases match where workload, sizes, mode, precision and "
-                    "data are the same")
+                    f"data are the same{remedy}")
 
 
 def _named(cases: Sequence[str]) -> str:

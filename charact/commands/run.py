@@ -53,7 +53,8 @@ def command(
     live: Annotated[bool, typer.Option(
         "--live", help="Show meanwhile where the time goes, at the bottom of the terminal.")] = False,
     out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run. Default: the script's.")] = None,
+    name: Annotated[str | None, typer.Option(
+        help="Name of the run and its cases, by which compare matches them. Default: the script's.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Run a training script as it is, and tell where each iteration's time goes.

@@ -18,7 +18,8 @@ def speedup_tables(sides: Sequence[Side]) -> list[Table]:
     frame = speedups(sides).dropna(subset=["speedup"])
     if frame.empty:
         return []
-    frame = frame.assign(row=_coordinates(frame), data=frame["data"].fillna("data not told"))
+    data = frame["data"].replace("as written", "its own data").fillna("data not told")
+    frame = frame.assign(row=_coordinates(frame), data=data)
     found = [_speedup_table(f"Speedup of {side} over {sides[0].label} by data, from the {_TIMED[str(metric)]}", rows)
              for (side, metric), rows in frame.groupby(["side", "metric"], sort=False)]  # fmt: skip
     return [*found, _mean_table(sides, frame["mode"].nunique() > 1)] if frame["case"].nunique() > 1 else found

@@ -59,7 +59,8 @@ def _phase_table(rows: pd.DataFrame, base: Side, new: Side, case: str, verdicts:
     phases = rows[rows["level"] == "phase"]
     total = phases[["base_s", "new_s", "delta_s"]].sum().to_frame().T.assign(name="iteration")
     shown = pd.concat([phases, total])
-    shown["verdict"] = [verdicts[name] for name in shown["name"]]
+    verdicts = {row.name: _of_what(verdicts[row.name], row.delta_s) for row in fmt.rows(shown)}
+    shown["verdict"] = list(verdicts.values())
     columns = [Column("name", "Phase", unbroken=True), *_times(base, new), Column("verdict", "Verdict", unbroken=True)]
     note = ("A phase’s time is its share of all iterations, of the median one, so that phases sum to it; the times by "
             "phase, which verdicts are of, are each phase’s own medians.")
@@ -86,20 +87,26 @@ def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str
         return None
     left_out = len(parts) - _MOST[level]
     names = [Column("name", "Operator", wide=True), Column("layer", "Layer", wide=True)]
+    shown = parts.head(_MOST[level]).replace({"layer": {"": "(in none)"}})
+    shown = shown.assign(change=[_changed(row) for row in fmt.rows(shown)])
     columns = [
         Column("phase", "Phase", unbroken=True),
         *(names if level == "layer" else [Column("name", level.capitalize(), wide=True)]), *_times(base, new),
-        Column("change", "Change", wide=True),
+        *([] if (shown["status"] == "both").all() else [Column("change", "Change", wide=True)]),
     ]  # fmt: skip
-    shown = parts.head(_MOST[level]).replace({"layer": {"": "(in none)"}})
-    changes = [row.status if pd.isna(row.detail) else f"{row.status}: {row.detail}" for row in fmt.rows(shown)]
-    shown = shown.assign(change=["in both" if each == "both" else each for each in changes])
     note = "Shares of a phase under the profiler, scaled to the timing pass."
     if len(base.runs) == len(new.runs) == 1:
         note += " A run profiles operators once: noise is not told from change."
     if left_out > 0:
         note += f" {left_out} more with smaller differences are left out."
     return table(shown, _CAPTIONS[level].format(case), columns, note)
+
+
+def _changed(row: Any) -> str:
+    """What else differs of a part; shapes in pieces that a narrow column can break between."""
+    if row.status == "both":
+        return "in both"
+    return row.status if pd.isna(row.detail) else f"{row.status}: {row.detail.replace('],[', '], [')}"
 
 
 def _clock_table(base: Side, new: Side, case: str) -> list[Table]:
@@ -124,6 +131,12 @@ def _verdict(row: Any) -> str:
     if row.significant:
         return "slower" if row.ratio > 1 else "faster"
     return fmt.missing(row.reason) if pd.isna(row.p_value) else "no difference shown"
+
+
+def _of_what(verdict: str, delta_s: float) -> str:
+    """The verdict; where the difference beside it points the other way, with what it is of."""
+    against = {"slower": delta_s < 0, "faster": delta_s > 0}
+    return f"{verdict} by its own median" if against.get(verdict) else verdict
 
 
 def _not_told(missing: pd.DataFrame) -> str:

@@ -1,6 +1,6 @@
 """The terminal's tables of bricks: what a suite's run took, and latencies constructed of it beside measured ones."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -19,6 +19,7 @@ from charact.views import format as fmt
 from charact.views import palette
 from charact.views.bars import Bar, Part
 from charact.views.brick_words import predicted_words
+from charact.views.named_table import NamedTable
 
 _NUM_BRICKS = 10
 _NUM_FAILED = 10
@@ -48,7 +49,7 @@ def _table(*titles: str, left: int = 1) -> Table:
 
 def _suite(run: Run) -> list[RenderableType]:
     """Each case of a suite's run, its slowest bricks, and those that failed."""
-    table = _table("suite", "bricks", "layers", "each once", "rounds", "timed", "set-up")
+    table = NamedTable("suite", "bricks", "layers", "each once", "rounds", "timed", "set-up")
     for row in fmt.rows(suite_summary(run)):
         counts = {"failed": row.num_failed, "to be predicted": row.num_left_out}
         of_these = "".join(f", {number:.0f} {what}" for what, number in counts.items() if number)
@@ -91,8 +92,8 @@ def _constructed(run: Run) -> list[RenderableType]:
     verified = bool(models["measured_s"].notna().any())
     there = set(latencies.dropna(subset=["latency_s"])["strategy"])
     strategies = [each for each in _STRATEGIES if each in there]
-    table = _table("model", *(_STRATEGIES[each] for each in strategies), "95 % interval",
-                   *(["measured", "error"] if verified else []))  # fmt: skip
+    table = NamedTable("model", *(_STRATEGIES[each] for each in strategies), "95 % interval",
+                       *(["measured", "error"] if verified else []))  # fmt: skip
     by_case = {(row.case, row.strategy): row for row in fmt.rows(latencies)}
     for row in fmt.rows(models[models["latency_s"].notna()]):
         cells = [Text(fmt.seconds(*_latency(by_case.get((row.case, each)))),
@@ -185,12 +186,11 @@ def machines(latencies: pd.DataFrame) -> RenderableType:
     """A table of models by machines, from `latency_by_machine`; below it the reasons of what is missing."""
     names = list(dict.fromkeys(latencies["machine"]))
     keys = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
-    table = _table("model", *map(str, names))
+    table = NamedTable("model", *map(str, names))
     reasons: list[RenderableType] = []
     num_variants = latencies.groupby("workload")["variant"].nunique().to_dict()
     for key, rows in latencies.groupby(keys, sort=False, dropna=False):
-        by_machine = {row.machine: row for row in fmt.rows(rows)}
-        cells = [_on_machine(by_machine.get(name)) for name in names]
+        cells = [_on_machine(fmt.rows(rows[rows["machine"] == name])) for name in names]
         facts = dict(zip(keys, key, strict=True))
         if num_variants[facts["workload"]] > 1:
             facts["workload"] = f"{facts['workload']}.{facts['variant']}"
@@ -201,11 +201,13 @@ def machines(latencies: pd.DataFrame) -> RenderableType:
     return Group(Text(), Text("latency by machine", style="bold"), table, *reasons)
 
 
-def _on_machine(row: Any) -> Text:
-    if row is None:
-        return Text(fmt.missing("not asked for"))
-    measured = "" if pd.isna(row.measured_s) else f" (measured {fmt.seconds(row.measured_s)})"
-    return Text.assemble((fmt.seconds(row.latency_s), "bold"), measured)
+def _on_machine(rows: Iterable[Any]) -> Text:
+    """A model's latency on a machine; several, in the order of the records, where it was constructed more than once."""
+    found = []
+    for row in rows:
+        measured = "" if pd.isna(row.measured_s) else f" (measured {fmt.seconds(row.measured_s)})"
+        found.append(Text.assemble((fmt.seconds(row.latency_s), "bold"), measured))
+    return Text(", ").join(found) if found else Text(fmt.missing("not asked for"))
 
 
 def configuration(facts: dict[str, Any]) -> str:

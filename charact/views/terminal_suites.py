@@ -12,6 +12,7 @@ from charact.bricks.composition import Composition
 from charact.bricks.suite import Suite
 from charact.corrections import Correction
 from charact.views import format as fmt
+from charact.views.named_table import NamedTable
 
 _COEFFICIENTS = {"factor": "factor of the plain sum", "module_call_s": "each call of a module",
                  "piece_s": "each piece", "backward_start_s": "each start of a backward pass"}  # fmt: skip
@@ -41,7 +42,7 @@ def _table(*titles: str) -> Table:
 def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measured_s: Sequence[float],
                learned: Correction) -> RenderableType:
     """What calibration models taught: their plain sums beside measured times, and the coefficients."""
-    table = _table("model", "plain sum", "measured", "sum ÷ measured")
+    table = NamedTable("model", "plain sum", "measured", "sum ÷ measured")
     for model, sum_s, median_s in zip(models, sums_s, measured_s, strict=True):
         table.add_row(Text(model), Text(fmt.seconds(sum_s)), Text(fmt.seconds(median_s)),
                       Text(f"{sum_s / median_s:.3f}"))  # fmt: skip
@@ -78,7 +79,7 @@ def generated(cases: Collection[str], compositions: Sequence[Composition], suite
         compositions: all models of the suite.
         suite: as it is now.
     """
-    models = _table("model", "layers", "pieces", "different", "shared with others")
+    models = NamedTable("model", "layers", "pieces", "different", "shared with others")
     reuse = statistics.model_reuse(compositions, suite)
     for row in fmt.rows(reuse[reuse["case"].isin(list(cases))]):
         models.add_row(Text(str(row.case)), Text(f"{row.num_layers:,}"), Text(f"{row.num_pieces:,}"),
@@ -89,10 +90,11 @@ def generated(cases: Collection[str], compositions: Sequence[Composition], suite
         types.add_row(Text(str(row.layer_type)), Text(f"{row.num_layers:,}"),
                       Text(f"{row.num_unique:,}  {fmt.share(row.unique_frac)}"))  # fmt: skip
     left_out = len(found) - _NUM_TYPES
+    more = f"{left_out} more {'type' if left_out == 1 else 'types'}"
     lengths = ", ".join(f"{row.num_layers}: {row.num_pieces:,}"
                         for row in fmt.rows(statistics.sequence_lengths(compositions, suite)))  # fmt: skip
     return Group(models, *_whole(compositions, suite), Text(), types,
-                 *([Text(f"{left_out} more types", style="dim")] if left_out > 0 else []), Text(),
+                 *([Text(more, style="dim")] if left_out > 0 else []), Text(),
                  Text(f"pieces by number of layers: {lengths}"))  # fmt: skip
 
 

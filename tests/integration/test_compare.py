@@ -42,6 +42,14 @@ def test_prints_the_published_speedups(here: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_runs_of_a_script_under_two_names_get_the_remedy(here: Run, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        records.write_watched(tmp_path / name, name=name)
+    done = here("compare", "old", "new", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("are the same; give runs of a script the same charact run --name\n")
+
+
 def test_tells_where_one_s_own_machine_stands(here: Run, tmp_path: Path) -> None:
     for data in ("cifar10", "mnist", "kmnist"):
         pairs.write_northeastern(tmp_path / "mine", data, {"googlenet": 200.0, "resnet18": 100.0})

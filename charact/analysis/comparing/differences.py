@@ -122,14 +122,14 @@ def _with_changes(rows: pd.DataFrame, sides: list[Repeats]) -> pd.DataFrame:
 
 
 def _change(base: dict[str, set[str]], new: dict[str, set[str]]) -> str | None:
-    """The first of the places at which both sides saw different things, and the number of the others."""
+    """The first of the layers in which both sides saw different things, and the number of the others."""
     changed = [name for name in base if name in new and base[name] != new[name]]
     if not changed:
         return None
     name = changed[0]
     texts = [", ".join(sorted(seen)) or "none" for seen in (base[name] - new[name], new[name] - base[name])]
     more = f"; {len(changed) - 1} more" if len(changed) > 1 else ""
-    return f"{f'{name}: ' if name else ''}{texts[0]} → {texts[1]}{more}"
+    return f"{f'layer {name}: ' if name else ''}{texts[0]} → {texts[1]}{more}"
 
 
 def _shapes(repeats: Repeats) -> _Seen:

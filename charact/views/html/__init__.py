@@ -73,7 +73,7 @@ class _Part:
 
 _PARTS = {
     "glance": _Part("At a glance", glance.glance),
-    "bottleneck": _Part("Bottleneck", bottleneck.bottleneck, ("timing",)),
+    "bottleneck": _Part("Bottleneck", bottleneck.bottleneck, shows=content.is_timed),
     "training": _Part("Training", training.training, ("training",)),
     "inference": _Part("Inference", inference.inference, ("inference",)),
     "operations": _Part("Operations", operations.operations, ("ops",), ("problems",)),

@@ -33,7 +33,7 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
 
     Models outside of the band are named, those farthest from the diagonal first.
     """
-    ends = [*rows["latency_s"], *rows["measured_s"]]
+    ends = pd.concat([rows[name].dropna() for name in ("latency_s", "low_s", "high_s", "measured_s")])
     low, high = min(ends) / 1.6, max(ends) * 1.6
 
     def draw(figure: Figure) -> None:

@@ -20,11 +20,11 @@ _NUM_DRAWN = 120
 _NUM_BARS = 60
 _NUM_TYPES = 12
 _COLORS = {"corrected": "#4477AA", "sequential": "#EE6677", "critical_path": "#CCBB44", "paper": "#AA3377"}
-WORDS = {"sequential": "plain sum", "critical_path": "critical path", "corrected": "corrected sum",
+WORDS = {"sequential": "plain sum", "critical_path": "longest path", "corrected": "corrected sum",
          "paper": "plain sum, the paper’s method"}
 _LEAD = (
-    "Latencies of models, built from the times of their bricks. The plain sum adds these up; the critical path counts "
-    "the longest way through the model only; corrected is the sum with what calibration models taught of this machine. "
+    "Latencies of models, built from the times of their bricks. The plain sum adds these up; the longest path counts "
+    "the slowest way through the model only; corrected is the sum with what calibration models taught of this machine. "
     "An interval tells how rounds scatter, not what bricks cannot see."
 )
 STRATEGY = Column("strategy_words", "Strategy", unbroken=True)

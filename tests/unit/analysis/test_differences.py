@@ -103,7 +103,7 @@ class TestOperators:
 
         rows = found(run("[[8,32]]"), run("[[8,64]]"), "operator").set_index("name")
         assert rows.loc["aten::GEMM", "status"] == "shapes changed"
-        assert rows.loc["aten::GEMM", "detail"] == "a: [[8,32]] → [[8,64]]; 1 more"
+        assert rows.loc["aten::GEMM", "detail"] == "layer a: [[8,32]] → [[8,64]]; 1 more"
         assert rows.loc["aten::copy", "status"] == "both"
         assert pd.isna(rows.loc["aten::copy", "detail"])
         moved = found(run("[[8,32]]"), run("[[8,64]]", ("c", "d")), "operator").set_index("name")

@@ -77,6 +77,11 @@ def test_speedups_name_what_tells_cases_apart(pair: list[Side]) -> None:
     assert len({cells[0] for cells in texts(speedups)}) == 4
 
 
+def test_a_script_s_data_are_its_own(tmp_path: Path) -> None:
+    run = load_run(records.write_watched(tmp_path))
+    assert [column.title for column in speedup_tables(sides(run, run))[0].columns] == ["Workload", "its own data"]
+
+
 def test_published_numbers_say_that_they_have_no_interval() -> None:
     found = ratio_table(published("northeastern-k80", "northeastern-p100"), "case")
     assert found is not None

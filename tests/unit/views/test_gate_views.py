@@ -1,5 +1,6 @@
 """What the gate and the explanations say: JUnit, Markdown, tables and the waterfall, of known records."""
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -97,10 +98,29 @@ class TestExplanation:
         assert slower == ["backward", "iteration"]
         assert phases.rows[-1].cells[0].text == "iteration"
         assert [cell.text for cell in operators.rows[0].cells[:2]] == ["backward", "aten::mkldnn_convolution_backward"]
+        assert [table.columns[-1].title for table in (operators, layers)] == ["Difference", "Difference"]
         assert "Most of backward’s is in aten::mkldnn_convolution_backward of layer " in phases.note
         assert "Most of forward" not in phases.note
         assert [cell.text for cell in layers.rows[0].cells[:2]] == ["backward", "aten::mkldnn_convolution_backward"]
         assert "kernels of base and " in phases.note
+
+    def test_a_verdict_that_its_difference_contradicts_tells_what_it_is_of(self, tmp_path: Path) -> None:
+        base, new = scattered(tmp_path, seed=1), scattered(tmp_path, {"update": 1.2}, seed=2)
+        rows = base.iterations  # every tenth update takes long, which the mean share knows and the median does not
+        rows.loc[(rows["phase"] == "update") & (rows["iteration"] % 10 == 0), "host_s"] *= 20
+        (found,) = explanations(side("base", base), side("new", new))
+        cells = {row.cells[0].text: [cell.text for cell in row.cells] for row in found.tables[0].rows}
+        assert cells["update"][3].startswith("−")
+        assert cells["update"][-1] == "slower by its own median"
+        assert "Most of update" not in found.tables[0].note
+
+    def test_changed_shapes_can_be_broken_between(self, tmp_path: Path) -> None:
+        runs = [scattered(tmp_path, seed=seed) for seed in (1, 2)]
+        for run, side_length in zip(runs, (16, 32), strict=True):
+            run.operators["input_shapes"] = f"[[8,3,{side_length}],[64,3]]"
+        (found,) = explanations(side("base", runs[0]), side("new", runs[1]))
+        changes = [row.cells[-1].text for row in found.tables[1].rows]
+        assert any("[[8,3,16], [64,3]] → [[8,3,32], [64,3]]" in each for each in changes)
 
     def test_markdown_begins_with_the_outcome(self, judged: pd.DataFrame, sides: list[Side]) -> None:
         text = summary(judged, sides)

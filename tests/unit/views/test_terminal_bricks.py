@@ -94,6 +94,22 @@ def test_machines_stand_side_by_side(tmp_path: Path) -> None:
     assert "n/a (not asked for)" in told
 
 
+def test_records_of_one_machine_all_stand_in_its_column(tmp_path: Path) -> None:
+    records = [Models(tmp_path, "one").add("resnet18", ["00aa"]).run(),
+               Models(tmp_path, "other").add("resnet18", ["00aa"], slowness=2.0).run()]  # fmt: skip
+    told = drawn(machines(latency_by_machine(records)))
+    assert " ".join(cells(told, "resnet18 224 b1 infer fp32")) == "4.00 ms, 8.00 ms"
+
+
+def test_names_of_suites_and_models_are_whole_on_a_narrow_screen(tmp_path: Path) -> None:
+    lines = drawn(summary(suite_run(tmp_path)), width=60).splitlines()
+    at = lines.index("bricks-zoo-g2-infer-fp32-cpu")
+    assert lines[at + 1].split() == ["4", "6", "10.0", "ms", "7", "70.0", "ms", "400", "ms"]
+    lines = drawn(summary(three_models(tmp_path / "models")), width=80).splitlines()
+    at = lines.index("resnet18-224-b1-infer-fp32-cpu")
+    assert lines[at + 1].split()[:6] == ["11.0", "ms", "9.90", "ms", "11.6", "ms"]
+
+
 def test_variants_of_a_model_are_told_apart_by_machine(tmp_path: Path) -> None:
     record = Models(tmp_path).add("make", ["00aa"], variant="aaa111", case="one").add("vgg11", ["00aa"])
     told = drawn(machines(latency_by_machine([record.add("make", ["11bb"], variant="bbb222", case="two").run()])))

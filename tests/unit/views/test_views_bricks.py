@@ -55,6 +55,7 @@ def test_constructed_models_stand_beside_what_was_measured(tmp_path: Path) -> No
     assert list(html) == ["glance", "constructed", "reuse", "machine", "method"]
     glance, told = words(html["glance"]), words(html["constructed"])
     assert "6.5 % mean |error|" in glance
+    assert "longest path infer 2 2" in told
     assert "time saved × 1.50" in glance
     assert "resnet18-224-b1-infer-fp32-cpu ok 11.6 ms corrected sum 11.0 ms 11.0 ms +5.0 % 2" in glance
     # sqrt(1.05 × 1.15 / 1.25) and sqrt(1 / 1.25)
@@ -65,6 +66,13 @@ def test_constructed_models_stand_beside_what_was_measured(tmp_path: Path) -> No
     assert "resnet18-224-b1-infer-fp32-cpu conv2d + batch_norm 2 8.00 ms 72.7 %" in told
     assert "hopeless-224-b1-infer-fp32-cpu n/a (the run lacks 1 of 2 pieces (brick 99ff))" in told
     assert "resnet18-224-b1-infer-fp32-cpu 3.00 MB 2.00 MB 1.00 MB" in told
+
+
+def test_the_machine_s_cores_are_counted_in_words(tmp_path: Path) -> None:
+    run = made.suite_run(tmp_path)
+    assert "AMD EPYC, 2 cores ·" in words(report([run]))
+    run.manifest["machine"] = {**run.manifest["machine"], "cpu": {"model": "AMD EPYC", "num_usable_cores": 1}}
+    assert "AMD EPYC, 1 core ·" in words(report([run]))
 
 
 def test_the_unique_share_and_repeats_are_told(tmp_path: Path) -> None:

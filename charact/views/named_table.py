@@ -1,0 +1,80 @@
+"""A table in the terminal whose rows have long names, readable on a narrow screen."""
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+_ANY_WIDTH = 10_000
+_INDENT = 2
+
+
+class NamedTable:
+    """Rows of a name and numbers.
+
+    Where the screen is too narrow for both, names stand on lines of their own, above their numbers. Where the numbers
+    alone are too wide, each stands on a line beside its title.
+    """
+
+    def __init__(self, name_title: str, *titles: str) -> None:
+        """Without rows; titles are those of the numbers."""
+        self._name_title = name_title
+        self._titles = titles
+        self._rows: list[tuple[Text, tuple[Text, ...]]] = []
+
+    @property
+    def row_count(self) -> int:
+        """How many rows it has."""
+        return len(self._rows)
+
+    def add_row(self, name: Text, *cells: Text) -> None:
+        """Add a name and a cell for each title."""
+        self._rows.append((name, cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType | Segment]:
+        """Draw the widest form that fits."""
+        beside, numbers = self._table(named=True), self._table(named=False)
+        if _fits(beside, console, options, options.max_width):
+            yield beside
+        elif _fits(numbers, console, options, options.max_width - _INDENT):
+            header, *lines = console.render_lines(Padding(numbers, (0, 0, 0, _INDENT)), options, pad=False)
+            yield from [*header, Segment.line()]
+            for (name, _), line in zip(self._rows, lines, strict=True):
+                yield name
+                yield from [*line, Segment.line()]
+        else:
+            for name, cells in self._rows:
+                yield name
+                yield Padding(self._list(cells), (0, 0, 0, _INDENT))
+
+    def _table(self, *, named: bool) -> Table:
+        """A line a row, with or without the names."""
+        table = _empty()
+        if named:
+            table.add_column(self._name_title, no_wrap=True)
+        for title in self._titles:
+            table.add_column(title, justify="right", no_wrap=True)
+        for name, cells in self._rows:
+            table.add_row(*([name] if named else []), *cells)
+        return table
+
+    def _list(self, cells: tuple[Text, ...]) -> Table:
+        """A row's numbers, each on a line beside its title."""
+        table = _empty(show_header=False)
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column()
+        for title, cell in zip(self._titles, cells, strict=True):
+            table.add_row(Text(title), cell)
+        return table
+
+
+def _empty(show_header: bool = True) -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=show_header)
+
+
+def _fits(table: Table, console: Console, options: ConsoleOptions, width: int) -> bool:
+    return Measurement.get(console, options.update(max_width=_ANY_WIDTH), table).maximum <= width
