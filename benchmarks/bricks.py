@@ -217,14 +217,15 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
                   f"{np.mean(np.abs(some - 1) <= 0.1):.0%}")
     run = constructions[0].times.run
     timed = run.table("brick_times")
-    suite_s = (timed["host_s"] * timed["num_calls"]).sum() / rounds.num_rounds
-    calls = len(timed) / rounds.num_rounds / timed[["brick", "phase"]].drop_duplicates().shape[0]
-    visits_s = suite_s + (rounds.facts["prepared_s"] + run.bricks["set_up_s"].sum()) / rounds.num_rounds
+    repeats = timed.groupby(["brick", "phase"])["host_s"]
+    suite_s, calls = repeats.mean().sum(), repeats.size().median() / rounds.num_rounds
+    visits_s = (timed["host_s"] * timed["num_calls"]).sum() / rounds.num_rounds + (
+        rounds.facts["prepared_s"] + run.bricks["set_up_s"].sum()) / rounds.num_rounds
     with_set_up = sum(statistics.fmean(model.seconds) for model, _ in kept)
     each_s = with_set_up + sum(model.set_up_s / (len(model.seconds) / 2) for model, _ in kept) / 2
-    print(f"  a round of the suite {visits_s:.2f} s, {suite_s:.2f} s of it timed ({calls:.1f} times a brick); an "
-          f"iteration of each model {with_set_up:.2f} s, {each_s:.2f} s with its set-up")
-    print(f"  speedup at the same number of repeats: {with_set_up / (suite_s / calls):.2f}, set-up counted on both "
+    print(f"  a round of the suite {visits_s:.2f} s, in which bricks are timed {calls:.0f} times; each brick once "
+          f"{suite_s:.2f} s; an iteration of each model {with_set_up:.2f} s, {each_s:.2f} s with its set-up")
+    print(f"  speedup at the same number of repeats: {with_set_up / suite_s:.2f}, set-up counted on both "
           f"sides {each_s / (visits_s / calls):.2f}")
     print(f"  correction: {correction}", flush=True)
     return [{"g": g, "method": method, "model": model.name, "family": model.member.family,
