@@ -100,4 +100,5 @@ def test_a_sum_of_gradients_has_no_backward_pass() -> None:
 def test_what_a_brick_says_of_itself() -> None:
     brick = product(ROWS, WIDTH)
     assert described(brick) == {"brick": brick.id, "kind": "sequence", "num_layers": 1, "layer_types": ["mm"],
-                                "input_shapes": [[ROWS, WIDTH], [WIDTH, WIDTH]], "weights_bytes": WEIGHT}
+                                "input_shapes": [[ROWS, WIDTH], [WIDTH, WIDTH]], "literals": [],
+                                "weights_bytes": WEIGHT}
