@@ -105,9 +105,12 @@ def groups(models: list[Measured], most_bytes: float) -> list[list[Measured]]:
     return found
 
 
-def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, group_bytes: float, *, infers: bool
-            ) -> dict[int, Rounds]:
-    """Iterations of the models, and rounds over the bricks between them, shared evenly by the groups of models."""
+def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, group_bytes: float, *, infers: bool,
+            warm: bool) -> dict[int, Rounds]:
+    """Iterations of the models, and rounds over the bricks between them, shared evenly by the groups of models.
+
+    Bricks that are to be warm are not visited between models, but each repeated by itself afterwards.
+    """
     parts = groups(models, group_bytes)
     rounds: dict[int, Rounds] = {}
     prepared_s: dict[int, float] = {}
@@ -123,12 +126,15 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
             for model, loop in zip(part, loops, strict=True):
                 _iterate(model, loop)
             with torch.inference_mode() if infers else nullcontext():
-                for each in rounds.values():
+                for each in rounds.values() if not warm else ():
                     each.round()
             print(f"  group {number + 1} of {len(parts)} ({len(part)} models): turn {turn + 1}", flush=True)
         del loops
     for g, each in rounds.items():
         each.facts["prepared_s"] = prepared_s[g]
+        with torch.inference_mode() if infers else nullcontext():
+            for brick in each.left if warm else ():
+                each.repeat_warm(brick, StopRule(0.02, num_rounds, 600.0))
     return rounds
 
 
@@ -272,14 +278,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, brick_settings("fp32"):
         suites = {g: add_models(Path(folder, f"g{g}"), [model.by_g[g] for model in models], g, method,
                                 torch.__version__).suite for g in g_values}
-        rounds = measure(models, suites, asked.rounds, asked.group_bytes, infers=asked.mode == "infer")
+        rounds = measure(models, suites, asked.rounds, asked.group_bytes, infers=asked.mode == "infer",
+                         warm=asked.method == "paper")
         figures = []
         for g, suite in suites.items():
-            if asked.method == "paper":
-                rule = StopRule(0.02, asked.rounds, 600.0)
-                for brick in rounds[g].left:
-                    with torch.inference_mode():
-                        rounds[g].repeat_warm(brick, rule)
             if asked.share != [1.0]:
                 with torch.inference_mode():
                     rounds[g].describe()
