@@ -38,6 +38,7 @@ from charact.bricks.suite import Suite
 from charact.bricks.suite_writer import CutModel, add_models, cut_model
 from charact.errors import UserError
 from charact.measure.brick_choice import left_out
+from charact.measure.brick_memory import as_stored
 from charact.measure.brick_rounds import Rounds
 from charact.measure.brick_settings import brick_settings
 from charact.measure.loop import Loop
@@ -171,8 +172,7 @@ def times_of(suite: Suite, rounds: Rounds, mode: str, method: str, out: Path, le
     writer = RunWriter(out, case, {"command_line": [], "options": {}})
     for brick in rounds.left:
         rounds.rows[brick]["status"] = "ok"
-    rows = [row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes", "literals")}
-            for row in rounds.rows.values() if row["brick"] not in names]
+    rows = [as_stored(row) for row in rounds.rows.values() if row["brick"] not in names]
     facts = {**rounds.facts, "status": "ok", "reason": None, "method": method, "suite": suite.name, "g": suite.g}
     writer.add_case(
         {"case": case, "workload": "bricks", "variant": suite.name, "mode": mode, "precision": "fp32", "device": "cpu",

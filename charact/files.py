@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,11 @@ def _check_place(path: Path, *, force: bool) -> None:
 def _hidden(path: Path) -> Path:
     """A new name beside a file."""
     return path.with_name(f".{secrets.token_hex(8)}")
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a file has the name of one that is being written; a kill leaves such a file behind."""
+    return re.fullmatch(r"\.[0-9a-f]{16}", path.name) is not None
 
 
 @contextlib.contextmanager

@@ -60,10 +60,13 @@ def operation_times(run: Run) -> pd.DataFrame:
 def call_times(run: Run) -> pd.DataFrame:
     """Time of a call in each repetition.
 
-    Columns: those of the table `repetitions`; time_s, on the device's clock where there is one, else on the host's.
+    Columns: those of the table `repetitions`; time_s, on the device's clock where there is one, else on the host's;
+    flop_per_s, null where no FLOP are counted.
     """
-    repetitions = run.repetitions
-    return repetitions.assign(time_s=repetitions["device_s"].fillna(repetitions["host_s"]))
+    keys = ["case", "direction"]
+    calls = run.repetitions.merge(run.problems[[*keys, "flop"]], on=keys, how="left")
+    calls = calls.assign(time_s=calls["device_s"].fillna(calls["host_s"]))
+    return calls.assign(flop_per_s=calls.pop("flop") / calls["time_s"])
 
 
 def _statistics(run: Run) -> pd.DataFrame:

@@ -64,6 +64,11 @@ class Brick:
         """Operators that it calls."""
         return len(self.layers)
 
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the weights and buffers that it reads."""
+        return sum(each.type.num_bytes for each in self.inputs if each.kind in ("weight", "buffer"))
+
 
 def brick_of(captured: CapturedModel, piece: Piece, mode: str, precision: str, context_bytes: int) -> Brick:
     """The brick that stands at a piece of a model, whose weights are so far apart.

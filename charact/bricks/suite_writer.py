@@ -25,7 +25,7 @@ from charact.bricks.suite import (
     private_directory,
 )
 from charact.errors import UserError
-from charact.files import lock, release, whole, writing
+from charact.files import is_begun, lock, release, whole, writing
 
 _WRITTEN_AT = 315_532_800
 """Time that all files of a suite bear, so that it tells no order: the start of 1980, the first that ZIP knows."""
@@ -105,10 +105,10 @@ def check_place(directory: Path, g: int, method: str) -> Suite | None:
     Raises:
         UserError: it was cut otherwise, cannot be read, or something else stands there.
     """
-    if not (directory / INDEX).exists():
-        with writing(directory):
-            others = directory.exists() and any(path.name != BRICKS for path in directory.iterdir())
-        if others:
+    with writing(directory):
+        there = {path.name for path in directory.iterdir() if not is_begun(path)} if directory.exists() else set()
+    if INDEX not in there:
+        if there - {BRICKS}:
             raise UserError(f"{directory} holds files that are no suite of bricks: name another directory with --out")
         return None
     old = load_suite(directory)
@@ -134,12 +134,17 @@ def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model
 
 def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[str, Entry],
                 new: dict[str, bytes]) -> None:
-    """Write new bricks and then the index, all with one time; files of bricks that it does not name are removed."""
+    """Write new bricks and then the index, all with one time.
+
+    Files of bricks that it does not name are removed, and what a killed writer began.
+    """
     with writing(directory):
         (directory / BRICKS).mkdir(parents=True, exist_ok=True)
-        for path in (directory / BRICKS).iterdir():
-            if path.stem not in entries or path.suffix != ".json":
-                path.unlink()
+        begun = [path for path in directory.iterdir() if is_begun(path)]
+        unnamed = [path for path in (directory / BRICKS).iterdir()
+                   if path.stem not in entries or path.suffix != ".json"]  # fmt: skip
+        for path in begun + unnamed:
+            path.unlink()
     for identifier in sorted(new):
         _write(brick_path(directory, identifier), new[identifier])
     _write(directory / INDEX, index_bytes(g, method, torch, entries))

@@ -102,7 +102,7 @@ def run(
     = "contextual",
     share: Annotated[float, typer.Option(
         help="Time only this share of the bricks, those that tell most of the models and some of every kind; "
-                    "construct predicts the others' times from theirs, by sizes. Inference only.")] = 1.0,
+             "construct predicts the others' times from theirs, by sizes. Inference only.")] = 1.0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop when the 95 % interval of all bricks' time is within this share.")] = 0.02,
     max_rounds: Annotated[int, typer.Option(min=1, help="Or after so many rounds over all bricks.")] = 100,
@@ -124,7 +124,7 @@ def run(
     \b
       charact bricks run suite
       charact bricks run suite --batch-sizes 8 --mode train --max-seconds 120 --threads 1
-      charact bricks run suite --share 0.3   a third of the cost, for some more error
+      charact bricks run suite --share 0.2   about a third of the cost, for some more error
       charact bricks run suite --method paper
       charact bricks run --resume runs/.partial-20261121-100000-bricks-suite-0a1b2c
     """  # noqa: D301  (click wants the character itself)

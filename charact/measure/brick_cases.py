@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from charact.bricks.suite import Suite
 from charact.errors import UserError
 from charact.hardware import device_name
 from charact.measure.brick_choice import left_out
+from charact.measure.brick_memory import as_stored
 from charact.measure.brick_rounds import Rounds
 from charact.measure.brick_settings import brick_settings
 from charact.measure.interrupt import Interrupt
@@ -61,13 +61,11 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         models: how often each uses which bricks, to choose those that matter most, as far as models are known.
 
     Raises:
-        UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; a share
-            of a training's bricks was asked for; or the record cannot be written.
+        UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; or the
+            record cannot be written.
     """
     if reason := refusal(precision, device):
         raise UserError(reason)
-    if mode == "train" and share_frac < 1:
-        raise UserError("times of a training's bricks cannot be predicted from others: run them without --share")
     bricks = [suite.brick(identifier) for identifier in chosen_bricks(suite, mode, precision, batch_sizes)]
     run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
                     lambda: left_out(bricks, share_frac, models) if share_frac < 1 else [])
@@ -212,8 +210,7 @@ class _SuiteRun:
     def _rows(self) -> dict[str, Rows]:
         if self._rounds is None:
             return {}
-        texts = ("layer_types", "input_shapes", "literals")
-        rows = [{**row, **{column: json.dumps(row[column]) for column in texts}} for row in self._rounds.rows.values()]
+        rows = [as_stored(row) for row in self._rounds.rows.values()]
         return {"bricks": rows + self._left_out, "brick_times": self._rounds.times}
 
     def _flush_if_due(self) -> None:

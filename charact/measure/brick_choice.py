@@ -1,6 +1,5 @@
 """Which bricks of a suite are timed where only a share of them is; what the others are, without running them."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from charact.bricks.brick import Brick
 from charact.bricks.program import runnable
 from charact.bricks.sizes import chosen_to_time, sizes_of
-from charact.measure.brick_memory import described
+from charact.measure.brick_memory import as_stored, described
 from charact.measure.flops import work_of
 from charact.schema import LEFT_OUT
 
 _REASON = "not timed: its time is predicted from those of others like it"
-_JSON = ("layer_types", "input_shapes", "literals")
 
 
 def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]]
@@ -31,9 +29,8 @@ def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mappin
     """
     rows = {brick.id: described(brick) | work for brick in bricks if (work := _work(brick)) is not None}
     chosen = chosen_to_time({brick: sizes_of(row) for brick, row in rows.items()}, models, share_frac)
-    return [row | {name: json.dumps(row[name]) for name in _JSON}
-            | {"status": LEFT_OUT, "reason": _REASON, "num_rounds": 0, "set_up_s": 0.0}
-            for brick, row in rows.items() if brick not in chosen]  # fmt: skip
+    ending = {"status": LEFT_OUT, "reason": _REASON, "num_rounds": 0, "set_up_s": 0.0}
+    return [as_stored(row) | ending for brick, row in rows.items() if brick not in chosen]
 
 
 def _work(brick: Brick) -> dict[str, float | None] | None:

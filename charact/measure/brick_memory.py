@@ -22,8 +22,13 @@ def described(brick: Brick) -> dict[str, Any]:
     return {
         "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers, "layer_types": brick.layer_types,
         "input_shapes": [list(each.type.shape) for each in brick.inputs], "literals": literals(brick),
-        "weights_bytes": float(sum(each.type.num_bytes for each in brick.inputs if each.kind in ("weight", "buffer"))),
+        "weights_bytes": float(brick.weights_bytes),
     }
+
+
+def as_stored(row: dict[str, Any]) -> dict[str, Any]:
+    """A brick's row as the table holds it: lists as JSON."""
+    return row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes", "literals")}
 
 
 def memory_and_work(brick: Brick, call: BrickFunction, pool: InputPool, *, training: bool

@@ -51,8 +51,7 @@ def stays_in_cache(brick: Brick, device: torch.device) -> bool:
 
 def num_untimed(brick: Brick, *, cached: bool) -> int:
     """Calls at a visit that come before those that are timed: several of large weights that stay in the cache."""
-    weights_bytes = sum(each.type.num_bytes for each in brick.inputs if each.kind in ("weight", "buffer"))
-    return _UNTIMED_CALLS_TO_SETTLE if cached and weights_bytes >= _SETTLING_BYTES else _UNTIMED_CALLS
+    return _UNTIMED_CALLS_TO_SETTLE if cached and brick.weights_bytes >= _SETTLING_BYTES else _UNTIMED_CALLS
 
 
 class InferenceWork:

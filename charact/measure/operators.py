@@ -109,8 +109,8 @@ class OperatorProbe:
         return OperatorPass(
             operator_rows=operator_rows(profiled), kernel_rows=kernel_rows(traces),
             counter_rows=counter_rows([trace.kept for trace in traces], rank=0),
-            facts={"num_iterations": len(self._profiled), "iteration_s": median(self._wall_s),
-                   "phase_s": _phase_s(profiled)},
+            facts={"num_iterations": len(self._profiled), "num_counted_iterations": len(profiled),
+                   "iteration_s": median(self._wall_s), "phase_s": _phase_s(profiled)},
         )
 
     def _stop(self) -> None:

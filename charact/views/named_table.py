@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
@@ -77,4 +76,4 @@ def _empty(show_header: bool = True) -> Table:
 
 
 def _fits(table: Table, console: Console, options: ConsoleOptions, width: int) -> bool:
-    return Measurement.get(console, options.update(max_width=_ANY_WIDTH), table).maximum <= width
+    return console.measure(table, options=options.update(max_width=_ANY_WIDTH)).maximum <= width

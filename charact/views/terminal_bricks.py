@@ -12,8 +12,7 @@ from rich.text import Text
 
 from charact.analysis.bricks.errors import latency_errors, normalized_latency
 from charact.analysis.bricks.record_tables import model_summary, predicted_times, time_by_layers, time_saved
-from charact.analysis.bricks.run_tables import brick_summary, is_brick_run, suite_summary
-from charact.schema import LEFT_OUT
+from charact.analysis.bricks.run_tables import brick_summary, has_failed, is_brick_run, suite_summary
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
@@ -61,7 +60,7 @@ def _suite(run: Run) -> list[RenderableType]:
     bricks = brick_summary(run)
     for case, of_case in bricks.dropna(subset=["time_s"]).groupby("case", sort=False):
         shown += _titled(f"slowest bricks of {case}", [_slowest(of_case), *_more(of_case, _NUM_BRICKS)])
-    failed = bricks[~bricks["status"].isin(["ok", LEFT_OUT])]
+    failed = bricks[has_failed(bricks)]
     shown += [Text.assemble((str(row.brick), "bold"), f" {row.layers}  ", (f"{row.status}: ", "bold red"),
                             fmt.failure(row.status, row.reason)) for row in fmt.rows(failed.head(_NUM_FAILED))]
     return [*shown, *_more(failed, _NUM_FAILED)]

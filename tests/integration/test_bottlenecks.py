@@ -109,17 +109,19 @@ def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, ceilings: list[di
     workload = Bound(default_batch_size=num_rows, default_input_size=num_inner, network=network)
     run = profiled(tmp_path, small_case("infer", batch_size=num_rows, workload=workload), ceilings)
     timing, operators = (run.manifest["cases"][0]["passes"][name] for name in ("timing", "operators"))
-    # The same products by a clock of their own: those that were timed, one to warm up, those under the profiler.
+    # The same products by a clock of their own: those that were timed, one to warm up, those under the profiler, of
+    # which the quicker half counts.
     first, num_timed = timing["num_warmup_iterations"], timing["num_iterations"]
     timed_s = made[0].host_s[first : first + num_timed]
     profiled_s = made[0].host_s[first + num_timed + 1 :][: operators["num_iterations"]]
+    counted_s = sorted(profiled_s)[: operators["num_counted_iterations"]]
 
     by_phase = roofline(run, "phase").set_index("phase").loc["forward"]
     by_type = roofline(run, "operator_type").set_index("operator_type").loc["GEMM"]
     product_flop = 2.0 * num_rows * num_inner * num_columns
     assert by_phase["flop"] == by_type["flop"] == product_flop
     assert by_phase["flop_per_s"] == pytest.approx(product_flop / median(timed_s), rel=0.05)
-    assert by_type["flop_per_s"] == pytest.approx(product_flop / mean(profiled_s), rel=0.05)
+    assert by_type["flop_per_s"] == pytest.approx(product_flop / mean(counted_s), rel=0.05)
     peak = next(row["value"] for row in ceilings if (row["ceiling"], row["precision"]) == ("gemm", "fp32"))
     for row in (by_phase, by_type):
         assert (row["limit"], row["attainable_flop_per_s"]) == ("compute", pytest.approx(peak))

@@ -9,7 +9,6 @@ one row of layer types share, and of what a family shares: a level, a trend, and
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from charact.analysis.comparing.statistics import Values
 from charact.bricks.sizes import Sizes
@@ -45,9 +44,10 @@ def predict(known: Sequence[Sizes], seconds: Values, wanted: Sequence[Sizes]) ->
 
 def _covariance(these: Sequence[Sizes], those: Sequence[Sizes]) -> Values:
     work, other_work = (np.array([each.work for each in some]) for some in (these, those))
+    types, other_types = (np.array([each.layer_types for each in some]) for some in (these, those))
     covariance = (_OFFSET**2 + _TREND**2 * work @ other_work.T
                   + _BEND**2 * _falling(work, other_work, _BEND_LENGTH)
-                  + _TYPE**2 * _same([each.layer_types for each in these], [each.layer_types for each in those]))
+                  + _TYPE**2 * (types[:, None] == other_types[None]))
     families, others = ([each.family for each in some] for some in (these, those))
     for family in set(families) & set(others):
         rows, columns = (np.flatnonzero(np.array(some) == family) for some in (families, others))
@@ -65,7 +65,3 @@ def _falling(these: Values, those: Values, length: float) -> Values:
     """1 for what is alike, falling with the distance."""
     squares = (these**2).sum(axis=1)[:, None] + (those**2).sum(axis=1)[None] - 2 * these @ those.T
     return np.asarray(np.exp(-np.maximum(squares, 0.0) / (2 * length**2)))
-
-
-def _same(these: Sequence[str], those: Sequence[str]) -> NDArray[np.bool_]:
-    return np.asarray(np.array(these)[:, None] == np.array(those)[None])

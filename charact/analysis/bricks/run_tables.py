@@ -110,6 +110,11 @@ def _time_reason(row: dict[Any, Any]) -> str | None:
     return str(told)
 
 
+def has_failed(bricks: pd.DataFrame) -> "pd.Series[bool]":
+    """Of each of these bricks, whether it was to be timed and has no time."""
+    return ~bricks["status"].isin(["ok", LEFT_OUT])
+
+
 @once
 def suite_summary(run: Run) -> pd.DataFrame:
     """Each case of a suite's run as a whole, failed ones included.
@@ -121,11 +126,9 @@ def suite_summary(run: Run) -> pd.DataFrame:
     """
     bricks = brick_summary(run)
     grouped = bricks.groupby("case")
-    left_out = bricks["status"].eq(LEFT_OUT)
-    failed = bricks["status"].ne("ok") & ~left_out
     sums = pd.DataFrame({
-        "num_bricks": grouped.size(), "num_failed": failed.groupby(bricks["case"]).sum(),
-        "num_left_out": left_out.groupby(bricks["case"]).sum(),
+        "num_bricks": grouped.size(), "num_failed": has_failed(bricks).groupby(bricks["case"]).sum(),
+        "num_left_out": bricks["status"].eq(LEFT_OUT).groupby(bricks["case"]).sum(),
         "num_layers": grouped["num_layers"].sum(), "suite_s": grouped["time_s"].sum(min_count=1),
         "flop": grouped["flop"].sum(min_count=1), "peak_bytes": grouped["peak_bytes"].max(),
     })  # fmt: skip

@@ -5,7 +5,6 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.bricks import record_tables, run_tables
-from charact.schema import LEFT_OUT
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
@@ -126,7 +125,7 @@ def _lengths(run: Run, case: str) -> list[Block]:
 
 def _failed(rows: pd.DataFrame) -> list[Block]:
     missing = [(row.case, f"{row.brick}: {row.status}: {fmt.failure(row.status, row.reason)}")
-               for row in fmt.rows(rows) if row.status not in ("ok", LEFT_OUT)]  # fmt: skip
+               for row in fmt.rows(rows[run_tables.has_failed(rows)])]  # fmt: skip
     return [Block(title="Bricks without a time", missing=missing)] if missing else []
 
 

@@ -107,12 +107,11 @@ def scalars(run: Run) -> Iterator[Scalar]:
 
 def _calls(run: Run) -> Iterator[Scalar]:
     """Time of a call of each operation in each direction, and its rate where FLOP are counted."""
-    flop = run.problems.set_index(["case", "direction"])["flop"].to_dict()
     for row in call_times(run).to_dict("records"):
-        case, direction = row["case"], row["direction"]
-        yield Scalar(f"{case}/call_s/{direction}", row["repetition"], row["time_s"])
-        if pd.notna(counted := flop.get((case, direction))):
-            yield Scalar(f"{case}/flop_per_s/{direction}", row["repetition"], counted / row["time_s"])
+        for name in ("time_s", "flop_per_s"):
+            if pd.notna(row[name]):
+                tag = {"time_s": "call_s"}.get(name, name)
+                yield Scalar(f"{row['case']}/{tag}/{row['direction']}", row["repetition"], row[name])
 
 
 def _epochs(run: Run) -> Iterator[Scalar]:

@@ -105,6 +105,13 @@ def test_bricks_without_an_index_are_begun_anew(suite: Path) -> None:
     assert set(write(suite, hand()).bricks) == {path.stem for path in (suite / "bricks").iterdir()}
 
 
+def test_an_index_that_a_kill_left_half_written_is_in_nobody_s_way(suite: Path) -> None:
+    (suite / "suite.json").rename(suite / f".{'0' * 16}")
+    assert check_place(suite, 2, "chains") is None
+    write(suite, hand())
+    assert {path.name for path in suite.iterdir()} == {"bricks", "suite.json"}
+
+
 def test_two_writers_do_not_meet(suite: Path) -> None:
     with alone(suite), pytest.raises(UserError, match="written by another process"):
         write(suite, hand("other"))
