@@ -41,6 +41,8 @@ def constructed_memory(composition: Composition, times: BrickTimes) -> tuple[Row
         step_bytes = max((row["peak_bytes"] for row, _ in updates), default=0.0)
         if any(not isinstance(row["held"], str) for row in held):
             return [], "the run does not tell what its bricks save: run the suite anew"
+        if not _fit(composition, held):
+            return [], "the composition reads what its bricks do not give: generate the suite anew"
         gradients = sum(number * row["weights_bytes"] for row, number in updates)
         moment = _training_peak(composition, held, gradients, step_bytes)
         moment["optimizer_state"] = sum(number * row["saved_bytes"] for row, number in updates)
@@ -59,6 +61,16 @@ def _is_known(row: dict[Any, Any] | None) -> bool:
         return False
     needed = ("weights_bytes", "saved_bytes", "peak_bytes") if row["kind"] == "update" else _NEEDED
     return all(pd.notna(row[name]) for name in needed)
+
+
+def _fit(composition: Composition, held: Sequence[dict[Any, Any]]) -> bool:
+    """Whether pieces have the inputs and outputs of their bricks: a file that was changed by hand may say otherwise."""
+    told = [json.loads(row["held"]) for row in held]
+    sources = [source for piece in composition.pieces for source in piece.inputs] + list(composition.outputs)
+    given = all(source is None or 0 <= source[1] < len(told[source[0]]["outputs"]) for source in sources)
+    shared = [[each["input"] for each in brick["outputs"] if each["input"] is not None] for brick in told]
+    return given and all(max(brick["saved_inputs"] + inputs, default=-1) < len(piece.inputs)
+                         for piece, brick, inputs in zip(composition.pieces, told, shared, strict=True))
 
 
 def _inference_peak(composition: Composition, held: list[dict[Any, Any]]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.brick_runs import CASE, brick_run, composition, infer_run
 
 from charact.analysis.bricks.memory import constructed_memory
@@ -143,3 +145,17 @@ def test_a_run_that_does_not_tell_what_is_saved_gives_no_number(tmp_path: Path) 
     run = brick_run(tmp_path, {"a": {"forward": 0.01, "backward": 0.02}}, mode="train")
     assert constructed_memory(composition("a", mode="train"), BrickTimes(run, CASE.replace("infer", "train"))) == (
         [], "the run does not tell what its bricks save: run the suite anew")
+
+
+@pytest.mark.parametrize("changed", [
+    {"inputs": [[], [(0, 1)]]}, {"inputs": [[], [(0, -1)]]}, {"inputs": [[], []]}, {"outputs": ((1, 5),)}])
+def test_a_composition_that_was_changed_by_hand_gives_no_number(tmp_path: Path, changed: dict[str, Any]) -> None:
+    run = brick_run(tmp_path, {brick: {"forward": 0.01, "backward": 0.02} for brick in "ab"}, mode="train", rows={
+        "a": {**held(0, 100, 100, 0), "held": saves([], (100, None, False))},
+        "b": {**held(0, 10, 10, 0), "held": saves([0], (10, None, False))}})
+    kept = composition("ab", mode="train")
+    pieces = tuple(replace(piece, inputs=tuple(inputs)) for piece, inputs in
+                   zip(kept.pieces, changed.get("inputs", [piece.inputs for piece in kept.pieces]), strict=True))
+    model = replace(kept, pieces=pieces, outputs=changed.get("outputs", kept.outputs))
+    assert constructed_memory(model, BrickTimes(run, CASE.replace("infer", "train"))) == (
+        [], "the composition reads what its bricks do not give: generate the suite anew")
