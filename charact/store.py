@@ -36,6 +36,8 @@ _CASE_FIELDS: dict[str, Any] = {
     "batch_size": int | None, "num_parameters": int | None, "reason": str | None, "passes": dict,
 }
 
+_REMEDY = "restore it from a copy, or move the run away"
+
 Rows = list[dict[str, Any]]
 
 
@@ -112,7 +114,7 @@ class Run:
             else:
                 rows = pq.ParquetFile(path).read() if path.exists() else None
             if rows is None and not self.partial and name in self.manifest.get("tables", []):
-                raise UserError(f"{path} is missing: the record once held it")
+                raise UserError(f"{path} is missing, which the record once held: {_REMEDY}")
             if rows is None:
                 rows = arrow_schema(name).empty_table()
             missing = [column for column in column_names(name) if column not in rows.column_names]
@@ -124,10 +126,10 @@ class Run:
             rows.validate(full=True)
             frame: pd.DataFrame = rows.to_pandas()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise UserError(f"{path} is corrupt: {str(error).partition(chr(10))[0]}") from error
+            raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0]}): {_REMEDY}") from error
         strangers = set(frame["case"]) - {case["case"] for case in self.manifest["cases"]}
         if strangers:
-            raise UserError(f"{path} is corrupt: run.json has no case '{min(map(str, strangers))}'")
+            raise UserError(f"{path} is corrupt (run.json has no case '{min(map(str, strangers))}'): {_REMEDY}")
         return frame
 
     @property
@@ -238,8 +240,7 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
                             "upgrade charact")
         _check(manifest)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error}): restore it from a copy, or "
-                        "move the run away") from error
+        raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error}): {_REMEDY}") from error
     unfinished = manifest["status"] == "running"
     if unfinished and not partial:
         raise UserError(f"{path} was not finished: --partial reads what it holds")

@@ -567,7 +567,7 @@ def test_a_table_that_is_gone_is_missed(tmp_path: Path) -> None:
     assert load_run(path).manifest["tables"] == ["layers"]
     assert load_run(path).iterations.empty  # never held
     (path / "layers.parquet").unlink()
-    with pytest.raises(UserError, match=r"layers.parquet is missing: the record once held it"):
+    with pytest.raises(UserError, match=r"layers.parquet is missing, which the record once held: restore it"):
         load_run(path).table("layers")
 
 
