@@ -11,7 +11,7 @@ from charact.commands import _own_model as own_model
 from charact.errors import UserError
 from charact.schema import MODES, PRECISIONS
 
-group = typer.Typer(rich_markup_mode=None, help="""Cut models into bricks, time these, and build latencies from them.
+group = typer.Typer(rich_markup_mode=None, help="""Cut models into bricks, and build latencies from their times.
 
 A brick is a short row of layers with the shapes that it is fed, as it stands in a model. Models share many of them,
 so each is timed once, and the latency of a model is built from its bricks, on machines where it never ran.
@@ -161,7 +161,7 @@ def calibrate(
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Longest turn of a model.")] = 5.0,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Measure some models end to end, and learn from them what bricks cannot see.
+    """Measure some whole models, and learn what bricks cannot see.
 
     The time of a model is close to the sum of its bricks. What is left is nearly the same share of all models, and so
     much for each call of a module: both are fitted here, kept for this machine, and used by construct.
@@ -229,7 +229,7 @@ def construct(
 
 @group.command()
 def show(suite: brick_options.Suite, compositions: brick_options.Compositions = None) -> int:
-    """Tell what the models of a suite were cut into, and how much of it is different.
+    """Tell what models were cut into, and how much is different.
 
     \b
       charact bricks show suite
@@ -241,9 +241,10 @@ def show(suite: brick_options.Suite, compositions: brick_options.Compositions = 
 
 @group.command()
 def audit(suite: brick_options.Suite) -> int:
-    """Tell what a suite, without its private part, shows of the models that it was made of.
+    """Tell what a suite shows of its models to others.
 
-    The exit status is 1 where it shows more than the operators and shapes of its bricks.
+    That is without its private part. The exit status is 1 where it shows more than the operators and shapes of its
+    bricks.
 
     \b
       charact bricks audit suite
@@ -258,7 +259,7 @@ def merge(
     suites: Annotated[list[Path], typer.Argument(metavar="SUITE...", help="Suites of the same -g and cut.")],
     out: Annotated[Path, typer.Option(help="Directory of the new suite.")],
 ) -> int:
-    """Make one suite of several: each brick once, and all their models.
+    """Make one suite of several, each brick once.
 
     \b
       charact bricks merge suite-of-vision suite-of-text --out suite

@@ -38,7 +38,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Compare machines, versions or runs, the first side being the baseline.
+    """Compare machines, versions or runs with the first of them.
 
     Cases are the same where workload, sizes, mode, precision and data are, whatever they ran on; one without a
     counterpart is listed with how the nearest differs. Ratios have 95 % intervals. Several runs a side are repeats:

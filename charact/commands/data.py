@@ -78,10 +78,10 @@ def check(
     name: Name,
     data_dir: Annotated[Path, typer.Option(help="Where its files are.")] = Path("data"),
 ) -> int:
-    """Tell which files of a data set are there and right, and which splits can be read.
+    """Tell which files of a data set are there and right.
 
-    A data set has its files in several forms, of which one is enough. The exit status is 0 where a split can be read,
-    else 1.
+    It tells which splits can be read, too. A data set has its files in several forms, of which one is enough. The
+    exit status is 0 where a split can be read, else 1.
     """
     from charact.commands._tables import print_table
     from charact.data._files import file_state, split_samples, stored_dataset

@@ -22,7 +22,7 @@ def command(
     refresh: Annotated[bool, typer.Option("--refresh", help="With --ceilings: measure them anew.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it for a program to read.")] = False,
 ) -> None:
-    """Show what this machine can measure and reach, and what to mend."""
+    """Show what this machine can measure, and what to mend."""
     if refresh and not ceilings:
         raise UserError("--refresh measures ceilings anew: add --ceilings, or leave it out")
     from dataclasses import asdict

@@ -23,10 +23,11 @@ def command(
              "directory's.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
 ) -> int:
-    """Make a run of traces that torch.profiler wrote, anywhere, with or without charact.
+    """Make a run of traces that torch.profiler wrote.
 
-    Each trace becomes a case. Iterations and phases come from charact's marks where a trace has them, else from
-    ProfilerStep, the marks of loaders and optimizers, calls of modules and autograd's nodes: then they are inferred.
+    They may be from anywhere, with or without charact. Each trace becomes a case. Iterations and phases come from
+    charact's marks where a trace has them, else from ProfilerStep, the marks of loaders and optimizers, calls of
+    modules and autograd's nodes: then they are inferred.
 
     \b
       charact import trace.json.gz

@@ -39,7 +39,7 @@ def command(
     name: opt.Name = None,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Measure total inference time: load the weights, then predict a data set.
+    """Measure total inference time: load the weights, then predict.
 
     Every combination of input size, batch size and precision is a case. The weights are loaded once with their file
     out of the system's memory (cold), then repeatedly from there (warm): the model is built, the file is read, the

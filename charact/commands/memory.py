@@ -64,7 +64,7 @@ def command(
     name: opt.Name = None,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Memory against input size: predicted, measured, and what fits.
+    """Tell memory against input size, measured and predicted.
 
     Every combination of workload, input size, batch size, mode and precision is a case. It is predicted on tensors
     without values, at any size and for a device that need not be here, and measured where the device is here and has

@@ -42,7 +42,7 @@ def command(
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the suite's or the operation's.")] = None,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Time basic operations: products, convolutions, recurrence, attention and others.
+    """Time basic operations: products, convolutions and others.
 
     Each problem is an operation of given sizes. It is timed forward and, where it has gradients, by each of them; its
     result is checked against float64. What cannot run is recorded with the reason.

@@ -22,7 +22,7 @@ def command(
     partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-…")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
 ) -> int:
-    """Make whole runs of what killed ones had written: their tables, reports and TensorBoard files.
+    """Make whole runs of what killed ones had written.
 
     \b
       charact recover runs/.partial-*

@@ -57,7 +57,7 @@ def command(
         help="Name of the run and its cases, by which compare matches them. Default: the script's.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Run a training script as it is, and tell where each iteration's time goes.
+    """Run a training script as it is, and tell where time goes.
 
     The script is not changed, and its arguments, input, output and exit status are its own. Its iterations and their
     phases are found by watching what it calls of PyTorch: loaders, modules, losses, backward, optimizers. The record

@@ -18,9 +18,10 @@ def command(
     logdir: Annotated[Path, typer.Argument(help="Directory that holds runs, or one run.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any free one.")] = 6006,
 ) -> int:
-    """Show runs in TensorBoard, on this machine only: the Characterization tab, and scalars in Time Series.
+    """Show runs in TensorBoard, on this machine only.
 
-    Runs that are going on are shown with what they have measured so far; Refresh shows more. Ctrl-C stops it.
+    They are in the Characterization tab, and scalars in Time Series. Runs that are going on are shown with what
+    they have measured so far; Refresh shows more. Ctrl-C stops it.
     """
     if not logdir.is_dir():
         problem = "is a file" if logdir.exists() else "does not exist"

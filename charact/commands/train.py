@@ -53,7 +53,7 @@ def command(
     name: opt.Name = None,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Train workloads: total execution time, and how well they learn.
+    """Train workloads: total time, and how well they learn.
 
     Every combination of workload, input size, batch size and precision is a case, trained from its first epoch to its
     last. Each epoch is a training, a validation and a checkpoint, timed apart and by phase. What was killed is gone

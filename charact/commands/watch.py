@@ -12,11 +12,12 @@ def command(
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,
 ) -> int:
-    """Show how a watched program is doing, as `charact run --live` does, in another terminal.
+    """Show how a program that is being watched is doing.
 
-    Times and shares are of the last 10 seconds. What bounds the program is told by a plain rule: from 30 % of the time
-    on, waiting for batches (data), communication, or what is no phase (other); else the largest phase is named. Where
-    the output is no terminal, a line is printed every 5 seconds. It ends with the program; Ctrl-C ends it before.
+    It is what `charact run --live` shows, in another terminal. Times and shares are of the last 10 seconds. What
+    bounds the program is told by a plain rule: from 30 % of the time on, waiting for batches (data), communication,
+    or what is no phase (other); else the largest phase is named. Where the output is no terminal, a line is printed
+    every 5 seconds. It ends with the program; Ctrl-C ends it before.
 
     \b
       charact watch runs/.partial-*

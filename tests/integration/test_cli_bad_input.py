@@ -97,3 +97,11 @@ def test_completion_names_the_commands(tmp_path: Path, shell: str) -> None:
     done = charact(cwd=tmp_path, _CHARACT_COMPLETE=f"complete_{shell}", **words)
     assert "doctor" in done.stdout
     assert "list" not in done.stdout
+
+
+@pytest.mark.parametrize("group", ["", "bricks", "data"])
+def test_lists_of_commands_say_each_in_one_whole_line(tmp_path: Path, group: str) -> None:
+    commands = charact(*group.split(), "--help", cwd=tmp_path, COLUMNS="80").stdout.partition("Commands:\n")[2]
+    told = commands.splitlines()
+    assert len(told) > 1
+    assert [line for line in told if not line.endswith(".") or line.endswith("...")] == []
