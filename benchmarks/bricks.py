@@ -16,6 +16,7 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes first)
 import argparse
 import itertools
 import json
+import resource
 import statistics
 import tempfile
 import time
@@ -50,8 +51,10 @@ CPU = torch.device("cpu")
 NUM_CALIBRATION = 8
 AT_HOME_ITERATIONS = 10
 """Untimed iterations at a model's turn: caches keep what was read several times, and other models ran between."""
-AT_HOME_S = 0.03
-"""A model that takes longer is too large for caches to keep: one is enough."""
+AT_HOME_S = 0.1
+"""A model that takes longer is too large for caches to keep: one is enough, once it has all of its memory again."""
+FEW_PAGES = 256
+"""An iteration that asks the system for no more of them has found its memory among what others gave back."""
 
 
 @dataclass
@@ -152,17 +155,22 @@ def _loop(model: Measured) -> Loop:
 
 
 def _iterate(model: Measured, loop: Loop) -> None:
-    """Iterations to be at home again, as many as caches of a small model need, and two that are timed."""
+    """Iterations to be at home again, as many as its memory and caches of a small model need, and two that are timed."""
     begun = time.perf_counter()
     for _ in range(AT_HOME_ITERATIONS):
+        before = _num_new_pages()
         loop.iteration(lambda phase: nullcontext())
-        if time.perf_counter() - begun > AT_HOME_S:
+        if time.perf_counter() - begun > AT_HOME_S and _num_new_pages() - before <= FEW_PAGES:
             break
     model.set_up_s += time.perf_counter() - begun
     for _ in range(2):
         begun = time.perf_counter()
         loop.iteration(lambda phase: nullcontext())
         model.seconds.append(time.perf_counter() - begun)
+
+
+def _num_new_pages() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def times_of(suite: Suite, rounds: Rounds, mode: str, method: str, out: Path, left_out: Rows) -> BrickTimes:
