@@ -155,7 +155,7 @@ def _loop(model: Measured) -> Loop:
 
 
 def _iterate(model: Measured, loop: Loop) -> None:
-    """Iterations to be at home again, as many as its memory and caches of a small model need, and two that are timed."""
+    """Iterations to be at home again, as many as memory and a small model's caches need, and two that are timed."""
     begun = time.perf_counter()
     for _ in range(AT_HOME_ITERATIONS):
         before = _num_new_pages()
