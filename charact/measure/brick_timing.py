@@ -44,9 +44,12 @@ class Work(Protocol):
         """Let go of the inputs that warm calls keep."""
 
 
-def stays_in_cache(brick: Brick, device: torch.device) -> bool:
-    """Whether the weights of the brick's model are still in the cache when its next iteration needs them."""
-    return brick.context_bytes <= CACHE_FRAC * cache_bytes(device)
+def stays_in_cache(brick: Brick, device: torch.device, *, training: bool = False) -> bool:
+    """Whether the weights of the brick's model are still in the cache when its next iteration needs them.
+
+    In training their gradients and an optimizer's state, as large as they are, come between.
+    """
+    return brick.context_bytes * (3 if training else 1) <= CACHE_FRAC * cache_bytes(device)
 
 
 def num_untimed(brick: Brick, *, cached: bool) -> int:

@@ -32,7 +32,7 @@ class TrainingWork:
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
         self._arguments = Arguments(brick, pool, training=True)
         self._call, self._clock = call, clock
-        self._cached = stays_in_cache(brick, pool.device)
+        self._cached = stays_in_cache(brick, pool.device, training=True)
         self._num_untimed = num_untimed(brick, cached=self._cached)
         self._pool = pool
         self._outputs: Sequence[Tensor] = ()

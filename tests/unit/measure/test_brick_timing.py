@@ -13,7 +13,7 @@ from charact.bricks.program import runnable
 from charact.measure import brick_timing
 from charact.measure.brick_clock import HostClock
 from charact.measure.brick_inputs import InputPool
-from charact.measure.brick_timing import InferenceWork
+from charact.measure.brick_timing import InferenceWork, stays_in_cache
 
 CPU = torch.device("cpu")
 WEIGHT_BYTES = 16 * 16 * 4
@@ -79,6 +79,14 @@ def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(weights) == 12  # one untimed and two timed ones each
     weights = weights[-8:]
     assert all(len(set(weights[start:start + 4])) == 4 for start in range(5))
+
+
+def test_a_training_leaves_the_cache_less_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cache of 100 bytes half is for weights; gradients and an optimizer's state are as large."""
+    monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 100)
+    stays = [(stays_in_cache(product(context_bytes=size), CPU), stays_in_cache(product(context_bytes=size), CPU,
+                                                                               training=True)) for size in (16, 17, 51)]
+    assert stays == [(True, True), (True, False), (False, False)]
 
 
 def test_warm_calls_have_the_same_inputs() -> None:
