@@ -15,16 +15,28 @@ _FOUND = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason
 def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
     """Latency of each model on each machine, a row for both, models and machines in the order of the records.
 
-    Columns: workload, variant, input_size, batch_size, mode and precision; machine; g, most layers of a piece;
+    Columns: workload, variant, input_size, batch_size, mode and precision; machine, with its threads or the suite's
+    run where several records are of one; g, most layers of a piece;
     strategy, that which speaks for the model (see `model_summary`); latency_s with its 95 % interval low_s to high_s;
     measured_s, null where it was not measured there; reason, why there is no latency.
     """
     frames = []
-    for run in runs:
+    for run, name in zip(runs, _names(runs), strict=True):
         configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
         found = configurations.merge(model_summary(run)[["case", *_FOUND]], on="case")
-        frames.append(found.assign(machine=machine_name(run) or run.run_id))
+        frames.append(found.assign(machine=name))
     rows = pd.concat(frames, ignore_index=True)
     order = rows.groupby(_CONFIGURATION, sort=False, dropna=False).ngroup()
     rows = rows.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
     return rows[[*_CONFIGURATION, "machine", *_FOUND]]
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Names of the machines; where they are the same, with threads, or with the run that timed the suite."""
+    names = [machine_name(run) or run.run_id for run in runs]
+    for option, words in (("threads", "threads "), ("brick_run", "")):
+        told = [f"{name}, {words}{run.manifest['options'].get(option)}" if names.count(name) > 1 else name
+                for name, run in zip(names, runs, strict=True)]  # fmt: skip
+        if len(set(told)) > len(set(names)):
+            names = told
+    return names

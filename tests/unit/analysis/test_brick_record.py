@@ -130,3 +130,17 @@ def test_models_are_told_by_machine(tmp_path: Path, times: BrickTimes) -> None:
     assert found["strategy"].tolist()[:4] == ["corrected", "sequential"] * 2
     assert found["latency_s"].isna().tolist() == [False] * 4 + [True] * 2
     assert found["reason"][4].startswith("the run lacks 1 of 1 pieces")
+
+
+@pytest.mark.parametrize(("options", "names"), [
+    ([{"threads": 1, "brick_run": "x"}, {"threads": 2, "brick_run": "y"}], ["threads 1", "threads 2"]),
+    ([{"threads": 1, "brick_run": "x"}, {"threads": 1, "brick_run": "y"}], ["x", "y"]),
+    ([{"threads": 1, "brick_run": "x"}, {"threads": 1, "brick_run": "x"}], ["", ""]),
+])
+def test_runs_of_one_machine_are_told_apart(
+        tmp_path: Path, times: BrickTimes, options: list[dict[str, Any]], names: list[str]) -> None:
+    runs = [record(tmp_path, times, [named("one", "a")]) for _ in options]
+    for run, asked in zip(runs, options, strict=True):
+        run.manifest["options"] |= asked
+    found = latency_by_machine(runs)["machine"].tolist()
+    assert [name.removeprefix("AMD EPYC, 2 cores on bench-1").removeprefix(", ") for name in found] == names
