@@ -109,7 +109,8 @@ def done(tab: FrameLocator) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "path_prefix"),
-    [(["--load_fast=true"], ""), (["--load_fast=false"], ""), (["--load_fast=auto"], "/foo")],
+    [(["--load_fast=true"], ""), pytest.param(["--load_fast=false"], "", marks=pytest.mark.slow),
+     (["--load_fast=auto"], "/foo")],
 )
 def test_shows_one_run_and_two_side_by_side(
     flags: list[str], path_prefix: str, runs: Path, serve: Serve, page: Page, traffic: Any

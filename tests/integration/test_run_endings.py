@@ -143,7 +143,7 @@ WITHIN = "\nnumber = 10\nmodel(torch.ones(4, 4))\n"
 
 @pytest.mark.parametrize(("ending", "words"), [
     ("end_within = lambda: 1 / 0" + WITHIN, "ZeroDivisionError: division by zero"),
-    ("end_within = lambda: os._exit(5)" + WITHIN, "os._exit(5)"),
+    pytest.param("end_within = lambda: os._exit(5)" + WITHIN, "os._exit(5)", marks=pytest.mark.slow),
     ("end_within = lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(9))" + WITHIN, "ended by SIGTERM"),
 ])
 def test_the_record_is_there_whatever_way_a_training_ends(tmp_path: Path, ending: str, words: str) -> None:
@@ -177,6 +177,7 @@ sys.stdout.close()
     assert num_iterations(only_record(tmp_path)) == 8
 
 
+@pytest.mark.slow
 def test_an_exit_in_a_loader_worker_is_the_worker_s(tmp_path: Path) -> None:
     path = script(tmp_path, TRAINING + """
 class Data(torch.utils.data.Dataset):

@@ -196,6 +196,7 @@ def test_a_compiled_model_is_compiled_no_oftener_and_has_no_layers(tmp_path: Pat
     assert run.operators.query("operator == 'aten::mm'")["num_calls"].sum() == 5
 
 
+@pytest.mark.slow
 def test_workers_that_are_forked_amid_a_pass_are_left_alone(tmp_path: Path) -> None:
     run, said = charact_run(TRAINING, "--passes", "operators,memory", "--iterations", "14", cwd=tmp_path, bare=True,
                             WORKERS="1")

@@ -112,9 +112,9 @@ def test_an_error_ends_the_thread_and_is_told_to_who_asks(tmp_path: Path) -> Non
     sampler = FrameSampler(recorder, SpoolWriter(tmp_path / "spool"))
     sampler.start()
     (tmp_path / "spool").rename(tmp_path / "gone")
-    limit = time.monotonic() + 30
-    while threading.active_count() > 1 and time.monotonic() < limit:
-        time.sleep(0.05)
+    (thread,) = (each for each in threading.enumerate() if each.name == "charact-sampler")
+    thread.join(30)
+    assert not thread.is_alive()
     with pytest.raises(Exception, match="spool"):
         sampler.check()
 
