@@ -1,7 +1,7 @@
 # `make` lists the targets. PYTHON chooses the interpreter, PIP_FLAGS what pip is told, PYTEST_FLAGS what pytest is.
 PYTHON ?= python3
 PIP_FLAGS ?=
-PYTEST_FLAGS ?= -n 2 --dist worksteal
+PYTEST_FLAGS ?= -n 2
 VENV := .venv
 BIN := $(VENV)/bin
 

@@ -169,6 +169,7 @@ class TestATraining:
         assert "aten::mm" in report
 
 
+@pytest.mark.slow
 def test_a_program_that_only_predicts_has_them_too(tmp_path: Path) -> None:
     run, _ = charact_run(PREDICTION, "--passes", "operators,memory", "--iterations", "10", cwd=tmp_path)
     assert statuses(run, "script-infer") == {"timing": "ok", "operators": "ok", "memory": "ok", "kernels": "skipped"}

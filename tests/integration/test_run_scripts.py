@@ -138,7 +138,7 @@ SLOW = {
     "evaluation with gradients", "a call of its own", "data parallel", "data parallel over two processes",
     "inference with gradients", "a loss as a module", "recomputation", "steps inside the backward",
     "a scaler that skips a step", "a loss inside the model", "LBFGS", "a teacher", "updated by hand",
-    "gradient accumulation", "forks", "a loss by hand",
+    "gradient accumulation", "forks", "a loss by hand", "GAN",
 }
 
 
