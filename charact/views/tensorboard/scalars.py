@@ -108,9 +108,8 @@ def scalars(run: Run) -> Iterator[Scalar]:
 def _calls(run: Run) -> Iterator[Scalar]:
     """Time of a call of each operation in each direction, and its rate where FLOP are counted."""
     for row in call_times(run).to_dict("records"):
-        for name in ("time_s", "flop_per_s"):
+        for tag, name in (("call_s", "time_s"), ("flop_per_s", "flop_per_s")):
             if pd.notna(row[name]):
-                tag = {"time_s": "call_s"}.get(name, name)
                 yield Scalar(f"{row['case']}/{tag}/{row['direction']}", row["repetition"], row[name])
 
 
