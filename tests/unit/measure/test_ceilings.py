@@ -68,8 +68,14 @@ def test_a_probe_takes_as_long_as_an_independent_clock_tells(probes: list[Probe]
     probe = [probe for probe in probes if probe.ceiling == name][0 if name == "gemm" else -1]
     timer = Timer("call()", globals={"call": probe.call}, num_threads=torch.get_num_threads())
     call_seconds(probe, CPU)
-    ours, theirs = zip(*((seconds_per_call(probe, CPU, 3), timer.timeit(3).mean) for _ in range(15)), strict=True)
-    assert min(ours) / min(theirs) == pytest.approx(1, abs=0.3)
+    ours, theirs, ratio = [], [], 0.0
+    for _ in range(100):  # until both have had their core to themselves once
+        ours.append(seconds_per_call(probe, CPU, 3))
+        theirs.append(timer.timeit(3).mean)
+        ratio = min(ours) / min(theirs)
+        if len(ours) >= 10 and abs(ratio - 1) < 0.2:
+            break
+    assert ratio == pytest.approx(1, abs=0.3)
 
 
 def test_no_product_of_the_same_size_is_much_faster_than_the_ceiling(measured: list[Ceiling]) -> None:

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from charact.measure.op_timing import result_error
 from charact.ops import DIRECTIONS, parse_problem
+from charact.ops.gradients import with_graph
 from charact.ops.kinds import rnn
 from charact.ops.kinds.rnn import KIND
 
@@ -100,6 +101,20 @@ def test_a_wrong_order_of_gates_is_found() -> None:
 
     wrong = replace(prepared, call=mixed_up)
     assert result_error(wrong, wrong.inputs()) > 100 * prepared.tolerance
+
+
+@pytest.mark.parametrize("direction", ["backward_input", "backward_weight"])
+def test_a_sum_that_rounding_takes_to_zero_is_no_error(direction: str) -> None:
+    prepared = KIND.prepare(parse_problem("rnn:relu:1x1x1"), direction, "fp32", CPU)
+    weights = [torch.full((1, 1), 1e-9), torch.zeros(1, 1), torch.ones(1), -torch.ones(1)]
+    tensors = [torch.ones(1, 1, 1), torch.zeros(1, 1, 1), *weights]
+    for tensor in tensors:
+        tensor.requires_grad_(tensor.dim() == (3 if direction == "backward_input" else 2))
+    inputs = with_graph(lambda *them: rnn._run("relu", *them, train=True), tensors, torch.Generator().manual_seed(0))
+    assert inputs[0].item() == 0 < 1e-9 * 1.0 + 1 - 1  # above 0 in float64
+    assert not prepared.reference(*inputs).any()
+    inputs[0] = torch.full((1, 1, 1), 1e-9)  # as a layer gives it that sums otherwise
+    assert prepared.reference(*inputs).any()
 
 
 def test_int8_is_refused() -> None:
