@@ -77,12 +77,12 @@ def _elapsed(run: Run) -> pd.DataFrame:
 def training_summary(run: Run) -> pd.DataFrame:
     """One row a training case, those that failed included; what a case lacks is null.
 
-    Columns: case, status, reason; num_epochs_asked and num_epochs, those that were finished; total_s, the total
-    execution time, and its stages training_s, validation_s and checkpointing_s; samples_per_s, samples trained on
-    / training_s; best_metric, best_value and best_epoch; training_loss and validation_loss of the last finished epoch;
-    target_metric and target_value asked for, reached_epoch, time_to_target_s (total execution time at the end of the
-    validation that reached it) and target_reason, why there is none; compile_s, what compiling the model took of the
-    total (null where it was not compiled).
+    Columns: case, status, reason; data, the data set's name; num_epochs_asked and num_epochs, those that were finished;
+    total_s, the total execution time, and its stages training_s, validation_s and checkpointing_s; samples_per_s,
+    samples trained on / training_s; best_metric, best_value and best_epoch; training_loss and validation_loss of the
+    last finished epoch; target_metric and target_value asked for, reached_epoch, time_to_target_s (total execution time
+    at the end of the validation that reached it) and target_reason, why there is none; compile_s, what compiling the
+    model took of the total (null where it was not compiled).
     """
     rows = [_outcome(entry) for entry in run.manifest["cases"] if "training" in entry.get("passes", {})]
     summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str", "compile_s": "float64"})
@@ -118,7 +118,7 @@ def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
         num_epochs = facts.get("num_epochs") or 0
         target_reason = f"not reached in {num_epochs} epoch{'' if num_epochs == 1 else 's'}"
     return {
-        "case": entry["case"], "status": entry.get("status"), "reason": entry.get("reason"),
+        "case": entry["case"], "status": entry.get("status"), "reason": entry.get("reason"), "data": entry.get("data"),
         "num_epochs_asked": facts.get("num_epochs_asked"), "num_epochs": facts.get("num_epochs"),
         "best_metric": best.get("metric"), "best_value": best.get("value"), "best_epoch": best.get("epoch"),
         "target_metric": until.get("metric"), "target_value": until.get("value"), "reached_epoch": until.get("epoch"),
@@ -135,16 +135,16 @@ def _times_to_target(run: Run, summary: pd.DataFrame) -> list[float | None]:
 def inference_summary(run: Run) -> pd.DataFrame:
     """One row an inference case, those that failed included; what a case lacks is null.
 
-    Columns: case, batch_size, status, reason; load_cold_s and cold_reason, why there is none; load_warm_s, the median
-    of num_warm_loads; prediction_s; total_cold_s and total_warm_s, load + prediction; samples_per_s, samples
-    / prediction_s; num_batches; p50_s, p90_s, p95_s and p99_s, percentiles of the time of a batch; compile_s, what
-    compiling the model took beside all that (null where it was not compiled).
+    Columns: case, batch_size, status, reason; data, the data set's name; load_cold_s and cold_reason, why there is
+    none; load_warm_s, the median of num_warm_loads; prediction_s; total_cold_s and total_warm_s, load + prediction;
+    samples_per_s, samples / prediction_s; num_batches; p50_s, p90_s, p95_s and p99_s, percentiles of the time of a
+    batch; compile_s, what compiling the model took beside all that (null where it was not compiled).
     """
     entries = [entry for entry in run.manifest["cases"] if "inference" in entry.get("passes", {})]
     summary = pd.DataFrame(
-        [[entry["case"], entry["batch_size"], entry["status"], entry["reason"],
+        [[entry["case"], entry["batch_size"], entry["status"], entry["reason"], entry.get("data"),
           *(entry["passes"]["inference"].get(fact) for fact in ("cold_reason", "compile_s"))] for entry in entries],
-        columns=["case", "batch_size", "status", "reason", "cold_reason", "compile_s"],
+        columns=["case", "batch_size", "status", "reason", "data", "cold_reason", "compile_s"],
     ).astype({"case": "str", "compile_s": "float64"})  # fmt: skip
     times = stage_times(run)
     medians = times.pivot_table(index="case", columns="stage", values="wall_s", aggfunc="median")

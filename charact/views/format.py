@@ -19,6 +19,7 @@ DIRECTIONS = {"forward": "forward", "backward_input": "by input", "backward_weig
 """Words for the directions of an operation: its result, and its gradients by its input and by its weight."""
 ABOVE_A_CEILING = "above 100 % of a ceiling: from a cache, or with fewer bytes than modelled"
 LESS_PRECISE = "less precise than asked for: the limit of seconds or repetitions came first"
+OF_NO_TASK = "The data are synthetic: losses and metrics tell nothing of the task."
 UNEXPLAINED = "What “other” was: charact run --sample tells where, a Profiler’s phase() gives it a name."
 """Said where much of a program's time is `other` and nothing has looked there."""
 

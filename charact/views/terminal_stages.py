@@ -92,6 +92,8 @@ def _training_line(row: Any) -> Text:
         words = f"after {fmt.duration(row.time_to_target_s)}, in epoch {row.reached_epoch:.0f}" if reached else \
             fmt.missing(row.target_reason)
         line.append(f"\ntarget {fmt.target(row)}: {words}")
+    if row.data == "synthetic":
+        line.append(f"\n{fmt.OF_NO_TASK}", style="dim")
     return line
 
 
@@ -158,7 +160,11 @@ def _inference_line(run: Run, row: Any) -> Text:
         f"{each.metric} {fmt.metric(each.metric, each.value, None if pd.isna(each.reason) else each.reason)}"
         for each in fmt.rows(metrics[metrics["case"] == row.case])
     ]
-    return line.append(f"\n{', '.join(values)}") if values else line
+    if values:
+        line.append(f"\n{', '.join(values)}")
+    if values and row.data == "synthetic":
+        line.append(f"\n{fmt.OF_NO_TASK}", style="dim")
+    return line
 
 
 def _load_bars(run: Run, case: Any) -> list[RenderableType]:

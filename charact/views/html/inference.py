@@ -87,7 +87,7 @@ def inference(run: Run) -> Body:
         "the weights into it and onto the device, first touch included (place). Cold: the file was dropped from the "
         "system’s memory before; warm: loaded again, the median of several."
     )
-    blocks = [_totals(run), *_by_batch_size(run, shown), *_metrics(run), _loads(run, shown)]
+    blocks = [_totals(run), *_by_batch_size(run, shown), *_metrics(run, shown), _loads(run, shown)]
     return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "inference", shown["case"])])
 
 
@@ -129,7 +129,7 @@ def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
     return blocks
 
 
-def _metrics(run: Run) -> list[Block]:
+def _metrics(run: Run, summary: pd.DataFrame) -> list[Block]:
     rows = analysis.prediction_metrics(run)
     if rows.empty:
         return []
@@ -137,7 +137,8 @@ def _metrics(run: Run) -> list[Block]:
         fmt.metric(row.metric, row.value, None if pd.isna(row.reason) else row.reason) for row in fmt.rows(rows)
     ]
     columns = [CASE, Column("metric", "Metric"), Column("shown", "Value", meaning="mean over the samples")]
-    return [Block(title="How well it predicts", table=table(rows.assign(shown=words), "Metrics", columns))]
+    note = fmt.OF_NO_TASK if (summary["data"] == "synthetic").any() else ""
+    return [Block(title="How well it predicts", table=table(rows.assign(shown=words), "Metrics", columns), note=note)]
 
 
 def _loads(run: Run, summary: pd.DataFrame) -> Block:

@@ -121,7 +121,9 @@ def _curves(run: Run) -> Block:
         for metric, rows in curves.groupby("metric", sort=False) if rows["value"].notna().any()
     ]  # fmt: skip
     shown = _epochs(run, curves)
-    return Block(title="Learning curves", figures=figures, legend=list(colors.items()) if figures else [], table=shown)
+    synthetic = (analysis.training_summary(run)["data"] == "synthetic").any()
+    return Block(title="Learning curves", figures=figures, legend=list(colors.items()) if figures else [], table=shown,
+                 note=fmt.OF_NO_TASK if synthetic else "")
 
 
 def _epochs(run: Run, curves: pd.DataFrame) -> Table:

@@ -9,6 +9,7 @@ from support import records
 from test_html import HOSTILE, Page
 
 from charact.store import Run, load_run
+from charact.views.format import OF_NO_TASK
 from charact.views.html import report, sections
 from charact.writer import RunWriter
 
@@ -74,6 +75,14 @@ def test_an_inference_has_the_sections_of_an_inference(tmp_path: Path) -> None:
 def test_one_batch_size_says_why_there_is_no_curve(tmp_path: Path) -> None:
     run = record_of(tmp_path, records.inference_entry("r", 8), records.inference_tables(8))
     assert "n/a (one batch size only: give --batch-sizes two)" in words_of(run)["inference"]
+
+
+@pytest.mark.parametrize(("data", "told"), [("synthetic", True), ("cifar10", False)])
+def test_what_is_learned_of_synthetic_data_is_told_to_be_nothing(tmp_path: Path, data: str, told: bool) -> None:
+    trained = record_of(tmp_path / "t", {**records.training_entry("r", 8), "data": data}, records.training_tables(8))
+    ran = record_of(tmp_path / "i", {**records.inference_entry("r", 8), "data": data}, records.inference_tables(8))
+    assert (OF_NO_TASK in words_of(trained)["training"]) is told
+    assert (OF_NO_TASK in words_of(ran)["inference"]) is told
 
 
 def test_a_profile_has_neither(record: Path) -> None:

@@ -8,6 +8,7 @@ from support import records
 from test_terminal import shown
 
 from charact.views.bars import sparkline
+from charact.views.format import OF_NO_TASK
 from charact.writer import RunWriter
 
 
@@ -38,6 +39,15 @@ def test_an_inference(tmp_path: Path) -> None:
     assert "a batch: p50 50.5 ms, p90 90.1 ms, p95 95.1 ms, p99 99.0 ms; 100 batches" in text
     assert "loss 0.250, accuracy 93.0 %" in text
     assert "R read 400 ms 7.1 %" in text
+
+
+@pytest.mark.parametrize(("data", "told"), [("synthetic", True), ("cifar10", False)])
+def test_what_is_learned_of_synthetic_data_is_told_to_be_nothing(tmp_path: Path, data: str, told: bool) -> None:
+    for name, entry, tables in (("t", records.training_entry("r", 8), records.training_tables(8)),
+                                ("i", records.inference_entry("r", 8), records.inference_tables(8))):
+        writer = RunWriter(tmp_path / name, "r", {})
+        writer.add_case({**entry, "data": data}, tables)
+        assert (OF_NO_TASK in shown(writer.close("complete"), width=110)) is told
 
 
 def test_a_load_that_could_not_be_cold(tmp_path: Path) -> None:
