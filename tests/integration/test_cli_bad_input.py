@@ -2,7 +2,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +31,9 @@ def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     (["profile", "resnet18", "--counters", ","], "error: --counters is empty: give at least one value\n"),
     (["doctor", "cuda"], "error: got unexpected extra argument(s) (cuda) (see charact doctor --help)\n"),
 ])
-def test_bad_input_gets_one_line_and_writes_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
-    done = charact(*arguments, cwd=tmp_path)
+def test_bad_input_gets_one_line_and_writes_nothing(tmp_path: Path, arguments: list[str], said: str,
+                                                    here: Callable[..., Any]) -> None:
+    done = here(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     assert list(tmp_path.iterdir()) == []
 

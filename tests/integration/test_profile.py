@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from charact import load_run
 
 QUICK = ["--max-iterations", "6", "--max-seconds", "2"]
 SMALL = ["resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2", *QUICK]
+Here = Callable[..., Any]
 Finished = tuple[subprocess.CompletedProcess[str], Path]
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
@@ -103,9 +106,10 @@ class TestBadInput:
         (["resnet18", "--data-dir", "."], "error: --data-dir is for real data"),
         ([], "error: "),
     ])
-    def test_it_gets_one_line_and_nothing_is_written(self, tmp_path: Path, arguments: list[str], message: str) -> None:
+    def test_it_gets_one_line_and_nothing_is_written(self, tmp_path: Path, arguments: list[str], message: str,
+                                                     here: Here) -> None:
         (tmp_path / "a-file").write_text("here before")
-        done = charact("profile", *arguments, cwd=tmp_path)
+        done = here("profile", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert message in done.stderr
         assert done.stderr.count("\n") == 1

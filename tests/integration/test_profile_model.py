@@ -1,8 +1,11 @@
 """`charact profile --model`: a model of the user's own, measured whole, and each of its mistakes told in one line."""
 
+import importlib
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +65,20 @@ def profile(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
                           capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.fixture
+def profile_here(here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """The same in the test's own process, which forgets the module after it."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+    def run(*arguments: str, cwd: Path) -> Any:
+        (cwd / "nets.py").write_text(NETS)
+        importlib.invalidate_caches()
+        return here("profile", *arguments, *QUICK, cwd=cwd)
+
+    yield run
+    sys.modules.pop("nets", None)
+
+
 def only_run(directory: Path) -> Run:
     (path,) = (directory / "runs").iterdir()
     return load_run(path)
@@ -109,8 +126,9 @@ def test_several_inputs_a_nested_output_and_a_loss_of_the_users(tmp_path: Path) 
     ("nets:Words", "S, mask=bool S", "RuntimeError: "),
     ("nets:words", "S", "TypeError: words() missing 1 required positional argument: 'count'"),
 ])
-def test_a_model_that_fails_fails_its_case_with_one_line(model: str, spec: str, reason: str, tmp_path: Path) -> None:
-    done = profile("--model", model, "--input-spec", spec, "--input-sizes", "5", "--mode", "infer", cwd=tmp_path)
+def test_a_model_that_fails_fails_its_case_with_one_line(model: str, spec: str, reason: str, tmp_path: Path,
+                                                         profile_here: Callable[..., Any]) -> None:
+    done = profile_here("--model", model, "--input-spec", spec, "--input-sizes", "5", "--mode", "infer", cwd=tmp_path)
     assert done.returncode == 1
     (entry,) = only_run(tmp_path).manifest["cases"]
     assert entry["status"] == "error"
@@ -118,8 +136,8 @@ def test_a_model_that_fails_fails_its_case_with_one_line(model: str, spec: str, 
     assert done.stderr == f"{entry['case']}: error ({entry['reason']})\n"
 
 
-def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path) -> None:
-    done = profile("--model", "nets:Fixed", "--input-spec", "S -> int64[10]", "--input-sizes", "8,9",
+def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Callable[..., Any]) -> None:
+    done = profile_here("--model", "nets:Fixed", "--input-spec", "S -> int64[10]", "--input-sizes", "8,9",
                    "--mode", "train", cwd=tmp_path)
     assert done.returncode == 0
     fits, does_not = only_run(tmp_path).manifest["cases"]
@@ -147,8 +165,9 @@ def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path) -> None:
     (["--model", "nets:Fixed", "--input-spec", "S", "--channels-last", "--input-sizes", "8"],
      "--channels-last orders the axes of pictures"),
 ])
-def test_a_mistake_gets_one_line_and_nothing_is_written(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = profile(*arguments, cwd=tmp_path)
+def test_a_mistake_gets_one_line_and_nothing_is_written(arguments: list[str], message: str, tmp_path: Path,
+                                                        profile_here: Callable[..., Any]) -> None:
+    done = profile_here(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
