@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,10 +31,12 @@ _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float6
 
 _MANIFEST_FIELDS: dict[str, Any] = {
     "cases": list, "machine": dict, "software": dict, "options": dict, "command_line": list, "tables": list,
+    "reference": dict,
 }
 _CASE_FIELDS: dict[str, Any] = {
     "workload": str, "variant": str, "mode": str, "precision": str, "device": str, "input_size": int | None,
-    "batch_size": int | None, "num_parameters": int | None, "reason": str | None, "passes": dict,
+    "batch_size": int | None, "num_parameters": int | None, "reason": str | None, "passes": dict, "status": str,
+    "device_name": str | None, "data": str | None,
 }
 
 _REMEDY = "restore it from a copy, or move the run away"
@@ -127,6 +130,9 @@ class Run:
             frame: pd.DataFrame = rows.to_pandas()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0]}): {_REMEDY}") from error
+        endless = [column for column in column_names(name) if column.endswith("_s") and np.isinf(frame[column]).any()]
+        if endless:
+            raise UserError(f"{path} is corrupt (a value of '{endless[0]}' is not finite): {_REMEDY}")
         strangers = set(frame["case"]) - {case["case"] for case in self.manifest["cases"]}
         if strangers:
             raise UserError(f"{path} is corrupt (run.json has no case '{min(map(str, strangers))}'): {_REMEDY}")
@@ -243,7 +249,7 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
         raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error}): {_REMEDY}") from error
     unfinished = manifest["status"] == "running"
     if unfinished and not partial:
-        raise UserError(f"{path} was not finished: --partial reads what it holds")
+        raise UserError(f"{path} was not finished: charact report --partial reads what it holds")
     return Run(path=path, manifest=manifest, partial=unfinished)
 
 
@@ -256,9 +262,15 @@ def _check(manifest: dict[str, Any]) -> None:
     for name, kind in _MANIFEST_FIELDS.items():
         if name in manifest and not isinstance(manifest[name], kind):
             raise TypeError(f"{name} is not what it should be")
+    if not isinstance(manifest.get("software", {}).get("torch"), str | None):
+        raise TypeError("the version of torch is not what it should be")
+    if not isinstance(manifest.get("machine", {}).get("cpu", {}), dict | None):
+        raise TypeError("the machine's cpu is not what it should be")
     for case in manifest["cases"]:
         if not isinstance(case, dict):
             raise TypeError("a case is not what it should be")
+        if "status" not in case:
+            raise KeyError("status of a case")
         for name, kind in _CASE_FIELDS.items():
             if name in case and not isinstance(case[name], kind):
                 raise TypeError(f"{name} of a case is not what it should be")

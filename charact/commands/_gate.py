@@ -30,15 +30,17 @@ def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, forc
         UserError: a rule cannot be read, there is none for a file to tell of, or the file exists or
             cannot be written.
     """
-    from charact.files import check_writable
+    from charact.files import check_writable, writing
 
     for option, path in (("--summary", summary), ("--junit", junit)):
         if path is not None and not fail_if:
             raise UserError(f'{option} tells what rules found: give one, as in --fail-if "time > 1.05"')
-        if path is not None and path.is_file() and not force:
-            raise UserError(f"{path} exists: --force overwrites it, {option} names another file")
-        if path is not None:
-            check_writable(path, force=force)
+        if path is None:
+            continue
+        with writing(path):
+            if path.is_file() and not force:
+                raise UserError(f"{path} exists: --force overwrites it, {option} names another file")
+        check_writable(path, force=force)
     if not fail_if:
         return None
     from charact.analysis.comparing.rules import parse

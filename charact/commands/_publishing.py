@@ -23,7 +23,7 @@ def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
 
 
 def publish(writer: RunWriter, run: Run) -> None:
-    """Draw the views into the run's directory and let it be seen; a view that cannot be written leaves the tables."""
+    """Draw the views into the run's directory and let it be seen; a view that fails leaves the tables."""
     from charact.views.html import report
     from charact.views.tensorboard.scalars import write_scalars
 
@@ -33,6 +33,9 @@ def publish(writer: RunWriter, run: Run) -> None:
     except UserError as error:
         writer.publish()
         raise UserError(f"{error}; the tables are in {writer.final}") from error
+    except Exception:
+        writer.publish()
+        raise
     writer.publish()
 
 

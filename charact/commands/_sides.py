@@ -1,5 +1,6 @@
 """What `charact compare` puts side by side, as a user names it."""
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -41,7 +42,7 @@ def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
     """Label and runs of `PATH`, `NAME=PATH`, `reference:NAME` or `NAME=reference:NAME`."""
     label, equals, place = text.partition("=")
     # A path may hold a "=": then it is there, or what stands before is no plain name.
-    if not equals or "/" in label or Path(text).exists():
+    if not equals or "/" in label or os.path.exists(text):
         label, place = "", text
     elif not label or not place:
         raise UserError(f"'{text}': write a label as in before=runs/20261121-100000-resnet50-0a1b2c")
@@ -49,7 +50,11 @@ def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
         run = reference(place.removeprefix(PREFIX))
         return label or run.run_id, (run,)
     path = Path(place)
-    return label or path.resolve().name, _runs_at(path)
+    try:
+        return label or path.resolve().name, _runs_at(path)
+    except OSError as error:
+        raise UserError(f"{place[:100]} cannot be read ({(error.strerror or str(error)).lower()}): name {_KINDS}"
+                        ) from error  # fmt: skip
 
 
 def _runs_at(path: Path) -> "tuple[Run, ...]":
@@ -66,10 +71,14 @@ def _runs_at(path: Path) -> "tuple[Run, ...]":
         raise UserError(f"{path} {problem}: name {_KINDS}")
     if (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
         return (load_run(path),)
-    finished = [each for each in run_directories(path) if not each.name.startswith(PARTIAL_PREFIX)]
+    problems: list[str] = []
+    found = run_directories(path, lambda error: problems.append(f"{error.filename}: {(error.strerror or '').lower()}"))
+    finished = [each for each in found if not each.name.startswith(PARTIAL_PREFIX)]
+    if problems and not finished:
+        raise UserError(f"{path} holds no run that can be read: {problems[0]}")
     if not finished:
         raise UserError(f"{path} holds no finished run: name {_KINDS}")
-    runs, problems = [], []
+    runs = []
     for each in finished:
         try:
             runs.append(load_run(each))

@@ -1,6 +1,8 @@
 """`charact compare`."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,22 +57,51 @@ def command(
     from charact.commands._sides import read_sides
 
     levels = opt.parse_choices(by, "--by", _BY)
+    _check_apart(to, summary, junit)
     write = None if to is None else _writer(to, force)
     gate = read_gate(fail_if or [], summary, junit, force)
     compared = read_sides(sides)
-    _check_common(compared)
-    if write is not None:
-        write(compared, levels)
-    if not quiet:
-        from charact.views.comparison_tables import tables
-        from charact.views.terminal_comparison import print_tables
+    with _sound(compared):
+        _check_common(compared)
+        if write is not None:
+            write(compared, levels)
+        if not quiet:
+            from charact.views.comparison_tables import tables
+            from charact.views.terminal_comparison import print_tables
 
-        print_tables(tables(compared, levels))
-        if explain:
-            print_explanations(compared)
-    if to is not None:
-        print(f"Wrote {to}")
-    return 0 if gate is None else pass_gate(gate, compared, quiet)
+            print_tables(tables(compared, levels))
+            if explain:
+                print_explanations(compared)
+        if to is not None:
+            print(f"Wrote {to}")
+        return 0 if gate is None else pass_gate(gate, compared, quiet)
+
+
+@contextmanager
+def _sound(sides: "Sequence[Side]") -> Iterator[None]:
+    """Tell in one line that a record holds what no run writes: readers check names and types, and not every value.
+
+    Raises:
+        UserError: comparing came upon such a value.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        names = ", ".join(side.label for side in sides)
+        raise UserError(f"cannot compare {names}: a record holds what no run writes ({type(error).__name__}: {error}); "
+                        "restore it from a copy, or tell us what charact --traceback compare shows") from error
+
+
+def _check_apart(*files: Path | None) -> None:
+    """Refuse one file for two things.
+
+    Raises:
+        UserError: a file is named twice.
+    """
+    named = [os.path.abspath(file) for file in files if file is not None]
+    for file in files:
+        if file is not None and named.count(os.path.abspath(file)) > 1:
+            raise UserError(f"{file} is named twice: --to, --summary and --junit need a file each")
 
 
 def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]], None]":
@@ -79,13 +110,14 @@ def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]],
     Raises:
         UserError: there is no such kind, or the file exists or cannot be written.
     """
-    from charact.files import check_writable, write_text
+    from charact.files import check_writable, write_text, writing
 
     suffixes = {".html": _html, ".md": _markdown, ".csv": _csv}
     if to.suffix not in suffixes:
         raise UserError(f"--to {to}: its name must end in {', '.join(suffixes)}")
-    if to.is_file() and not force:
-        raise UserError(f"{to} exists: --force overwrites it, --to names another file")
+    with writing(to):
+        if to.is_file() and not force:
+            raise UserError(f"{to} exists: --force overwrites it, --to names another file")
     check_writable(to, force=force)
     return lambda sides, levels: write_text(to, suffixes[to.suffix](sides, levels), force=force)
 

@@ -1,6 +1,7 @@
 """Speedups as tables: by workload and data, of a suite's bricks, and their geometric means."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -15,11 +16,17 @@ _NUM_UNMATCHED = 200
 
 def speedup_tables(sides: Sequence[Side]) -> list[Table]:
     """Workload × data set, the baseline's time / the side's, and geometric means; none without such times."""
-    frame = speedups(sides).dropna(subset=["speedup"])
+    frame = speedups(sides)
+    timed = frame.dropna(subset=["speedup"]).drop_duplicates("side").set_index("side")["metric"]
+    frame = frame[frame["side"].isin(timed.index)]
     if frame.empty:
         return []
+    # A case that failed is told beside those that did not.
+    metric = frame["metric"].where(frame["speedup"].notna(), frame["side"].map(timed))
     data = frame["data"].replace("as written", "its own data").fillna("data not told")
-    frame = frame.assign(row=_coordinates(frame), data=data)
+    frame = frame.assign(row=_coordinates(frame), data=data, metric=metric)
+    alike = frame.duplicated(["side", "metric", "row", "data"], keep=False)  # but for what no column is of
+    frame["row"] = frame["row"].where(~alike, frame["case"])
     found = [_speedup_table(f"Speedup of {side} over {sides[0].label} by data, from the {_TIMED[str(metric)]}", rows)
              for (side, metric), rows in frame.groupby(["side", "metric"], sort=False)]  # fmt: skip
     return [*found, _mean_table(sides, frame["mode"].nunique() > 1)] if frame["case"].nunique() > 1 else found
@@ -33,15 +40,20 @@ def _coordinates(frame: pd.DataFrame) -> list[str]:
 
 
 def _speedup_table(caption: str, rows: pd.DataFrame) -> Table:
-    wide = rows.pivot_table(index="row", columns="data", values="speedup", sort=False).reset_index()
-    data = list(wide.columns[1:])
-    wide.columns = pd.Index(["row", *(f"data_{number}" for number in range(len(data)))])  # named as Python allows
+    data = list(rows["data"].unique())
+    cells = rows.set_index(["row", "data"])
+    reasons = cells["reason"].dropna().to_dict()
+    wide = cells["speedup"].unstack("data").reindex(index=rows["row"].unique(), columns=data)
+    wide.columns = pd.Index([f"data_{number}" for number in range(len(data))])  # named as Python allows
+
+    def why(name: object) -> Callable[[Any], str]:
+        return lambda row: reasons.get((row.row, name), "no such case")
+
     columns = [
         Column("row", "Workload", unbroken=True),
-        *(Column(f"data_{number}", str(name), speedup, reason=lambda row: "no such case")
-          for number, name in enumerate(data)),
+        *(Column(f"data_{number}", str(name), speedup, reason=why(name)) for number, name in enumerate(data)),
     ]  # fmt: skip
-    return table(wide, caption, columns)
+    return table(wide.rename_axis("row").reset_index(), caption, columns)
 
 
 _TIMED = {"total_time": "total time", "inference_time": "time of load and prediction",

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from charact.views.tables import Column, Row, Table
 
-_STYLES = {"slower": "red", "lower": "red", "faster": "green", "higher": "green"}
+_STYLES = {"slower": "red", "faster": "green"}
+"""Whether higher is better depends on the metric."""
 _GAP = 2
 _MOST_ROWS = 40
 """Of each case on each side: a case of many operators hides no other."""

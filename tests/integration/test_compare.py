@@ -1,10 +1,12 @@
 import csv
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support import pairs, records
 
@@ -99,6 +101,69 @@ def test_a_run_that_cannot_be_read_spoils_no_others(here: Run, place: Path) -> N
     assert newer.startswith("warning: a run of before is left out: before/newer was written with schema 99")
     assert torn.startswith("warning: a run of before is left out: before/torn/run.json is corrupt")
     assert torn.endswith("restore it from a copy, or move the run away")
+
+
+def spoil(run: Path, what: str, value: Any) -> None:
+    """Change a manifest by hand: `software.torch`, `cases.0.data`."""
+    manifest = json.loads((run / "run.json").read_text())
+    *path, last = what.split(".")
+    place = manifest
+    for key in path:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    (run / "run.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(("what", "value"), [
+    ("cases.0.status", None), ("cases.0.device_name", ["a"]), ("cases.0.data", [1]), ("software.torch", 5),
+    ("machine.cpu", "x"), ("machine.cpu.num_usable_cores", None), ("machine.hostname", 5),
+    ("options.channels_last", [1]), ("reference", {}), ("reference", "x"),
+])
+def test_a_manifest_that_was_changed_is_one_line(here: Run, place: Path, what: str, value: Any) -> None:
+    (run,) = (place / "after").iterdir()
+    spoil(run, what, value)
+    done = here("compare", "before", f"after/{run.name}", cwd=place)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: ")
+    assert "restore it from a copy" in done.stderr
+
+
+@pytest.mark.parametrize(("column", "value", "said"), [
+    ("host_s", 0.0, "a record holds what no run writes"), ("phase", "foo", "a record holds what no run writes"),
+    ("host_s", float("inf"), "a value of 'host_s' is not finite"),
+])
+def test_a_table_that_was_changed_is_one_line(here: Run, place: Path, column: str, value: Any, said: str) -> None:
+    (run,) = (place / "after").iterdir()
+    frame = pd.read_parquet(run / "iterations.parquet")
+    frame.assign(**{column: value}).to_parquet(run / "iterations.parquet")
+    done = here("compare", "before", "after", "--by", "case,phase", cwd=place)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr
+
+
+def test_places_that_cannot_be_are_one_line(here: Run, place: Path) -> None:
+    for arguments in (["before", "x" * 5000], ["before", "after", "--to", f"{'x' * 5000}.md"]):
+        done = here("compare", *arguments, cwd=place)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "file name too long" in done.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_told(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir, hidden = os.scandir, str(Path("before", "hidden"))
+    shutil.copytree(next((place / "before").iterdir()), place / hidden)
+
+    def refusing(path: Any) -> Any:
+        if str(path) == hidden:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    done = here("compare", "before", "after", cwd=place)
+    assert (done.returncode, done.stderr) == (
+        0, "warning: a run of before is left out: before/hidden: permission denied\n")
 
 
 @pytest.mark.parametrize("suffix", ["html", "md", "csv"])

@@ -36,6 +36,23 @@ def test_problems_are_run_in_every_precision(tmp_path: Path, capsys: pytest.Capt
     assert "Wrote " in said
 
 
+def test_blocks_that_are_all_zero_are_refused_and_the_others_run(tmp_path: Path) -> None:
+    run = ops(tmp_path, "--problem", "sparse_gemm:64x64x64:s0.98", "--layouts", "csr,bsr")
+    assert list(run.cases["status"]) == ["ok", "error"]
+    assert run.cases["reason"][1] == "with so many zeros none of the 16×16 blocks of bsr is left: use --layouts csr"
+
+
+def test_a_view_that_fails_costs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(runs: object) -> str:
+        raise ValueError("no such figure")
+
+    monkeypatch.setattr("charact.views.html.report", failing)
+    with pytest.raises(ValueError, match="no such figure"):
+        cli.run(["ops", "--problem", "gemm:8x8x8", *QUICK, "--out", str(tmp_path)])
+    (path,) = tmp_path.iterdir()
+    assert list(load_run(path).cases["status"]) == ["ok"]
+
+
 def test_a_part_of_a_suite_is_sampled(tmp_path: Path) -> None:
     run = ops(tmp_path, "--suite", "deepbench", "--set", "inference_device", "--operations", "gemm", "--sample", "6",
               "--quiet")

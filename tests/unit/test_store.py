@@ -167,7 +167,7 @@ def assert_whole_or_refused(directory: Path) -> None:
         assert directory.name.startswith(PARTIAL_PREFIX)
         if "holds no run.json" in said:
             return
-        assert said == f"{directory} was not finished: --partial reads what it holds"
+        assert said == f"{directory} was not finished: charact report --partial reads what it holds"
     run = load_run(directory, partial=True)
     assert run.partial == (said is not None)
     assert run.partial or len(run.cases) == 3

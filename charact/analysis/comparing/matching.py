@@ -20,6 +20,9 @@ IDENTITY = {
 _DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compiled": False, "channels_last": False,
                              "hot": False}
 
+_WORDS = (*IDENTITY.values(), "repeat in its run")
+"""For each value of a key."""
+
 Key = tuple[Any, ...]
 
 
@@ -100,7 +103,8 @@ def _told_apart(names: dict[Key, str]) -> dict[Key, str]:
         sharing.setdefault(name, []).append(key)
     found = {}
     for key, name in names.items():
-        differing = [_text(value) for value, *values in zip(key, *sharing[name], strict=True) if len(set(values)) > 1]
+        differing = [_told(word, value) for word, value, *values in zip(_WORDS, key, *sharing[name], strict=True)
+                     if len(set(values)) > 1]  # fmt: skip
         found[key] = f"{name} ({', '.join(differing)})" if differing else name
     return found
 
@@ -112,11 +116,15 @@ def _why(key: Key, others: Sequence[Key]) -> str:
     nearest = min(others, key=lambda other: sum(mine != theirs for mine, theirs in zip(key, other, strict=True)))
     if nearest[0] != key[0]:
         return f"it has no case of {key[0]}"
-    words = [*IDENTITY.values(), "repeat in its run"]
     return ", ".join(
         f"{word} {_text(mine)} here, {_text(theirs)} there"
-        for word, mine, theirs in zip(words, key, nearest, strict=True) if mine != theirs
+        for word, mine, theirs in zip(_WORDS, key, nearest, strict=True) if mine != theirs
     )  # fmt: skip
+
+
+def _told(word: str, value: Any) -> str:
+    """A value that tells by itself what it is of, else with the word for it."""
+    return _text(value) if isinstance(value, str) and value else f"{word}: {_text(value)}"
 
 
 def _text(value: Any) -> str:

@@ -29,7 +29,7 @@ _VALUES_AT_ONCE = 1_000_000
 _TAILS = 0.025, 0.975
 _SIGNIFICANT = 0.05
 _FEWEST_ORDERS = 2 / _SIGNIFICANT
-"""A two-sided rank test can reach that probability only where values can be ordered in so many ways."""
+"""A two-sided rank test gets below that probability only where values can be ordered in more ways."""
 _NORMAL = 1000
 """Degrees of freedom with which Student's t is as good as normal."""
 
@@ -148,7 +148,7 @@ def _of_runs(ratio: float, base: tuple[float, ...], new: tuple[float, ...]) -> J
         return Judgement(ratio, reason="0 in some of the runs")
     error, num_degrees = _welch([[math.log(value) for value in values] for values in (base, new)])
     found = _around(ratio, error, num_degrees)
-    if math.comb(len(base) + len(new), len(base)) < _FEWEST_ORDERS:
+    if math.comb(len(base) + len(new), len(base)) <= _FEWEST_ORDERS:
         return found
     assert found.low is not None  # it has an interval
     assert found.high is not None

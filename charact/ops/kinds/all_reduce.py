@@ -16,11 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from charact.errors import UserError
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened
 from charact.ops.numbers import DTYPES, pointwise_refusal, sum_tolerance
 from charact.ops.texts import whole_numbers
 
+MOST_RANKS = 1024
 _CHECKED_ELEMENTS = 2**22
 
 
@@ -31,6 +33,8 @@ class _AllReduce:
     def parse(self, sizes: str) -> Problem:
         """Problem from e.g. `16777216x4`; without RANKS it has one, and does not run until `with_ranks` says more."""
         numbers, *ranks = whole_numbers(sizes, 2 if "x" in sizes else 1, self.syntax)
+        if ranks and not 2 <= ranks[0] <= MOST_RANKS:
+            raise UserError(f"--problem: '{sizes[:60]}' is between {ranks[0]:,} ranks: name 2 to {MOST_RANKS:,}")
         return _problem(numbers, ranks[0] if ranks else 1)
 
     def directions(self, problem: Problem) -> tuple[str, ...]:

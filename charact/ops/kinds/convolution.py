@@ -187,7 +187,7 @@ def _pair(text: str | None, default: int, syntax: str) -> tuple[int, int]:
     if text is None or text == str(default):
         return default, default
     parts = text.split("x")
-    if len(parts) > 2 or not all(part.isdigit() and default <= int(part) <= 10**6 for part in parts):
+    if len(parts) > 2 or not all(re.fullmatch(r"[0-9]{1,7}", part) and default <= int(part) <= 10**6 for part in parts):
         raise malformed(text, syntax)
     return int(parts[0]), int(parts[-1])
 

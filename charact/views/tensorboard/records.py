@@ -20,9 +20,12 @@ _MANIFEST_MARK = b'"schema_version"'
 Sections = list[dict[str, str]]
 
 
-def run_directories(logdir: Path) -> Iterator[Path]:
-    """Directories of records at or below `logdir`; of the hidden ones only those of runs that have not ended."""
-    for folder, subfolders, files in os.walk(logdir):
+def run_directories(logdir: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
+    """Directories of records at or below `logdir`; of the hidden ones only those of runs that have not ended.
+
+    A folder that cannot be read is passed over; `on_error` is told.
+    """
+    for folder, subfolders, files in os.walk(logdir, onerror=on_error):
         directory = Path(folder)
         if "run.json" in files and _is_record(directory, files):
             subfolders.clear()

@@ -3,12 +3,14 @@
 import math
 import random
 from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from charact import stats
 from charact.analysis.comparing.statistics import Judgement, Sample, block_medians, judged, pooled, resampled, timed
 from charact.stats import rank_test, student_probability
 
@@ -37,20 +39,40 @@ def runs(*values: float) -> Sample:
     return pooled([Sample(value) for value in values])
 
 
-def test_the_rank_test_gives_a_published_example() -> None:
-    # Hollander, Wolfe and Chicken, example 4.1 (water transfer through placentas): W = 30 of 5 and 10 values; the
-    # normal approximation without correction is z = -1.225, with it -1.163.
+def test_the_rank_test_gives_a_published_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Hollander, Wolfe and Chicken, example 4.1 (water transfer through placentas): W = 30 of 5 and 10 values, of which
+    # the exact probability is 0.127 on one side; the normal approximation without correction is z = -1.225, with it
+    # -1.163.
     at_term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
     early = [1.15, 0.88, 0.90, 0.74, 1.21]
+    assert rank_test(early, at_term) == pytest.approx(2 * 0.127, abs=1e-3)
+    monkeypatch.setattr(stats, "_FEW_ORDERS", 0)
     assert rank_test(early, at_term) == pytest.approx(math.erfc(9.5 / math.sqrt(50 * 16 / 12) / math.sqrt(2)))
 
 
-def test_ties_share_their_ranks() -> None:
+def test_ties_share_their_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     # Ranks 1.5, 1.5, 4, 4 | 4, 6.5, 6.5, 8: W = 11, ties of 2, 3 and 2 values.
+    ones, others = [1, 1, 2, 2], [2, 3, 3, 4]
+    ranks = [1.5, 1.5, 4, 4, 4, 6.5, 6.5, 8]
+    far = [abs(sum(four) - 18) >= 7 for four in combinations(ranks, 4)]
+    assert rank_test(ones, others) == rank_test(others, ones) == pytest.approx(sum(far) / 70)
+    assert rank_test([1.0] * 5, [1.0] * 7) == 1
+    monkeypatch.setattr(stats, "_FEW_ORDERS", 0)
     variance = 16 / 12 * (9 - (6 + 24 + 6) / (8 * 7))
     expected = math.erfc((18 - 11 - 0.5) / math.sqrt(variance) / math.sqrt(2))
-    assert rank_test([1, 1, 2, 2], [2, 3, 3, 4]) == pytest.approx(expected)
+    assert rank_test(ones, others) == pytest.approx(expected)
     assert rank_test([1.0] * 5, [1.0] * 7) == 1
+
+
+@pytest.mark.parametrize(("num_base", "num_new"), [
+    (1, 2), (1, 39), (1, 60), (2, 7), (2, 8), (2, 9), (3, 5), (4, 4), (12, 12),
+])
+def test_a_difference_without_doubt_is_found_whatever_the_number_of_runs(num_base: int, num_new: int) -> None:
+    generator = random.Random(0)
+    base, new = (runs(*(level * generator.uniform(0.999, 1.001) for _ in range(count)))
+                 for level, count in ((1.0, num_base), (1.5, num_new)))
+    assert judged(base, new).significant
+    assert judged(new, base).significant
 
 
 @pytest.mark.parametrize(("distance", "num_degrees", "probability"), [

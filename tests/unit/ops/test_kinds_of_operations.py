@@ -104,7 +104,8 @@ def test_any_text_is_a_problem_or_one_line(kind: str, sizes_text: str) -> None:
     "softmax:5", "softmax:5x5x5", "softmax:5x1e3", "embedding:5x5", "embedding:5x5x5:normal", "embedding:5x5x5:",
     "optimizer:adam", "optimizer:lion:5", "optimizer:adam:5:quick", "optimizer:adam:5x6", "optimizer:adam:5x1x1",
     "optimizer:adam:99999x10001", "copy:", "copy:5x5", "copy:5:sideways", "copy:5:", "all_reduce:", "all_reduce:5x0",
-    "all_reduce:5x2x2", "all_reduce:99999999999",
+    "all_reduce:5x2x2", "all_reduce:99999999999", "all_reduce:5x1", "all_reduce:5x1025",
+    "convolution:8x3x9x9:64x3x3:p" + 5000 * "9", "convolution:8x3x9x9:64x3x3:p²",
 ])
 def test_bad_sizes_are_one_line_with_the_way_to_write_them(text: str) -> None:
     with pytest.raises(UserError, match=r"^--problem: ") as caught:

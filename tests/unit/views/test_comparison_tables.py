@@ -77,6 +77,25 @@ def test_speedups_name_what_tells_cases_apart(pair: list[Side]) -> None:
     assert len({cells[0] for cells in texts(speedups)}) == 4
 
 
+def test_cases_that_no_column_tells_apart_have_a_row_each(tmp_path: Path) -> None:
+    plain, other = (pairs.pair(tmp_path / name, factor, sizes=(32,)) for name, factor in (("p", 2.0), ("c", 5.0)))
+    for run in other:
+        run.manifest["options"]["channels_last"] = True
+    (found, _) = speedup_tables([Side("a", (plain[0], other[0])), Side("b", (plain[1], other[1]))])
+    assert texts(found) == [
+        [f"resnet50-32-b8-{mode}-fp32-cpu (channels last: {told})", speedup]
+        for told, speedup in (("no", "0.500"), ("yes", "0.200")) for mode in ("train", "infer")]
+
+
+def test_a_case_that_failed_is_told_with_its_reason(tmp_path: Path) -> None:
+    both = pairs.pair(tmp_path, 2.0, modes=("train",))
+    failed = both[1].manifest["cases"][1]
+    failed |= {"status": "oom", "reason": "out of memory"}
+    both[1]._tables["iterations"] = both[1].iterations[both[1].iterations["case"] != failed["case"]]
+    (found, _) = speedup_tables(sides(*both))
+    assert texts(found) == [["resnet50 32", "0.500"], ["resnet50 224", "n/a (out of memory)"]]
+
+
 def test_a_script_s_data_are_its_own(tmp_path: Path) -> None:
     run = load_run(records.write_watched(tmp_path))
     assert [column.title for column in speedup_tables(sides(run, run))[0].columns] == ["Workload", "its own data"]
