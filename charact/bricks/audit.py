@@ -69,7 +69,8 @@ class AuditReport:
             f"modes {_listed(self.modes)}; precisions {_listed(self.precisions)}; "
             f"batch sizes {_listed(self.batch_sizes)}",
             f"how much models touch as powers of two: {len(self.context_bytes)} different",
-            "what values activations have, as 64 quantiles, of no weights",
+            "what values activations have, as 64 quantiles, of no weights: where a layer only clips or reorders them, "
+            "which brick comes next can be guessed",
         ]
         if alike := sum(number > 1 for number in self.samples.values()):
             told.append(f"{alike} times the same values in several bricks, which then read the same in one model")
@@ -77,8 +78,9 @@ class AuditReport:
             told.append(f"optimizers with their options: {_listed(self.optimizers)}")
         if self.num_whole:
             told.append(f"integers of {self.num_whole} inputs as they were, such as indices of words")
-        return [*told, "not told: which bricks make a model, in what order or how often; names of models and layers; "
-                       "weights; how many bricks are decoys"]  # fmt: skip
+        return [*told, "not told: which bricks make a model, their order but for such guesses, or how often they stand "
+                       "there; names of models and layers; weights, unless the model's code reads them as numbers; how "
+                       "many bricks are decoys"]  # fmt: skip
 
 
 def _listed(counts: Counter[Any]) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from charact.bricks.capture_arguments import call, operator_of
 from charact.bricks.capture_draft import Draft
-from charact.bricks.model import CaptureError, Json, Layer, TensorType
+from charact.bricks.model import PRIVATE_KINDS, CaptureError, Json, Layer, TensorType
 from charact.bricks.values import sketch
 from charact.measure.outcome import one_line
 
@@ -36,9 +36,13 @@ class Interpretation:
     types: dict[int, TensorType] = field(default_factory=dict)
     views: dict[int, int] = field(default_factory=dict)
     samples: dict[int, Json] = field(default_factory=dict)
+    of_weights: set[int] = field(default_factory=set)
+    """Values that are made of weights, buffers and constants, and of no input."""
     requires_grad: set[int] = field(default_factory=set)
     outputs: list[Tensor] = field(default_factory=list)
     output_values: list[int] = field(default_factory=list)
+    _of_nothing: set[int] = field(default_factory=set)
+    """Values such as those of `arange`."""
     _values: dict[int, Tensor] = field(default_factory=dict)
     _same_as: dict[int, int] = field(default_factory=dict)
     _first_with: dict[int, int] = field(default_factory=dict)
@@ -83,7 +87,9 @@ class Interpretation:
             layer = replace(layer, operator=_DETACH)  # `detach_` refuses views
         for value in layer.inputs:
             if value not in self.samples:
-                self.samples[value] = sketch(self._values[value], self.draft.kinds.get(value, "activation"))
+                kind = "weight" if value in self.of_weights else self.draft.kinds.get(value, "activation")
+                self.samples[value] = sketch(self._values[value], kind)
+        self._trace(layer)
         self.layers.append(layer)
         for number, result in zip(layer.outputs, self._call(layer), strict=True):
             if number is not None:
@@ -92,6 +98,16 @@ class Interpretation:
                     self._cut_gradient(number, layer)
         if self.training and operator_of(layer)._schema.is_mutable:  # what was written may carry a gradient by now
             self.requires_grad.update(value for value, tensor in self._values.items() if tensor.requires_grad)
+
+    def _trace(self, layer: Layer) -> None:
+        """Note whether what a layer makes is made of weights alone, or of them and of what is made of nothing."""
+        private = {value for value in layer.inputs
+                   if value in self.of_weights or self.draft.kinds.get(value) in PRIVATE_KINDS}
+        made = [number for number in layer.outputs if number is not None]
+        if private and all(value in private or value in self._of_nothing for value in layer.inputs):
+            self.of_weights.update(made)
+        elif all(value in self._of_nothing for value in layer.inputs):
+            self._of_nothing.update(made)
 
     def _call(self, layer: Layer) -> list[Any]:
         try:

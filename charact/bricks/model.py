@@ -13,6 +13,8 @@ Json = Any
 """What JSON can hold. In arguments of layers a dict stands for what it cannot: see `Layer.args`."""
 
 LEAF_KINDS = ("input", "weight", "buffer", "constant")
+PRIVATE_KINDS = ("weight", "buffer", "constant")
+"""Those whose values, and what is computed of them alone, stay with the model."""
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,

@@ -81,6 +81,8 @@ class _Reader:
         types = []
         for spec in signature["input_specs"]:
             (told, content), = spec.items()
+            if told == "constant_input":  # a flag or None, which the graph holds where it is used
+                continue
             if told not in _KINDS:
                 raise Unreadable(f"it has an input of the kind {told}, which bricks cannot have")
             kind, key = _KINDS[told]

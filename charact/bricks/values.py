@@ -7,7 +7,7 @@ A sketch is one of
     {"weight": "normal"}            never the values: normal ones, small enough to keep what passes through in size
     {"weight": "positive"}          likewise, from .5 to 1.5: scales and variances
     {"whole": base64}               integers and truth values, as they are (zlib), since they may be indices
-    {"low": a, "high": b}           likewise of large tensors: uniform, both ends included
+    {"low": a, "high": b}           likewise of large tensors and of weights: uniform, both ends included
 """
 
 import base64
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charact.bricks.model import Json, TensorType
+from charact.bricks.model import PRIVATE_KINDS, Json, TensorType
 
 NUM_QUANTILES = 64
 LARGEST_WHOLE_BYTES = 64 * 1024
@@ -35,11 +35,12 @@ def sketch(tensor: Tensor, kind: str) -> Json:
 
     Args:
         tensor: any dense one.
-        kind: of a leaf, one of `LEAF_KINDS`, else `activation`. Values of weights and floating buffers are not told.
+        kind: of a leaf, one of `LEAF_KINDS`, else `activation`. Values of weights, buffers and constants are not told,
+            but for the range of integers, which may be indices.
     """
     tensor = tensor.detach()
     if not tensor.is_floating_point() and not tensor.is_complex():
-        return _sketch_of_integers(tensor)
+        return _sketch_of_integers(tensor, whole=kind not in PRIVATE_KINDS)
     if tensor.is_complex():
         return {"weight": "normal"}
     if tensor.numel() == 0:
@@ -47,7 +48,7 @@ def sketch(tensor: Tensor, kind: str) -> Json:
     values = tensor.reshape(-1)
     values = values[:: -(-values.numel() // _LARGEST_SAMPLE)].to("cpu", torch.float64)
     finite = values[values.isfinite()]
-    if kind in ("weight", "buffer"):
+    if kind in PRIVATE_KINDS:
         found: dict[str, Json] = {"weight": "positive" if finite.numel() and bool((finite > 0).all()) else "normal"}
     elif values.eq(values[0]).all():
         return {"constant": _number(values[0])}
@@ -137,8 +138,10 @@ def _picture(type: TensorType, sketch: Json, generator: torch.Generator) -> Tens
     return quantiles[places]
 
 
-def _sketch_of_integers(tensor: Tensor) -> Json:
-    if tensor.numel() * tensor.element_size() <= LARGEST_WHOLE_BYTES:
+def _sketch_of_integers(tensor: Tensor, *, whole: bool) -> Json:
+    if not tensor.numel():
+        return {"low": 0, "high": 0}
+    if whole and tensor.numel() * tensor.element_size() <= LARGEST_WHOLE_BYTES:
         raw = tensor.cpu().numpy().tobytes()
         return {"whole": base64.b64encode(zlib.compress(raw, 9)).decode()}
     values = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor

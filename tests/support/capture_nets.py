@@ -136,6 +136,20 @@ class Drawn(nn.Module):
         return x + torch.rand(4, generator=torch.Generator().manual_seed(3))
 
 
+class Private(nn.Module):
+    """Computes of its weights, also as they are and as integers, before it sees an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.25, -2.5, 3.75, -4.125]))
+        self.register_buffer("quantized", torch.tensor([11, -22, 33, -44], dtype=torch.int8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        scale = (self.weight * 2).exp() + torch.arange(4) * self.quantized
+        return (x * scale).relu()
+
+
 @torch.library.custom_op("charact_test::double", mutates_args=())
 def double(x: Tensor) -> Tensor:
     """An operator that is none of PyTorch's."""

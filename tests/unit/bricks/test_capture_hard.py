@@ -72,6 +72,18 @@ def test_gradients_of_the_layers_are_the_models(name: str) -> None:
     assert sum(one is not None for one in found) == len(wanted - {None})
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_nothing_is_told_of_what_is_made_of_weights_alone(precision: str) -> None:
+    source, = sources_of([f"{NETS}Private"], input_sizes=[4], batch_sizes=[3], modes=["infer"], input_spec="S",
+                         precisions=[precision])
+    captured = capture(source)
+    told = [sample for sample in captured.samples.values() if "weight" not in sample]
+    # Of integers their range; whole are the places alone, which are made of nothing, and quantiles are those of the
+    # input and of the product with it.
+    assert [sample for sample in told if "low" in sample] == [{"low": -44, "high": 33}, {"low": -132, "high": 66}]
+    assert sorted(next(iter(sample)) for sample in told) == ["low", "low", "quantiles", "quantiles", "whole"]
+
+
 def test_where_gradients_are_off_the_recorder_leaves_them_behind() -> None:
     built = net("HalfFrozen", "train").build()
     found = Interpretation(recorded(Program(built), training=True).draft, True, built.device)

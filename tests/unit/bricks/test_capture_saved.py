@@ -191,3 +191,19 @@ def test_a_broken_file_is_a_mistake_of_the_users(saved: tuple[Path, Net], tmp_pa
         read_saved(path)
     except UserError as error:
         assert "\n" not in str(error)  # noqa: PT017  (a lucky change may leave it whole)
+
+
+class Flagged(nn.Module):
+    """Takes a flag and what may be left out, as models of transformers do."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, as_dict: bool = True) -> Any:
+        """(N, 4) to the same."""
+        x = x.relu() if mask is None else x * mask
+        return {"x": x} if as_dict else x
+
+
+def test_flags_stand_where_they_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "flagged.pt2"
+    torch.export.save(torch.export.export(Flagged(), (torch.ones(2, 4), None), {"as_dict": False}, strict=False), path)
+    source, = sources_of([str(path)])
+    assert [layer.operator for layer in capture(source).layers] == ["aten.relu.default"]
