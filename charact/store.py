@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -130,9 +129,6 @@ class Run:
             frame: pd.DataFrame = rows.to_pandas()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0]}): {_REMEDY}") from error
-        endless = [column for column in column_names(name) if column.endswith("_s") and np.isinf(frame[column]).any()]
-        if endless:
-            raise UserError(f"{path} is corrupt (a value of '{endless[0]}' is not finite): {_REMEDY}")
         strangers = set(frame["case"]) - {case["case"] for case in self.manifest["cases"]}
         if strangers:
             raise UserError(f"{path} is corrupt (run.json has no case '{min(map(str, strangers))}'): {_REMEDY}")

@@ -131,17 +131,14 @@ def test_a_manifest_that_was_changed_is_one_line(here: Run, place: Path, what: s
     assert "restore it from a copy" in done.stderr
 
 
-@pytest.mark.parametrize(("column", "value", "said"), [
-    ("host_s", 0.0, "a record holds what no run writes"), ("phase", "foo", "a record holds what no run writes"),
-    ("host_s", float("inf"), "a value of 'host_s' is not finite"),
-])
-def test_a_table_that_was_changed_is_one_line(here: Run, place: Path, column: str, value: Any, said: str) -> None:
+@pytest.mark.parametrize(("column", "value"), [("host_s", 0.0), ("phase", "foo")])
+def test_a_table_that_was_changed_is_one_line(here: Run, place: Path, column: str, value: Any) -> None:
     (run,) = (place / "after").iterdir()
     frame = pd.read_parquet(run / "iterations.parquet")
     frame.assign(**{column: value}).to_parquet(run / "iterations.parquet")
     done = here("compare", "before", "after", "--by", "case,phase", cwd=place)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert said in done.stderr
+    assert "a record holds what no run writes" in done.stderr
 
 
 def test_places_that_cannot_be_are_one_line(here: Run, place: Path) -> None:

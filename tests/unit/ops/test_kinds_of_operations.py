@@ -72,7 +72,7 @@ WRITTEN = st.one_of(
     texts(st.sampled_from(["optimizer:sgd:", "optimizer:adam:", "optimizer:adamw:"]), SIZE,
           st.sampled_from(["", "x1"]), st.sampled_from(["", ":single", ":foreach", ":fused"])),
     texts(st.just("copy:"), SIZE, st.sampled_from(["", ":host_to_device", ":device_to_host"])),
-    texts(st.just("all_reduce:"), sizes(1, 2)),
+    texts(st.just("all_reduce:"), SIZE, st.sampled_from(["", "x2", "x64", "x1024"])),
 )
 
 
