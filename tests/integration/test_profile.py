@@ -17,7 +17,6 @@ from charact import load_run
 
 QUICK = ["--max-iterations", "6", "--max-seconds", "2"]
 SMALL = ["resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2", *QUICK]
-Here = Callable[..., Any]
 Finished = tuple[subprocess.CompletedProcess[str], Path]
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
@@ -107,7 +106,7 @@ class TestBadInput:
         ([], "error: "),
     ])
     def test_it_gets_one_line_and_nothing_is_written(self, tmp_path: Path, arguments: list[str], message: str,
-                                                     here: Here) -> None:
+                                                     here: Callable[..., Any]) -> None:
         (tmp_path / "a-file").write_text("here before")
         done = here("profile", *arguments, cwd=tmp_path)
         assert done.returncode == 2

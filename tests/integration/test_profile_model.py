@@ -138,7 +138,7 @@ def test_a_model_that_fails_fails_its_case_with_one_line(model: str, spec: str, 
 
 def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Callable[..., Any]) -> None:
     done = profile_here("--model", "nets:Fixed", "--input-spec", "S -> int64[10]", "--input-sizes", "8,9",
-                   "--mode", "train", cwd=tmp_path)
+                        "--mode", "train", cwd=tmp_path)
     assert done.returncode == 0
     fits, does_not = only_run(tmp_path).manifest["cases"]
     assert (fits["status"], does_not["status"]) == ("ok", "error")
