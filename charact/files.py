@@ -52,27 +52,33 @@ def write_text(path: Path, text: str, *, force: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def check_writable(path: Path, *, force: bool) -> None:
+def check_writable(path: Path, *, force: bool, option: str | None = None) -> None:
     """Refuse a place that `write_text` could not write to, before the work that is to be written.
+
+    Args:
+        path: the place.
+        force: whether a file that exists may be overwritten.
+        option: of the command line, which names another place.
 
     Raises:
         UserError: the file exists and `force` is false, or it cannot be written.
     """
-    _check_place(path, force=force)
+    _check_place(path, force=force, option=option)
     probe = _hidden(path)
     with writing(path):
         probe.touch()
         probe.unlink()
 
 
-def _check_place(path: Path, *, force: bool) -> None:
+def _check_place(path: Path, *, force: bool, option: str | None = None) -> None:
     with writing(path):
         if path.is_dir():
             raise UserError(f"{path} is a directory: name a file")
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is no regular file: name another")
         if path.exists() and not force:
-            raise UserError(f"{path} exists: --force overwrites it")
+            raise UserError(f"{path} exists: --force overwrites it"
+                            + ("" if option is None else f", {option} names another file"))
 
 
 def _hidden(path: Path) -> Path:

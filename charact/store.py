@@ -71,7 +71,7 @@ class Run:
     manifest: dict[str, Any]
     partial: bool = False
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
-    found: dict[Any, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What analyses have found in it, kept by `charact.analysis.once`."""
 
     def __repr__(self) -> str:

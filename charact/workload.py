@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from charact.errors import UserError
 from charact.plugins import modules_in
@@ -68,6 +68,8 @@ class Workload(ABC):
     variants: tuple[str, ...] = ("default",)
     """Forms of the model that `--variant` chooses among; the first is the default."""
     variant: str = ""
+    keeps_types: ClassVar[bool] = False
+    """Whether the model computes in the types that it has, whatever a precision's weights are."""
 
     def prepare(self, variant: str | None = None) -> Self:
         """Copy for one case, in the variant asked for.

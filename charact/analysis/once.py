@@ -2,24 +2,29 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec
-
-import pandas as pd
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from charact.store import Run
 
+
+class _Copied(Protocol):
+    def copy(self) -> Self: ...
+
+
 P = ParamSpec("P")
-Analysis = Callable[Concatenate[Run, P], pd.DataFrame]
+Found = TypeVar("Found", bound=_Copied)
+Analysis = Callable[Concatenate[Run, P], Found]
 
 
-def once(analysis: Analysis[P]) -> Analysis[P]:
+def once(analysis: Analysis[P, Found]) -> Analysis[P, Found]:
     """The analysis, which for a run and arguments that it knows gives a copy of what it found."""
 
     @wraps(analysis)
-    def known(run: Run, /, *arguments: P.args, **named: P.kwargs) -> pd.DataFrame:
+    def known(run: Run, /, *arguments: P.args, **named: P.kwargs) -> Found:
         key = (analysis.__qualname__, arguments, tuple(named.items()))
         if key not in run.found:
             run.found[key] = analysis(run, *arguments, **named)
-        return run.found[key].copy()
+        found: Found = run.found[key].copy()
+        return found
 
     return known

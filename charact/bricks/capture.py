@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from charact.bricks.capture_dispatch import model_line, recorded
-from charact.bricks.capture_draft import Draft
+from charact.bricks.capture_draft import SAME, Draft
 from charact.bricks.capture_export import exported
+from charact.bricks.capture_gradients import refuse_own_gradients
 from charact.bricks.capture_interpret import Interpretation
 from charact.bricks.capture_program import Program
 from charact.bricks.capture_updates import updates_of
@@ -19,7 +20,7 @@ from charact.measure.precision import PRECISIONS
 from charact.workload import Workload
 
 FALLBACKS = ("dispatch", "hooks")
-_OF_EXPORT = {"aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.detach.default", "aten.detach_.default"}
+_OF_EXPORT = SAME | {"aten.lift_fresh_copy.default"}
 """Operators that come and go with the way of capturing."""
 _TOLERANCE = 1e-3
 """Largest difference from the model's own outputs, as a share of their largest value, that is not noted."""
@@ -57,6 +58,8 @@ def _built(source: Source) -> Built:
 def _captured(built: Built, fallback: str) -> CapturedModel:
     program = Program(built)
     autocast = PRECISIONS[built.case.precision].autocast is not None
+    if built.training:
+        refuse_own_gradients(program)
     ran = recorded(program, training=built.training, whole=not autocast, calls=fallback == "hooks")
     found: Interpretation | None = None
     captured_by, notes = "dispatch", []
@@ -75,6 +78,10 @@ def _captured(built: Built, fallback: str) -> CapturedModel:
     if not found.layers:
         raise CaptureError("it calls no operator, so that there is nothing to cut")
     notes += _difference(ran.outputs, found.outputs)
+    notes += _types_kept(built)
+    if any(layer.gives_number for layer in found.layers):
+        notes.append("its code reads numbers from tensors: what it makes of them stands in its bricks as it was here, "
+                     "and their identifiers change with it")
     if built.training and type(built.workload).clip_gradients is not Workload.clip_gradients:
         notes.append("it clips its gradients, which is in no brick: its constructed update is too short")
     return _model(built, found, num_calls=ran.num_module_calls, captured_by=captured_by, notes=notes)
@@ -97,6 +104,14 @@ def _interpreted(draft: Draft, program: Program, built: Built) -> Interpretation
     with program.real_run():
         found.run()
     return found
+
+
+def _types_kept(built: Built) -> list[str]:
+    """A note where weights are of other types than the precision's, which a file may have."""
+    kept = {str(one.dtype).removeprefix("torch.") for one in built.model.parameters() if one.is_floating_point()
+            and one.dtype != PRECISIONS[built.case.precision].weights}
+    told = f"it computes in {', '.join(sorted(kept))}, as it was exported, which {built.case.precision} stands for"
+    return [told] if kept else []
 
 
 def _difference(real: list[Tensor], found: list[Tensor]) -> list[str]:

@@ -7,7 +7,9 @@ Not so under autocast, whose conversions are to be operators: some are inside of
 layers, which it only reaches when they are taken apart. Then what is recorded is what comes below autograd.
 """
 
+import contextlib
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,18 +54,26 @@ def recorded(program: Program, *, training: bool, whole: bool = True, calls: boo
     handles = [nn.modules.module.register_module_forward_pre_hook(recorder.enter),
                nn.modules.module.register_module_forward_hook(recorder.leave, always_call=True)]
     try:
-        with program.real_run(), torch.inference_mode(whole), torch.set_grad_enabled(training), recorder:
+        with (told_as_capture_error(), program.real_run(), torch.inference_mode(whole),
+              torch.set_grad_enabled(training), recorder):
             outputs, others = program(*inputs)
-    except CaptureError:
-        raise
-    except Exception as error:  # the model's own, whatever it is
-        raise CaptureError(f"it fails{model_line(error)}: {one_line(error)}") from error
     finally:
         for handle in handles:
             handle.remove()
     draft = recorder.draft
     draft.outputs, draft.kept = [recorder.number(one) for one in outputs], [recorder.number(one) for one in others]
     return Recording(draft, outputs, recorder.num_module_calls)
+
+
+@contextlib.contextmanager
+def told_as_capture_error() -> Iterator[None]:
+    """A model's own errors inside as one that names its line."""
+    try:
+        yield
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise CaptureError(f"it fails{model_line(error)}: {one_line(error)}") from error
 
 
 def model_line(error: BaseException) -> str:

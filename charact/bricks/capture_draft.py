@@ -7,13 +7,16 @@ from typing import Any
 from torch import Tensor
 from torch._ops import OpOverload
 
-from charact.bricks.capture_arguments import encoded_call, operator_name, operator_of
+from charact.bricks.capture_arguments import encoded_call, operator_name
 from charact.bricks.model import CaptureError, Layer
+
+SAME = frozenset(["aten.detach.default", "aten.detach_.default", "aten.alias.default", "aten.lift_fresh.default"])
+"""Operators that give what they are given; only for gradients it is not the same."""
 
 
 @dataclass
 class Draft:
-    """Layers in the order in which they ran. A layer that writes into a tensor may stand without a reader."""
+    """Layers in the order in which they ran. What a layer makes may be for the model's code alone, or for nobody."""
 
     layers: list[Layer] = field(default_factory=list)
     kinds: dict[int, str] = field(default_factory=dict)
@@ -39,12 +42,11 @@ class Draft:
         return value
 
     def live_layers(self) -> list[Layer]:
-        """Layers whose results are read, or that write into a tensor."""
+        """Layers that took time: all but those that give what they are given to nobody."""
         read = {*self.outputs, *self.kept}
         live = []
         for layer in reversed(self.layers):
-            if operator_of(layer)._schema.is_mutable or not read.isdisjoint(
-                    value for value in layer.outputs if value is not None):
+            if layer.operator not in SAME or not read.isdisjoint(layer.outputs):
                 live.append(layer)
                 read.update(layer.inputs)
         return live[::-1]

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from charact.bricks.capture_arguments import call, operator_of
-from charact.bricks.capture_draft import Draft
+from charact.bricks.capture_draft import SAME, Draft
 from charact.bricks.model import PRIVATE_KINDS, CaptureError, Json, Layer, TensorType
 from charact.bricks.values import sketch
 from charact.measure.outcome import one_line
 
-_SAME = {"aten.detach.default", "aten.detach_.default", "aten.alias.default", "aten.lift_fresh.default"}
-"""Operators that give what they are given; only for gradients it is not the same."""
 _DETACH = "aten.detach.default"
 
 
@@ -78,17 +76,18 @@ class Interpretation:
 
     def _step(self, layer: Layer) -> None:
         layer = _renamed(layer, self._same_as)
-        if layer.operator in _SAME:
+        if layer.operator in SAME:
             value, made = layer.inputs[0], layer.outputs[0]
             assert made is not None
             if value not in self.requires_grad or "detach" not in layer.operator:
                 self._same_as[made] = value
                 return
             layer = replace(layer, operator=_DETACH)  # `detach_` refuses views
+        pooled = "pool" in layer.operator
         for value in layer.inputs:
-            if value not in self.samples:
+            if value not in self.samples or pooled:
                 kind = "weight" if value in self.of_weights else self.draft.kinds.get(value, "activation")
-                self.samples[value] = sketch(self._values[value], kind)
+                self.samples[value] = sketch(self._values[value], kind, pooled=pooled)
         self._trace(layer)
         self.layers.append(layer)
         for number, result in zip(layer.outputs, self._call(layer), strict=True):
@@ -149,7 +148,7 @@ def _last_readers(layers: list[Layer], kept: list[int]) -> dict[int, int]:
     found = {value: place for place, layer in enumerate(layers) for value in layer.inputs}
     found.update(dict.fromkeys(kept, len(layers)))
     for layer in reversed(layers):
-        made = layer.outputs[0] if layer.operator in _SAME else None
+        made = layer.outputs[0] if layer.operator in SAME else None
         if made is not None:
             found[layer.inputs[0]] = max(found[layer.inputs[0]], found.get(made, 0))
     return found

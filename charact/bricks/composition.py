@@ -12,7 +12,7 @@ import msgspec
 
 from charact.bricks.brick import Brick, gradient_sum_brick, leaves_bytes, runs_as, update_brick
 from charact.bricks.context import contexts_of, rounded
-from charact.bricks.cut import Piece
+from charact.bricks.cut import Piece, written_before
 from charact.bricks.model import CapturedModel
 from charact.errors import UserError
 from charact.files import write_text
@@ -34,6 +34,8 @@ class PlacedBrick:
     """Where each input of the brick comes from; None of weights, buffers, constants and the model's own input."""
     modules: tuple[str, ...]
     """Qualified names of the modules whose layers it holds."""
+    after: tuple[int, ...] = ()
+    """Pieces that must have run before, for what is written in place: see `cut.written_before`."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ def compose(captured: CapturedModel, pieces: Sequence[Piece], bricks: Sequence[B
     made_by = {value: (number, place) for number, piece in enumerate(pieces)
                for place, value in enumerate(piece.outputs)}  # fmt: skip
     placed = tuple(
-        PlacedBrick(brick.id, tuple(made_by.get(value) for value in piece.inputs), _modules(captured, piece))
-        for piece, brick in zip(pieces, bricks, strict=True)
+        PlacedBrick(brick.id, tuple(made_by.get(value) for value in piece.inputs), _modules(captured, piece), after)
+        for piece, brick, after in zip(pieces, bricks, written_before(captured, pieces), strict=True)
     )
     context, precision = rounded(contexts_of(captured).total), runs_as(what.precision)
     updates = [update_brick(update, precision, context) for update in captured.updates]
@@ -174,4 +176,6 @@ def _read(entry: dict[str, Any]) -> Composition:
     for number, sources in enumerate([*(piece.inputs for piece in composition.pieces), composition.outputs]):
         if any(source is not None and not 0 <= source[0] < number for source in sources):
             raise ValueError(f"piece {number} reads what no earlier piece makes")
+    if any(not 0 <= before < number for number, piece in enumerate(composition.pieces) for before in piece.after):
+        raise ValueError("a piece comes after one that is not before it")
     return composition

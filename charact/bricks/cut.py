@@ -52,6 +52,27 @@ def cut(captured: CapturedModel, g: int, method: str) -> list[Piece]:
     return [graph.piece(group) for group in groups]
 
 
+def written_before(captured: CapturedModel, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
+    """Of each piece the earlier ones that must have run for what is written in place, ascending.
+
+    That is who wrote last what it touches, and of what it writes also who has touched it since.
+    """
+    graph = _Graph(captured)
+    writer: dict[int, int] = {}
+    since: defaultdict[int, set[int]] = defaultdict(set)
+    found = []
+    for number, piece in enumerate(pieces):
+        touched, written = (set().union(*(storages[layer] for layer in piece.layers))
+                            for storages in (graph.touched, graph.written))
+        before = {writer[storage] for storage in touched | written if storage in writer}
+        found.append(tuple(sorted(before.union(*(since[storage] for storage in written)))))
+        for storage in touched:
+            since[storage].add(number)
+        for storage in written:
+            writer[storage], since[storage] = number, set()
+    return found
+
+
 @dataclass
 class _Graph:
     """Who reads what, and who changes which storage."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from charact.bricks.composition import Composition, read_composition, write_composition
 from charact.bricks.suite import Entry, Suite, brick_path, load_suite, private_directory
-from charact.bricks.suite_writer import alone, check_place, write_suite
+from charact.bricks.suite_writer import alone, check_place, found_also, write_suite
 from charact.errors import UserError
 
 
@@ -31,8 +31,7 @@ def merge(suites: Sequence[Path], out: Path) -> Suite:
             suite.brick(brick)  # checked, also where it is there already
             if brick not in entries:
                 entries[brick], files[brick] = entry, brick_path(suite.path, brick).read_bytes()
-            sizes = sorted({*entries[brick]["batch_sizes"], *entry["batch_sizes"]})
-            entries[brick] = {**entries[brick], "batch_sizes": sizes}
+            entries[brick] = found_also(entries[brick], entry["batch_sizes"], entry["precisions"])
     compositions = _merged(read)
     with alone(out):
         if check_place(out, first.g, first.method) is not None:

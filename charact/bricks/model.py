@@ -72,6 +72,11 @@ class Layer:
         """Values that it reads, in the order of its arguments; one that is read twice stands twice."""
         return [*_values_in(self.args), *_values_in(list(self.kwargs.values()))]
 
+    @property
+    def gives_number(self) -> bool:
+        """Whether it gives no tensor but a number, for the model's code to read."""
+        return self.outputs == (None,)
+
 
 @dataclass(frozen=True)
 class Update:

@@ -77,7 +77,14 @@ class SavedProgram(Workload):
     """A model in a file. It infers only, with the inputs and the batch that it was exported with."""
 
     input_kind: Literal["image", "sequence", "other"] = "other"
+    keeps_types = True
     saved: SavedModel
+
+    @property
+    def weights_types(self) -> set[torch.dtype]:
+        """Floating-point types of its weights."""
+        return {tensor.dtype for kind, tensor in self.saved.leaves.values()
+                if kind == "weight" and tensor.is_floating_point()}
 
     @property
     def default_input_size(self) -> int:

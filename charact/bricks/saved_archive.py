@@ -7,6 +7,7 @@ evaluates them. The graph itself is JSON and most tensors are plain bytes: these
 
 import io
 import json
+import os
 import pickle
 import re
 import zipfile
@@ -49,7 +50,7 @@ def read_saved(path: Path) -> SavedModel:
     Raises:
         UserError: there is no such file, it is damaged, or it holds what would have to be unpickled or evaluated.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"there is no file {path}: name one that torch.export.save wrote")
     try:
         with zipfile.ZipFile(path) as archive:

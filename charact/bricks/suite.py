@@ -32,6 +32,8 @@ class Entry(TypedDict):
     """That it runs in, see `Brick.precision`."""
     batch_sizes: list[int]
     """Of the models that it was found in, ascending."""
+    precisions: list[str]
+    """Of those models, likewise."""
     num_layers: int
     layer_types: list[str]
     sha256: str

@@ -120,16 +120,21 @@ def check_place(directory: Path, g: int, method: str) -> Suite | None:
 
 def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model: Composition) -> None:
     """Note in the index that a model has a brick."""
-    sizes = set() if model.batch_size is None else {model.batch_size}
+    sizes = [] if model.batch_size is None else [model.batch_size]
     if brick.id not in entries:
         new[brick.id] = brick
         entries[brick.id] = {
             "kind": brick.kind, "mode": model.mode, "precision": brick.precision, "batch_sizes": [],
-            "num_layers": brick.num_layers, "layer_types": brick.layer_types,
+            "precisions": [], "num_layers": brick.num_layers, "layer_types": brick.layer_types,
             "sha256": hashlib.sha256(brick_bytes(brick)).hexdigest(),
         }  # fmt: skip
-    entry = entries[brick.id]
-    entries[brick.id] = {**entry, "batch_sizes": sorted(sizes.union(entry["batch_sizes"]))}
+    entries[brick.id] = found_also(entries[brick.id], sizes, [model.precision])
+
+
+def found_also(entry: Entry, batch_sizes: Sequence[int], precisions: Sequence[str]) -> Entry:
+    """What the index says of a brick that was found in other models as well."""
+    return {**entry, "batch_sizes": sorted({*entry["batch_sizes"], *batch_sizes}),
+            "precisions": sorted({*entry["precisions"], *precisions})}
 
 
 def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[str, Entry],

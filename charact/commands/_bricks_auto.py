@@ -17,11 +17,11 @@ from charact.bricks.brick import runs_as
 from charact.bricks.suite_writer import CutModel, add_models
 from charact.commands._bricks_calibrate import spread
 from charact.commands._bricks_models import CapturedSource
+from charact.commands._bricks_verify import timed_source
 from charact.commands._running import open_record
 from charact.errors import UserError
 from charact.hardware import resolve_device
 from charact.measure.brick_cases import run_bricks
-from charact.measure.end_to_end import time_end_to_end
 from charact.measure.interrupt import Interrupt
 from charact.measure.timing import StopRule
 from charact.store import load_run
@@ -55,7 +55,10 @@ def chosen_g(captured: Sequence[CapturedSource], quiet: bool, interrupt: Interru
         raise UserError(f"-g auto could not time the bricks of any model: choose one, as in -g {next(iter(by_g))}")
     reference = by_g[next(iter(by_g))][0]
     models = spread([reference[case] for case in usable], _MOST_MODELS)
-    measured_s = {model.composition.case: _measured_s(alike, model.composition.case, interrupt) for model in models}
+    measured_s = {case: time_s for case in (model.composition.case for model in models)
+                  if (time_s := _measured_s(alike, case, interrupt)) is not None}
+    if not measured_s:
+        raise UserError("-g auto could run none of the models: choose one, as in -g 1")
     tried = [
         Trial(g, _unique_frac([each.by_g[g] for each in alike]), suite_s,
               fmean(abs((constructions[case].sum_s or 0.0) / time_s - 1) for case, time_s in measured_s.items()))
@@ -93,12 +96,15 @@ def _constructed(models: Sequence[CutModel], g: int, quiet: bool, interrupt: Int
     return {each.composition.case: each for each in found if each.sum_s is not None}, suite_s
 
 
-def _measured_s(captured: Sequence[CapturedSource], case: str, interrupt: Interrupt) -> float:
+def _measured_s(captured: Sequence[CapturedSource], case: str, interrupt: Interrupt) -> float | None:
+    """Median iteration (s) of a model; None of one that fails, which a line tells."""
     source = next(each.source for each in captured if each.source.id == case)
     print(f"running {case} itself", file=sys.stderr)
-    with interrupt.allowed():
-        timing = time_end_to_end(source, _ITERATIONS, resolve_device("auto"))
-    return median(timing.wall_s)
+    try:
+        return median(timed_source(source, _ITERATIONS, resolve_device("auto"), interrupt).wall_s)
+    except UserError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
 
 
 def _unique_frac(models: Sequence[CutModel]) -> float:

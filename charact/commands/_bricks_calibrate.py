@@ -46,7 +46,7 @@ def calibrate_machine(path: Path, names: Sequence[str], directory: Path | None, 
                         "extend the suite")
     rule = StopRule(_PRECISION_FRAC, _MAX_ITERATIONS, max_seconds)
     for case, constructions in by_case.items():
-        measured_s = measured_by_turns(run, case, constructions, turns, rule, quiet, interrupt)
+        constructions, measured_s = measured_by_turns(run, case, constructions, turns, rule, quiet, interrupt)
         learned = fit_correction(constructions, measured_s)
         try:
             keep_correction(correction_file(correction_key(run, case)), learned)
@@ -99,20 +99,33 @@ def spread(constructions: Sequence[Construction], number: int) -> list[Construct
 
 
 def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], turns: int, rule: StopRule,
-                      quiet: bool, interrupt: Interrupt) -> list[float]:
-    """Median iteration (s) of each model. All have their turn before one has its next: what drifts meets all alike.
+                      quiet: bool, interrupt: Interrupt) -> tuple[list[Construction], list[float]]:
+    """Models that can be run, and the median iteration (s) of each; of each other one a line tells what stopped it.
+
+    All have their turn before one has its next: what drifts meets all alike.
 
     Raises:
-        UserError: a model is not there any more.
+        UserError: too few can be run.
         KeyboardInterrupt: a signal came.
     """
-    console = Console(stderr=True)
+    console, failed = Console(stderr=True), dict[int, str]()
     walls: list[list[float]] = [[] for _ in constructions]
     with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
         for turn in range(turns):
             for number, construction in enumerate(constructions):
+                if number in failed:
+                    continue
                 progress.case_started(construction.composition.case, turn * len(constructions) + number + 1,
                                       turns * len(constructions))
                 progress.pass_started(f"turn {turn + 1}")
-                walls[number] += timed_model(construction.composition, run, case, rule, interrupt).wall_s
-    return [median(wall_s) for wall_s in walls]
+                try:
+                    walls[number] += timed_model(construction.composition, run, case, rule, interrupt).wall_s
+                except UserError as error:
+                    failed[number] = str(error)
+    for reason in failed.values():
+        print(f"warning: a model is left out: {reason}", file=sys.stderr)
+    left = [number for number in range(len(constructions)) if number not in failed]
+    if len(left) < MIN_MODELS:
+        raise UserError(f"a correction needs {MIN_MODELS} models that can be run here, and of {case} there are "
+                        f"{len(left)}: name others")
+    return [constructions[number] for number in left], [median(walls[number]) for number in left]

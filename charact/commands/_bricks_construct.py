@@ -1,5 +1,6 @@
 """What `charact bricks construct` does: a record of constructed models for each run of a suite."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,7 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[Run]]:
     Raises:
         UserError: one of either kind is not named, or a directory holds no run of a suite.
     """
-    paths = [word for word in words if Path(word, "run.json").exists()
+    paths = [word for word in words if os.path.exists(os.path.join(word, "run.json"))
              or ("/" in word and ":" not in word and not word.endswith(".pt2"))]
     names = [part for word in words if word not in paths for part in word.split(",") if part]
     if not paths:
@@ -112,7 +113,7 @@ def _constructed(run: Run, cases: Mapping[str, str], models: Models, stop: StopR
         "machine": run.manifest["machine"], "software": run.manifest["software"],
         "options": {"brick_run": run.run_id, "threads": run.manifest["options"]["threads"], "verify": stop is not None},
     })
-    console = Console(stderr=True)
+    console, failed = Console(stderr=True), list[str]()
     try:
         with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
             for number, composition in enumerate(models.compositions, start=1):
@@ -122,9 +123,14 @@ def _constructed(run: Run, cases: Mapping[str, str], models: Models, stop: StopR
                 entry, tables = constructed_case(construction, corrections[case])
                 if stop is not None:
                     progress.pass_started("running the model")
-                    entry["passes"]["timing"], tables["iterations"] = verified(composition, run, case, stop, interrupt)
+                    timing, tables["iterations"] = verified(composition, run, case, stop, interrupt)
+                    entry["passes"]["timing"] = timing
+                    if timing["reason"] is not None:
+                        failed.append(f"warning: {composition.case} is not verified: {timing['reason']}")
                 writer.add_case(entry, tables)
         writer.close("complete")
+        for line in failed:
+            print(line, file=sys.stderr)
     except BaseException:
         writer.discard()
         raise

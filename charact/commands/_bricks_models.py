@@ -126,6 +126,8 @@ def captured_sources(asked: Asked, sources: Sequence[Source], gs: Sequence[int],
                 found.append(CapturedSource(source, by_g, captured.notes))
             except UserError as error:
                 _tell(str(error))
+            except SystemExit as error:
+                _tell(f"{source.asked_as} cannot be captured: its code ends the program (SystemExit: {error.code})")
             except Exception as error:  # someone else's model, which fails as it likes
                 _tell(f"{source.asked_as} cannot be captured: {failure(error)['reason']}")
     return found

@@ -83,15 +83,14 @@ def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[st
     Raises:
         UserError: the suite lacks what was asked for, or the device does.
     """
-    sizes, asked = options["batch_sizes"], options["precisions"]
-    precisions = None if asked is None else {runs_as(precision) for precision in asked}
-    there = sorted({(entry["mode"], entry["precision"], size) for entry in suite.bricks.values()
-                    for size in entry["batch_sizes"]})  # fmt: skip
-    cases = list(dict.fromkeys((mode, precision) for mode, precision, size in there
-                               if (options["modes"] is None or mode in options["modes"])
-                               and (precisions is None or precision in precisions)
-                               and (sizes is None or size in sizes)))  # fmt: skip
-    if not cases or set(options["modes"] or ()) - {mode for mode, _ in cases}:
+    asked = (options["modes"], options["precisions"], options["batch_sizes"])
+    there = sorted({(entry["mode"], precision, size) for entry in suite.bricks.values()
+                    for precision in entry["precisions"] for size in entry["batch_sizes"]})  # fmt: skip
+    fitting = [told for told in there
+               if all(wanted is None or each in wanted for each, wanted in zip(told, asked, strict=True))]
+    lacks = any(set(wanted or ()) - {told[column] for told in fitting} for column, wanted in enumerate(asked))
+    cases = list(dict.fromkeys((mode, runs_as(precision)) for mode, precision, _ in fitting))
+    if lacks or not cases:
         known = ", ".join(f"{mode} {precision} at batch size {size}" for mode, precision, size in there)
         raise UserError(f"{suite.path} holds no bricks of what was asked for (it has {known}): generate them with "
                         "charact bricks generate, or ask for less")
@@ -112,7 +111,7 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
             for number, (mode, precision) in enumerate(options["cases"], start=1):
                 run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,
                            options["batch_sizes"], options["method"], (number, len(options["cases"])),
-                           share_frac, models)
+                           share_frac, models, options["precisions"])
                 if interrupt.signal is not None:
                     break
     except UserError as error:

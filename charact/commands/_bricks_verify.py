@@ -7,6 +7,7 @@ import torch
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.composition import Composition
+from charact.bricks.sources import Source
 from charact.commands._bricks_models import source_again
 from charact.errors import UserError
 from charact.hardware import machine_facts, resolve_device
@@ -26,17 +27,34 @@ def is_of_this_machine(run: Run) -> bool:
                 and run.manifest["software"]["torch"] == torch.__version__)
 
 
+def timed_source(source: Source, rule: StopRule, device: torch.device, interrupt: Interrupt) -> Timing:
+    """Time a model, which may be someone else's and fails as it likes.
+
+    Raises:
+        UserError: it does.
+        KeyboardInterrupt: a signal came.
+    """
+    try:
+        with interrupt.allowed():
+            return time_end_to_end(source, rule, device)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{source.id} cannot be run: {failure(error)['reason']}") from error
+    except SystemExit as error:
+        raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
+
+
 def timed_model(composition: Composition, run: Run, case: str, rule: StopRule, interrupt: Interrupt) -> Timing:
     """Time a model as a suite's run timed bricks: on its device, with as many threads.
 
     Raises:
-        UserError: the model is not there any more, or the device.
+        UserError: the model is not there any more, or the device; or the model fails.
         KeyboardInterrupt: a signal came.
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     torch.set_num_threads(run.manifest["options"]["threads"])
-    with interrupt.allowed():
-        timing = time_end_to_end(source_again(composition), rule, resolve_device(entry["device"]))
+    timing = timed_source(source_again(composition), rule, resolve_device(entry["device"]), interrupt)
     had = timing.facts["on_core_frac"]
     if entry["device"] == "cpu" and had < _QUIET_FRAC:
         print(f"warning: {composition.case} had a core for {had:.0%} of its time only: other programs ran, which "
@@ -54,6 +72,4 @@ def verified(composition: Composition, run: Run, case: str, rule: StopRule, inte
         timing = timed_model(composition, run, case, rule, interrupt)
     except UserError as error:
         return {"status": "failed", "reason": str(error)}, []
-    except Exception as error:  # someone else's model, which fails as it likes
-        return {"status": "failed", "reason": failure(error)["reason"]}, []
     return {"status": "ok", "reason": None, **timing.facts}, timing.rows

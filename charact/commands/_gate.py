@@ -30,17 +30,14 @@ def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, forc
         UserError: a rule cannot be read, there is none for a file to tell of, or the file exists or
             cannot be written.
     """
-    from charact.files import check_writable, writing
+    from charact.files import check_writable
 
     for option, path in (("--summary", summary), ("--junit", junit)):
         if path is not None and not fail_if:
             raise UserError(f'{option} tells what rules found: give one, as in --fail-if "time > 1.05"')
         if path is None:
             continue
-        with writing(path):
-            if path.is_file() and not force:
-                raise UserError(f"{path} exists: --force overwrites it, {option} names another file")
-        check_writable(path, force=force)
+        check_writable(path, force=force, option=option)
     if not fail_if:
         return None
     from charact.analysis.comparing.rules import parse

@@ -110,15 +110,12 @@ def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]],
     Raises:
         UserError: there is no such kind, or the file exists or cannot be written.
     """
-    from charact.files import check_writable, write_text, writing
+    from charact.files import check_writable, write_text
 
     suffixes = {".html": _html, ".md": _markdown, ".csv": _csv}
     if to.suffix not in suffixes:
         raise UserError(f"--to {to}: its name must end in {', '.join(suffixes)}")
-    with writing(to):
-        if to.is_file() and not force:
-            raise UserError(f"{to} exists: --force overwrites it, --to names another file")
-    check_writable(to, force=force)
+    check_writable(to, force=force, option="--to")
     return lambda sides, levels: write_text(to, suffixes[to.suffix](sides, levels), force=force)
 
 

@@ -20,13 +20,11 @@ def command(
     The file holds all it shows: it needs no network and can be sent on as it is.
     """
     from charact.commands._partial import read_run
-    from charact.errors import UserError
-    from charact.files import write_text
+    from charact.files import check_writable, write_text
     from charact.views.html import report
 
     target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     loaded = [read_run(path, partial=partial) for path in runs]
-    if target.exists() and not force:
-        raise UserError(f"{target} exists: --force overwrites it, --to names another file")
+    check_writable(target, force=force, option="--to")
     write_text(target, report(loaded), force=force)
     print(f"Wrote {target}")

@@ -9,7 +9,6 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, Dataset
 
 from charact.measure.case import Case
-from charact.measure.precision import PRECISIONS
 
 
 class Batches:
@@ -28,8 +27,8 @@ class Batches:
                  persistent: bool = True) -> None:
         on_cuda = case.device.type == "cuda"
         self._case = case
-        self._dtype = PRECISIONS[case.precision].weights
-        self._in_place = not on_cuda and not case.channels_last and self._dtype == torch.float32
+        self._dtype = case.dtype
+        self._in_place = not on_cuda and not case.channels_last and self._dtype in (None, torch.float32)
         self._generator = torch.Generator()
         self._num_samples = len(dataset)  # type: ignore[arg-type]
         self._loader: DataLoader[Any] = DataLoader(
@@ -67,5 +66,5 @@ class Batches:
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if self._case.channels_last and tensor.dim() == 4 else torch.preserve_format
-        dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
+        dtype = self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype
         return tensor.to(self._case.device, dtype, non_blocking=True, memory_format=layout)

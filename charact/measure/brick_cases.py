@@ -37,7 +37,7 @@ _FLUSH_FRAC = 0.05
 def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, rule: StopRule, writer: RunWriter,
                observer: Observer, interrupt: Interrupt, batch_sizes: Sequence[int] | None = None,
                method: str = "contextual", place: tuple[int, int] = (1, 1), share_frac: float = 1.0,
-               models: Sequence[Mapping[str, int]] = ()) -> None:
+               models: Sequence[Mapping[str, int]] = (), precisions: Sequence[str] | None = None) -> None:
     """Time a suite's bricks on a device, and flush them to the record every few seconds and at the end.
 
     A case that the record holds unfinished is gone on with after its last whole round. A brick that fails is recorded
@@ -59,6 +59,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         share_frac: of the bricks that is timed, in inference; of the others the record tells what their times can be
             predicted from.
         models: how often each uses which bricks, to choose those that matter most, as far as models are known.
+        precisions: of the models that bricks are taken from; by default all that run in `precision`.
 
     Raises:
         UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; or the
@@ -66,7 +67,8 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
     """
     if reason := refusal(precision, device):
         raise UserError(reason)
-    bricks = [suite.brick(identifier) for identifier in chosen_bricks(suite, mode, precision, batch_sizes)]
+    bricks = [suite.brick(identifier) for identifier in chosen_bricks(
+        suite, mode, precision, batch_sizes, precisions)]
     run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
                     lambda: left_out(bricks, share_frac, models) if share_frac < 1 else [])
     before = writer.entry(run.case)
@@ -77,7 +79,8 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
     observer.case_ended(entry["status"], entry["reason"])
 
 
-def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence[int] | None) -> list[str]:
+def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence[int] | None,
+                  precisions: Sequence[str] | None = None) -> list[str]:
     """Identifiers of the bricks that fit, sorted: the order in which models have them is not known.
 
     Bricks of autocast's precisions and of pure-bf16 hold their types themselves, and stand among those of fp32. Bricks
@@ -98,7 +101,8 @@ def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence
         raise UserError(f"the suite {suite.name} has no bricks of batch size {min(missing)} (it has "
                         f"{', '.join(map(str, sorted(sizes)))}): choose another --batch-sizes, or generate them")
     return sorted(name for name, entry in found.items()
-                  if batch_sizes is None or not entry["batch_sizes"] or set(batch_sizes) & set(entry["batch_sizes"]))
+                  if (batch_sizes is None or not entry["batch_sizes"] or set(batch_sizes) & set(entry["batch_sizes"]))
+                  and (precisions is None or set(precisions) & set(entry["precisions"])))
 
 
 class _SuiteRun:

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from charact.errors import UserError
-from charact.measure.precision import refusal
+from charact.measure.precision import PRECISIONS, refusal
 from charact.workload import DataRequest, Workload
 
 
@@ -47,6 +47,11 @@ class Case:
     def training(self) -> bool:
         """Whether the case trains; else it infers."""
         return self.mode == "train"
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Type that weights and pictures are brought to; None where the workload's keep those that they have."""
+        return None if self.workload.keeps_types else PRECISIONS[self.precision].weights
 
     def dataset(self) -> Dataset[Any]:
         """Samples of the case's data at its input size."""

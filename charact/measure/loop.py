@@ -154,8 +154,9 @@ class Loop:
 
 def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
     """The model on the case's device, in its type and layout."""
-    dtype = PRECISIONS[case.precision].weights
-    if dtype != torch.float32 or any(one.is_floating_point() and one.dtype != dtype for one in model.parameters()):
+    dtype = case.dtype
+    if dtype is not None and (dtype != torch.float32 or any(
+            one.is_floating_point() and one.dtype != dtype for one in model.parameters())):
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(dtype)  # `model.to` refuses fake ones, and takes complex ones for real

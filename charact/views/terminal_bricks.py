@@ -181,6 +181,10 @@ def _not_constructed(models: pd.DataFrame) -> list[RenderableType]:
             for row in fmt.rows(models[models["latency_s"].isna()])]
 
 
+_BASES = {"corrected": "corrected", "sequential": "plain sums", "paper": "sums by the paper’s method",
+          "critical_path": "longest paths"}
+
+
 def machines(latencies: pd.DataFrame) -> RenderableType:
     """A table of models by machines, from `latency_by_machine`; below it the reasons of what is missing."""
     names = list(dict.fromkeys(latencies["machine"]))
@@ -197,7 +201,9 @@ def machines(latencies: pd.DataFrame) -> RenderableType:
         table.add_row(Text(model), *cells)
         reasons += [Text(f"{model} on {row.machine}: {fmt.missing(row.reason)}", style="dim")
                     for row in fmt.rows(rows[rows["latency_s"].isna()])]
-    return Group(Text(), Text("latency by machine", style="bold"), table, *reasons)
+    told = [_BASES[name] for name in dict.fromkeys(latencies["strategy"].dropna())]
+    title = Text.assemble(("latency by machine", "bold"), (f"  {', '.join(told)}", "dim"))
+    return Group(Text(), title, table, *reasons)
 
 
 def _on_machine(rows: Iterable[Any]) -> Text:

@@ -232,6 +232,7 @@ class TestDamagedSuites:
     (["run", "suite", "--mode", "train"],
      "suite holds no bricks of what was asked for (it has infer fp32 at batch size 2)"),
     (["run", "suite", "--precision", "tf32"], "suite holds no bricks of what was asked for"),
+    (["run", "suite", "--precision", "bf16"], "suite holds no bricks of what was asked for"),
     (["run", "suite", "--batch-sizes", "4"], "suite holds no bricks of what was asked for"),
     (["run", "suite", "--method", "warm"], "--method: 'warm' is not one of contextual, paper"),
     (["run", "--resume", "runs/done"], "runs/done is finished"),

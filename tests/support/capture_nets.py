@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Rows(nn.Module):
@@ -167,3 +168,45 @@ class Foreign(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, 4) to (N, 4)."""
         return double(x)
+
+
+class Checkpointed(nn.Module):
+    """Computes a layer again as it goes backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        return checkpoint(lambda kept: self.second(kept).tanh(), self.first(x), use_reentrant=False)
+
+
+class CheckpointedByFunction(Checkpointed):
+    """Does so by a function whose backward pass runs the layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        return checkpoint(lambda kept: self.second(kept).tanh(), self.first(x), use_reentrant=True)
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.exp().log() * 2
+
+
+class OwnGradient(nn.Module):
+    """Makes gradients by code of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 4) to (N, 4)."""
+        return _Doubled.apply(self.linear(x))

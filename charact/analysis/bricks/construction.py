@@ -107,7 +107,7 @@ def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) ->
     """Length of the longest way through the graph, of each drawing by itself."""
     ends: list[Values] = []
     for number, piece in enumerate(composition.pieces):
-        before = {source[0] for source in piece.inputs if source is not None}
+        before = {source[0] for source in piece.inputs if source is not None}.union(piece.after)
         begin = reduce(np.maximum, (ends[source] for source in before), np.zeros(1))
         ends.append(begin + by_piece.get(number, np.zeros(1)))
     return reduce(np.maximum, ends, np.zeros(1))

@@ -1,9 +1,10 @@
 """Latencies of the same models on several machines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from charact.analysis.bricks.errors import normalized_latency
 from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.comparing.side_facts import machine_name
 from charact.store import Run
@@ -17,18 +18,37 @@ def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
 
     Columns: workload, variant, input_size, batch_size, mode and precision; machine, with its threads or the suite's
     run where several records are of one; g, most layers of a piece;
-    strategy, that which speaks for the model (see `model_summary`); latency_s with its 95 % interval low_s to high_s;
-    measured_s, null where it was not measured there; reason, why there is no latency.
+    strategy, that which speaks for the model (see `model_summary`), but the plain sum on all machines where not all
+    have a corrected one; latency_s with its 95 % interval low_s to high_s; measured_s, null where it was not measured
+    there; reason, why there is no latency.
     """
-    frames = []
-    for run, name in zip(runs, _names(runs), strict=True):
-        configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
-        found = configurations.merge(model_summary(run)[["case", *_FOUND]], on="case")
-        frames.append(found.assign(machine=name))
-    rows = pd.concat(frames, ignore_index=True)
+    best = _of_each(runs, model_summary)
+    plain = _of_each(runs, _plain_summary).set_index(["run", "case"])
+    corrected = best["strategy"].eq("corrected")
+    known = best["latency_s"].notna()
+    everywhere = (corrected | ~known).groupby([best[name] for name in _CONFIGURATION], dropna=False).transform("all")
+    rows = best.set_index(["run", "case"])
+    places = rows.index[(corrected & ~everywhere).to_numpy()]
+    rows.loc[places, _FOUND] = plain.loc[places, _FOUND]
+    rows = rows.reset_index()
     order = rows.groupby(_CONFIGURATION, sort=False, dropna=False).ngroup()
     rows = rows.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
     return rows[[*_CONFIGURATION, "machine", *_FOUND]]
+
+
+def _of_each(runs: Sequence[Run], table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+    """A table of latencies of all records, with the configurations, the machine and the record's number."""
+    frames = []
+    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
+        found = configurations.merge(table(run)[["case", *_FOUND]], on="case")
+        frames.append(found.assign(machine=name, run=number))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _plain_summary(run: Run) -> pd.DataFrame:
+    rows = normalized_latency(run)
+    return rows[rows["phase"].eq("all") & rows["strategy"].isin(["sequential", "paper"])]
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

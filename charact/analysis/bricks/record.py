@@ -7,7 +7,7 @@ from charact.analysis.bricks.memory import constructed_memory
 from charact.corrections import Correction
 from charact.store import Rows
 
-_FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s")
+_FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s", "backward_start_s")
 
 
 def constructed_case(construction: Construction,
@@ -16,8 +16,8 @@ def constructed_case(construction: Construction,
 
     What the pass `construct` tells: which run and case of it timed the bricks, and how; g and cut_method; clock;
     num_pieces, num_bricks (different ones), num_layers, num_module_calls; how the model was captured; suite_digest,
-    num_rounds, timed_s and set_up_s of the run, and how often each brick was timed in it; the correction, or why there
-    is none; why no memory could be constructed.
+    num_rounds, timed_s, set_up_s and backward_start_s (what each of its backward passes starts with) of the run, and
+    how often each brick was timed in it; the correction, or why there is none; why no memory could be constructed.
 
     Args:
         construction: the model's.

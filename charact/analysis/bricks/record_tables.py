@@ -16,6 +16,10 @@ _NOTHING = "the record holds no construction"
 _NO_MEMORY = "the record holds no rows"
 _CATEGORIES = [category for category in MEMORY_CATEGORIES if category != "unknown"]
 
+STARTS = "start of backward and of step"
+_LEAST_START_S = 1e-9
+"""What less is left of a sum than this comes from rounding."""
+
 _BEST_FIRST = ("corrected", "sequential", "paper", "critical_path")
 """Which strategy speaks for a model: the first that has a latency."""
 BAND_FRAC = 0.1
@@ -48,6 +52,19 @@ def model_summary(run: Run) -> pd.DataFrame:
                   "normalized", "error_frac", "plain_s", "reason"]]  # fmt: skip
 
 
+def _whole_pieces(run: Run) -> pd.DataFrame:
+    """Rows of the table `pieces` of models that lack the time of no brick."""
+    pieces = run.pieces
+    return pieces[pieces["time_s"].notna().groupby(pieces["case"]).transform("all").astype(bool)]
+
+
+def _plain_sums(run: Run) -> "pd.Series[float]":
+    """Plain sum (s) of each model's iteration, by case."""
+    rows = run.constructions
+    rows = rows[rows["strategy"].isin(["sequential", "paper"]) & rows["phase"].eq("all")]
+    return rows.set_index("case")["latency_s"].astype("float64")
+
+
 def _fact(entry: dict[str, Any], name: str) -> Any:
     """What the pass tells of a case; None where it does not."""
     return entry.get("passes", {}).get("construct", {}).get(name)
@@ -75,18 +92,19 @@ def model_memory(run: Run) -> pd.DataFrame:
 def time_by_layers(run: Run) -> pd.DataFrame:
     """What each constructed model's plain sum is made of, the longest first.
 
-    Columns: case; layers, a row of layer types in words; operator_type, of the heaviest of them; num_uses; time_s;
-    share_frac of the sum. Models that lack the time of a brick are left out.
+    Columns: case; layers, a row of layer types in words, or `STARTS` of what a model starts once; operator_type, of the
+    heaviest of them; num_uses; time_s; share_frac of the sum. Models that lack the time of a brick are left out.
     """
-    pieces = run.pieces
-    whole = pieces["time_s"].notna().groupby(pieces["case"]).transform("all").astype(bool)
-    pieces = pieces[whole]
+    pieces = _whole_pieces(run)
     named = pieces.assign(
         layers=[layer_words(types) or "not told" for types in pieces["layer_types"]],
         operator_type=[_kind(*each) for each in zip(pieces["phase"], pieces["layer_types"], strict=True)],
     )  # fmt: skip
     rows = named.groupby(["case", "layers", "operator_type"], sort=False, as_index=False).agg(
         num_uses=("num_uses_here", "sum"), time_s=("time_s", "sum"))
+    rest_s = (_plain_sums(run) - pieces.groupby("case")["time_s"].sum()).dropna()
+    starts = rest_s[rest_s > _LEAST_START_S].rename("time_s").rename_axis("case").reset_index()
+    rows = pd.concat([rows, starts.assign(layers=STARTS, operator_type="other", num_uses=1)], ignore_index=True)
     total_s = rows.groupby("case")["time_s"].transform("sum")
     rows["share_frac"] = rows["time_s"] / total_s.where(total_s > 0)
     return in_order(rows.sort_values("time_s", ascending=False, kind="stable"), run, "case")
@@ -174,9 +192,7 @@ def time_saved(run: Run) -> pd.DataFrame:
     *Error*: making bricks ready before the first round, and looking at their memory, is not counted, as starting models
     is not.
     """
-    pieces = run.pieces
-    whole = pieces["time_s"].notna().groupby(pieces["case"]).transform("all").astype(bool)
-    pieces = pieces[whole]
+    pieces = _whole_pieces(run)
     columns = ["num_models", "models_s", "suite_s", "speedup", "set_up_s", "speedup_with_set_up", "reason"]
     if pieces.empty:
         return pd.DataFrame(columns=columns)
@@ -185,7 +201,10 @@ def time_saved(run: Run) -> pd.DataFrame:
     pieces = pieces.assign(timed_by=[_fact(facts[case], "brick_case") or "" for case in pieces["case"]],
                            each_s=pieces["time_s"] / pieces["num_uses_here"])
     bricks = pieces[pieces["method"] != "predicted"].drop_duplicates(["timed_by", "brick", "phase"])
-    timed = pd.DataFrame({"models_s": pieces.groupby("timed_by")["time_s"].sum(),
+    starts_s = bricks["case"].map(lambda case: _fact(facts[case], "backward_start_s") or 0.0)
+    bricks["each_s"] += starts_s.where(bricks["phase"].eq("backward") & bricks["piece"].notna(), 0.0)
+    models = pieces.drop_duplicates("case")
+    timed = pd.DataFrame({"models_s": models["case"].map(_plain_sums(run)).groupby(models["timed_by"]).sum(),
                           "suite_s": bricks.groupby("timed_by")["each_s"].sum()})
     told = pieces.drop_duplicates("timed_by").set_index("timed_by")["case"].map(facts)
     for name in ("num_repeats", "set_up_s"):

@@ -67,16 +67,23 @@ def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
 def _cases(sides: Sequence[Side]) -> pd.DataFrame:
     """Every case of every run: columns key, side, run, run_case, status, reason."""
     found = []
+    suites: dict[str, Any] = {}
     for side in sides:
         for position, run in enumerate(side.runs):
             seen: Counter[Key] = Counter()
             for entry, kind in zip(run.manifest["cases"], case_summary(run)["kind"], strict=True):
-                identity = _identity(run, entry, kind)
+                identity = _identity(run, _by_suite(entry, suites), kind)
                 # Cases of a run that are the same, as on two devices, are told apart by their order.
                 found.append([(*identity, seen[identity]), side.label, position, entry["case"],
                               entry.get("status"), entry.get("reason")])  # fmt: skip
                 seen[identity] += 1
     return pd.DataFrame(found, columns=["key", "side", "run", "run_case", "status", "reason"])
+
+
+def _by_suite(entry: dict[str, Any], suites: dict[str, Any]) -> dict[str, Any]:
+    """An entry; of a suite of bricks as if its directory had the name that the first of just these bricks has."""
+    digest = entry.get("passes", {}).get("bricks", {}).get("suite_digest")
+    return entry if digest is None else entry | {"variant": suites.setdefault(digest, entry.get("variant"))}
 
 
 def _identity(run: Run, entry: dict[str, Any], kind: str) -> Key:

@@ -14,6 +14,7 @@ from charact.analysis.comparing.samples import CASE, PUBLISHED, Samples, epochs_
 from charact.analysis.comparing.sides import Side
 from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample, timed
 from charact.analysis.memory import memory_peaks
+from charact.analysis.once import once
 from charact.analysis.passes import pass_reason
 from charact.analysis.stages import TRAINING_STAGES, inference_summary, prediction_metrics, stage_times
 from charact.analysis.utilization import energy
@@ -54,6 +55,7 @@ def _judged(pair: Pair, metric: str) -> Judgement:
     return found._replace(reason=pass_reason(*pair.place, name) or found.reason)
 
 
+@once
 def _metric_samples(run: Run) -> Samples:
     """What a run tells of its cases, by case and metric."""
     found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}

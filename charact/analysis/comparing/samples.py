@@ -16,6 +16,7 @@ from charact.analysis.comparing.brick_samples import (
     suite_samples,
 )
 from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, resampled, timed
+from charact.analysis.once import once
 from charact.analysis.operations import call_times
 from charact.analysis.stages import TRAINING_STAGES, stage_phase_times
 from charact.store import Run
@@ -30,6 +31,7 @@ Samples = dict[tuple[str, str], Sample]
 """By case, and by the name of the part of it that was timed."""
 
 
+@once
 def time_samples(run: Run, by: str) -> Samples:
     """What an iteration of each case takes (s), or a part of it, by name.
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +212,12 @@ def test_without_branches_only_the_bricks_count(tmp_path_factory: pytest.TempPat
     found = construct(composition([f"b{number}" for number in order]), BrickTimes(run, CASE), NONE)
     assert latencies(found)["sequential", "all"] == pytest.approx(0.015)
     assert latencies(found)["critical_path", "all"] == pytest.approx(0.015)
+
+
+def test_the_longest_path_goes_through_what_is_written_in_place(tmp_path: Path) -> None:
+    run = infer_run(tmp_path, {"a": 0.001, "b": 0.002, "c": 0.004})
+    apart = composition("abc", [[], [], []])
+    pieces = (*apart.pieces[:2], replace(apart.pieces[2], after=(1,)))
+    for model, path_s in ((apart, 0.004), (replace(apart, pieces=pieces), 0.006)):
+        found = construct(model, BrickTimes(run, CASE), NONE)
+        assert latencies(found)["critical_path", "all"] == pytest.approx(path_s)

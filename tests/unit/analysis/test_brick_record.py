@@ -126,8 +126,11 @@ def test_models_are_told_by_machine(tmp_path: Path, times: BrickTimes) -> None:
     found = latency_by_machine(runs)
     assert found["workload"].tolist() == ["one", "one", "two", "two", "three", "three"]
     assert found["machine"].tolist() == [f"AMD EPYC, 2 cores on bench-{number}" for number in (1, 2)] * 3
-    assert found["latency_s"].tolist()[:4] == pytest.approx([0.009, 0.002, 0.027, 0.003])
-    assert found["strategy"].tolist()[:4] == ["corrected", "sequential"] * 2
+    assert found["latency_s"].tolist()[:4] == pytest.approx([0.010, 0.002, 0.030, 0.003])
+    assert found["strategy"].tolist()[:4] == ["sequential"] * 4
+    both = latency_by_machine([runs[0], record(tmp_path, other, models, LEARNED, hostname="bench-2")])
+    assert both["strategy"].tolist()[:4] == ["corrected"] * 4
+    assert both["latency_s"].tolist()[:4] == pytest.approx([0.009, 0.0018, 0.027, 0.0027])
     assert found["latency_s"].isna().tolist() == [False] * 4 + [True] * 2
     assert found["reason"][4].startswith("the run lacks 1 of 1 pieces")
 

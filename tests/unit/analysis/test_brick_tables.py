@@ -7,6 +7,7 @@ from support import brick_records as made
 from support.brick_records import Models
 
 from charact.analysis.bricks.record_tables import (
+    STARTS,
     brick_reuse,
     model_memory,
     model_summary,
@@ -116,6 +117,23 @@ def test_updates_and_sums_of_gradients_are_no_pieces(tmp_path: Path) -> None:
     assert parts["operator_type"].tolist() == ["convolution", "optimizer"]
     assert parts["share_frac"].tolist() == pytest.approx([4 / 7, 3 / 7])
     assert time_saved(run)["speedup"].tolist() == pytest.approx([0.007 / 0.005])  # of three updates one is timed
+
+
+def test_what_a_training_starts_once_is_part_of_its_sum(tmp_path: Path) -> None:
+    """3 ms of backward passes from 2 bricks, and 1 ms of starts; each of the suite's passes has its start of 0.5 ms."""
+    writer = RunWriter(tmp_path, "r", {})
+    forward = made.piece_rows(["00aa", "11bb"])
+    backward = [row | {"phase": "backward", "time_s": 0.0015} for row in forward]
+    entry = made.model_entry("a", mode="train")
+    entry["passes"]["construct"]["backward_start_s"] = 0.0005
+    writer.add_case(entry, {"pieces": [*forward, *backward], "constructions": made.latency_rows(0.010)})
+    run = load_run(writer.close("complete"))
+    parts = time_by_layers(run).set_index("layers")
+    assert parts["time_s"].sum() == pytest.approx(0.010)
+    assert parts.loc[STARTS, ["operator_type", "time_s", "share_frac"]].tolist() == ["other", pytest.approx(0.001),
+                                                                                     pytest.approx(0.1)]
+    saved = time_saved(run).iloc[0]
+    assert saved[["models_s", "suite_s"]].tolist() == pytest.approx([0.010, 0.009 + 2 * 0.0005])
 
 
 def test_models_that_lack_a_time_are_left_out_of_sums(tmp_path: Path) -> None:

@@ -66,10 +66,17 @@ def test_bricks_that_a_side_lacks_are_listed_with_why(tmp_path: Path) -> None:
     assert "Bricks without a counterpart" in captions(found)
 
 
-def test_suites_of_other_names_do_not_match(tmp_path: Path) -> None:
-    found = [side("a", made.suite_run(tmp_path)), side("b", made.suite_run(tmp_path, suite="other"))]
+def test_suites_of_other_names_match_where_they_are_copies(tmp_path: Path) -> None:
+    entry = made.suite_entry("other")
+    copied = made.suite_run(tmp_path, slowness=1.5, suite="other")
+    entry["passes"]["bricks"]["suite_digest"] = "fedcba98"
+    other = made.suite_run(tmp_path, suite="other", passes=entry["passes"])
+    mine = side("a", made.suite_run(tmp_path))
+    found = [mine, side("b", other)]
     assert matched_cases(found).empty
     assert brick_means(found).empty
+    assert ratios([mine, side("b", copied)], "case")["ratio"].tolist() == pytest.approx([1.5])
+    assert brick_means([mine, side("b", copied)])["num_bricks"].tolist()[0] == 4
 
 
 def machines(out: Path, factor: float, **second: object) -> list[Side]:

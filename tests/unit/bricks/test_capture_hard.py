@@ -78,10 +78,10 @@ def test_nothing_is_told_of_what_is_made_of_weights_alone(precision: str) -> Non
                          precisions=[precision])
     captured = capture(source)
     told = [sample for sample in captured.samples.values() if "weight" not in sample]
-    # Of integers their range; whole are the places alone, which are made of nothing, and quantiles are those of the
-    # input and of the product with it.
+    # Of integers their range; whole are the places alone, which are made of nothing, and signs and sizes are those of
+    # the input and of the product with it.
     assert [sample for sample in told if "low" in sample] == [{"low": -44, "high": 33}, {"low": -132, "high": 66}]
-    assert sorted(next(iter(sample)) for sample in told) == ["low", "low", "quantiles", "quantiles", "whole"]
+    assert sorted(next(iter(sample)) for sample in told) == ["low", "low", "negative", "negative", "whole"]
 
 
 def test_where_gradients_are_off_the_recorder_leaves_them_behind() -> None:
@@ -91,8 +91,8 @@ def test_where_gradients_are_off_the_recorder_leaves_them_behind() -> None:
     assert [layer.operator for layer in found.layers].count("aten.detach.default") == 2
 
 
-def test_what_nobody_reads_is_dropped() -> None:
-    assert operators(capture(net("HalfFrozen"))) == ["linear", "linear", "linear", "add"]
+def test_what_nobody_reads_is_kept_since_it_ran() -> None:
+    assert operators(capture(net("HalfFrozen"))) == ["linear", "linear", "linear", "linear", "add"]
 
 
 def test_a_weight_that_is_used_twice_is_one_leaf() -> None:
@@ -118,7 +118,22 @@ def test_numbers_that_decide_are_taken_as_they_are() -> None:
     assert "torch.export failed" in captured.notes[0]
     assert "\n" not in captured.notes[0]
     assert 1 <= operators(captured).count("linear") <= 20
+    assert operators(captured).count("item") == operators(captured).count("linear") + 1
+    assert "its code reads numbers from tensors" in captured.notes[1]
     assert not captured.pieces_at_modules
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize(("name", "message"), [
+    ("Checkpointed", "in its own way, as torch.utils.checkpoint does"),
+    ("CheckpointedByFunction", "in its own way, as torch.utils.checkpoint does"),
+    ("OwnGradient", "its autograd.Function _Doubled makes gradients by code of its own"),
+])
+def test_gradients_of_the_models_own_are_in_no_brick(name: str, message: str) -> None:
+    assert operators(capture(net(name)))[0] == "linear"
+    with pytest.raises(CaptureError, match=message) as raised:
+        capture(net(name, "train"))
+    assert "\n" not in str(raised.value)
 
 
 def test_with_hooks_calls_of_leaf_modules_are_numbered() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, Value, branches, check_chained, run_whole
 
 from charact.bricks.brick import brick_of
-from charact.bricks.cut import METHODS, Piece, cut
+from charact.bricks.cut import METHODS, Piece, cut, written_before
 from charact.bricks.model import CapturedModel
 from charact.bricks.program import runnable
 
@@ -144,3 +144,16 @@ def test_any_graph_is_cut_into_pieces_that_make_what_it_makes(
     outputs = check_chained(captured, pieces, functions)
     for ours, theirs in zip(outputs, run_whole(captured), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_is_written_in_place_has_an_order() -> None:
+    made = ByHand()
+    x = made.add("neg.default", made.leaf("input", torch.randn(2, 2)))
+    made.add("relu_.default", x)  # nobody reads what it gives
+    left, right = made.add("tanh.default", x), made.add("sin.default", x)
+    made.add("cos_.default", x)
+    captured = made.model(made.add("add.Tensor", left, right), made.add("exp.default", x))
+    pieces = cut(captured, 1, "chains")
+    assert [captured.layers[piece.layers[0]].operator.split(".")[1] for piece in pieces] == [
+        "neg", "relu_", "tanh", "sin", "cos_", "add", "exp"]
+    assert written_before(captured, pieces) == [(), (0,), (1,), (1,), (1, 2, 3), (), (4,)]

@@ -46,7 +46,8 @@ def test_the_index_says_what_bricks_are(tmp_path: Path) -> None:
     told = {(entry["kind"], entry["mode"], *entry["layer_types"]) for entry in suite.bricks.values()}
     assert told >= {("sequence", "train", "conv2d", "batch_norm"), ("update", "train", "update"),
                     ("gradient_sum", "train", "add")}  # fmt: skip
-    assert all(entry["batch_sizes"] == [2] and entry["precision"] == "fp32" for entry in suite.bricks.values())
+    assert all((entry["batch_sizes"], entry["precision"], entry["precisions"]) == ([2], "fp32", ["fp32"])
+               for entry in suite.bricks.values())
 
 
 def test_a_training_has_updates_and_sums_where_gradients_meet() -> None:
