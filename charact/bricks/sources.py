@@ -147,8 +147,8 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
         input_sizes: by default the workload's; of imported models what S stands for in the spec; not for files.
         batch_sizes: by default the workload's; a file has that which it was exported with.
         modes: `train` and `infer`; files only infer.
-        precisions: of `schema.PRECISIONS`; files run in the types that they were exported in: in pure-bf16 where
-            all their weights are bfloat16, which fp32 stands for otherwise.
+        precisions: of `schema.PRECISIONS`; files run in the types that they were exported in, whatever fp32 says:
+            that is pure-bf16 where all their weights are bfloat16.
         variant: form of the workloads.
         input_spec: what imported models are fed, see `charact.own.input_spec`.
         model_args: what they are called with.
@@ -192,7 +192,7 @@ def _saved(name: str, input_sizes: Sequence[int], batch_sizes: Sequence[int], mo
     size, batch = workload.default_input_size, workload.default_batch_size
     precision = "pure-bf16" if program.weights_types == {torch.bfloat16} else "fp32"
     for option, asked, there in (("--input-sizes", input_sizes, size), ("--batch-sizes", batch_sizes, batch),
-                                 ("--mode", modes, "infer"), ("--precision", precisions, precision)):
+                                 ("--mode", modes, "infer"), ("--precision", set(precisions) - {"fp32"}, precision)):
         if set(asked) - {there}:
             raise UserError(f"{name} was exported once and for all with {option} {there}: leave {option} out, or name "
                             "the model that it was exported from")

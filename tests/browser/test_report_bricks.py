@@ -61,6 +61,7 @@ def test_the_line_of_the_baseline_is_named_and_runs_through_no_name(page: Page, 
     assert label["y"] + label["height"] <= name["y"] + 1
 
 
+@pytest.mark.slow
 def test_either_record_is_shown_in_the_tab(tmp_path: Path, serve: Serve, page: Page) -> None:
     out = tmp_path / "runs"
     for run in (made.three_models(out), made.suite_run(out)):

@@ -110,7 +110,7 @@ def done(tab: FrameLocator) -> None:
 @pytest.mark.parametrize(
     ("flags", "path_prefix"),
     [(["--load_fast=true"], ""), pytest.param(["--load_fast=false"], "", marks=pytest.mark.slow),
-     (["--load_fast=auto"], "/foo")],
+     pytest.param(["--load_fast=auto"], "/foo", marks=pytest.mark.slow)],
 )
 def test_shows_one_run_and_two_side_by_side(
     flags: list[str], path_prefix: str, runs: Path, serve: Serve, page: Page, traffic: Any
@@ -145,6 +145,7 @@ def test_shows_one_run_and_two_side_by_side(
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_search_choice_and_refresh(runs: Path, serve: Serve, page: Page, traffic: Any) -> None:
     tab = open_tab(page, serve(runs))
     tab.get_by_label("Search runs").fill("other")
@@ -181,6 +182,7 @@ def test_the_navigation_stays_in_the_page(runs: Path, serve: Serve, page: Page) 
     assert tab.locator("#glance").evaluate("section => section.offsetWidth") > 340
 
 
+@pytest.mark.slow
 def test_figures_of_several_runs_keep_their_own_definitions(runs: Path, serve: Serve, page: Page) -> None:
     tab = open_tab(page, serve(runs))
     tab.locator(".tb-runs input").nth(1).check()
@@ -209,6 +211,7 @@ def test_tables_sort_and_cases_filter_in_every_run(runs: Path, serve: Serve, pag
     expect(tab.locator("#parts figure:visible")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_trainings_and_inferences_are_shown_and_compared(tmp_path: Path, serve: Serve, page: Page) -> None:
     out = tmp_path / "runs"
     for name, write in [("inferred", records.write_inference), ("trained", records.write_training)] * 2:

@@ -117,6 +117,7 @@ class TestEndings:
         kept = run.brick_times[run.brick_times["round"] < num_rounds].sort_values(["brick", "round"])
         assert kept["host_s"].tolist() == before.sort_values(["brick", "round"])["host_s"].tolist()
 
+    @pytest.mark.slow
     def test_after_an_interrupt_it_says_how_to_go_on(self, there: Path, here: Here) -> None:
         partial, status, stderr = ended(there, signal.SIGINT)
         assert status == 130
@@ -133,6 +134,7 @@ class TestEndings:
         assert done.returncode == 2
         assert "is not the suite that" in done.stderr
 
+    @pytest.mark.slow
     def test_two_that_write_one_suite_leave_it_whole(self, tmp_path: Path) -> None:
         sizes = ("8", "9")
         both = [started("generate", "mlp", "--input-sizes", size, "--batch-sizes", "2", "--out", "s", cwd=tmp_path)

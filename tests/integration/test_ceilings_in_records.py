@@ -69,6 +69,7 @@ def test_a_device_that_is_not_here_has_none(here: Callable[..., Any], tmp_path: 
     assert (manifest["ceilings"], manifest["ceilings_reason"]) == ([], "the device is not here")
 
 
+@pytest.mark.slow
 def test_a_watched_programs_record_holds_what_is_kept(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = run_watched(["script.py"], tmp_path)

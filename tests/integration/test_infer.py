@@ -151,6 +151,7 @@ def test_without_weights_random_ones_are_loaded_and_that_is_said(tmp_path: Path,
     assert list(run.path.rglob("*.pt")) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path) -> None:
     arguments = ["infer", "mlp", "--input-sizes", "8,64", "--batch-sizes", "1", "--repeats", "1"]
     with subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=tmp_path, text=True,

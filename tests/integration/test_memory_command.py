@@ -88,6 +88,7 @@ def test_the_largest_input_at_each_batch(here: Here, tmp_path: Path) -> None:
     assert fits["value"][0] > fits["value"][1]
 
 
+@pytest.mark.slow
 def test_what_was_found_is_run(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--fit", "40MiB", "--verify", "--mode", "infer", "--input-sizes", "32", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -127,6 +127,7 @@ class TestBadInput:
         assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_is_recorded_with_its_size_and_the_sweep_goes_on(tmp_path: Path) -> None:
     def two_gb_of_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (2_000_000_000, 2_000_000_000))
@@ -181,6 +182,7 @@ def test_a_run_without_any_success_says_so_even_when_quiet(tmp_path: Path) -> No
     assert "resnet18-32-b1-train-fp32-cpu: error (ValueError: Expected more than 1 value per channel" in done.stderr
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_into_one_directory(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "charact", "profile", "resnet18", "--variant", "cifar", "--input-sizes", "8",
                  "--batch-sizes", "2", "--mode", "infer", "--quiet", *QUICK]
@@ -219,6 +221,7 @@ def test_a_workload_of_a_third_party(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not MNIST.is_dir(), reason="the real MNIST test split is not here")
+@pytest.mark.slow
 def test_real_data_of_one_channel_is_fed_to_the_network(tmp_path: Path) -> None:
     done = charact("profile", "resnet18", "--variant", "cifar", "--data", "mnist", "--data-dir", str(MNIST), "--split",
                    "test", "--batch-sizes", "4", "--mode", "train", *QUICK, cwd=tmp_path)

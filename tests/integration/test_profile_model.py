@@ -84,6 +84,7 @@ def only_run(directory: Path) -> Run:
     return load_run(path)
 
 
+@pytest.mark.slow
 def test_pictures_have_all_passes_at_every_size(tmp_path: Path) -> None:
     done = profile("--model", "nets:Pictures", "--model-args", "width=6", "--input-spec", "3xSxS -> int64[10]",
                    "--input-sizes", "8,16", cwd=tmp_path)

@@ -82,6 +82,7 @@ def test_a_run_that_goes_on_is_shown_and_one_that_was_killed_becomes_whole(
     assert (again.returncode, again.stderr) == (2, f"error: {run.path} is finished: there is nothing to go on with\n")
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_recovered_leaves_the_others(tmp_path: Path) -> None:
     (tmp_path / "quick.py").write_text(ENDLESS.replace("while True", "for _ in range(8)") +
                                        "time.sleep(.3); model(torch.ones(1, 4)); __import__('os').abort()\n")

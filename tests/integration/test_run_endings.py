@@ -144,7 +144,8 @@ WITHIN = "\nnumber = 10\nmodel(torch.ones(4, 4))\n"
 @pytest.mark.parametrize(("ending", "words"), [
     ("end_within = lambda: 1 / 0" + WITHIN, "ZeroDivisionError: division by zero"),
     pytest.param("end_within = lambda: os._exit(5)" + WITHIN, "os._exit(5)", marks=pytest.mark.slow),
-    ("end_within = lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(9))" + WITHIN, "ended by SIGTERM"),
+    pytest.param("end_within = lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(9))" + WITHIN,
+                 "ended by SIGTERM", marks=pytest.mark.slow),
 ])
 def test_the_record_is_there_whatever_way_a_training_ends(tmp_path: Path, ending: str, words: str) -> None:
     path = script(tmp_path, TRAINING + ending)
@@ -206,6 +207,7 @@ print("failed")
 WATCHED = "\nprint('charact' in repr((nn.Module.__call__, torch.optim.SGD.step.__globals__['__name__'])), flush=True)\n"
 
 
+@pytest.mark.slow
 def test_after_its_iterations_a_program_goes_on_unwatched(tmp_path: Path) -> None:
     path = script(tmp_path, TRAINING.replace("train()\nprint", f"{WATCHED}train()\nprint") + f"{WATCHED}train()")
     watched = run_watched(["--iterations", "4", "--skip", "2", str(path)], tmp_path)
@@ -216,6 +218,7 @@ def test_after_its_iterations_a_program_goes_on_unwatched(tmp_path: Path) -> Non
     assert (timing["num_warmup_iterations"], timing["ended_by"]) == (2, "max_iterations")
 
 
+@pytest.mark.slow
 def test_a_program_that_never_ends_is_stopped(tmp_path: Path) -> None:
     path = script(tmp_path, "atexit.register(print, 'at exit')" + TRAINING + "while True:\n    train()")
     watched = run_watched(["--iterations", "12", "--stop", str(path)], tmp_path)

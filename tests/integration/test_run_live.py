@@ -101,6 +101,7 @@ def test_when_the_panel_is_killed_the_program_gives_the_terminal_back(tmp_path: 
     assert load_run(only_run(tmp_path)).passes("counts-train")["timing"]["num_iterations"] == 25
 
 
+@pytest.mark.slow
 def test_when_the_program_is_killed_the_panel_gives_the_terminal_back(tmp_path: Path) -> None:
     terminal = live(tmp_path, 1000)
     terminal.read(until=at_iteration(3))
@@ -116,6 +117,7 @@ def test_when_the_program_is_killed_the_panel_gives_the_terminal_back(tmp_path: 
     assert not (directory / "panel").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_the_programs(tmp_path: Path) -> None:
     terminal = live(tmp_path, 1000)
     terminal.read(until=at_iteration(3))
@@ -151,6 +153,7 @@ def program(tmp_path: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_without_a_terminal_there_are_lines_and_another_may_watch(
         tmp_path: Path, program: subprocess.Popen[str]) -> None:
     (directory,) = (tmp_path / "runs").glob(".partial-*")

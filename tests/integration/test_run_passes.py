@@ -205,6 +205,7 @@ def test_workers_that_are_forked_amid_a_pass_are_left_alone(tmp_path: Path) -> N
     assert said == f"Wrote {run.path}\n"
 
 
+@pytest.mark.slow
 def test_the_program_goes_on_or_is_stopped_after_the_passes(tmp_path: Path) -> None:
     run, _ = charact_run(TRAINING, "--passes", "memory", "--iterations", "4", "--stop", cwd=tmp_path)
     assert run.manifest["ending"] == "measured as many iterations as asked for"
@@ -212,6 +213,7 @@ def test_the_program_goes_on_or_is_stopped_after_the_passes(tmp_path: Path) -> N
     assert run.manifest["options"]["passes"] == ["memory"]
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_too_early_tells_so(tmp_path: Path) -> None:
     run, _ = charact_run(TRAINING, "--passes", "operators,memory", "--iterations", "16", cwd=tmp_path, epochs=1)
     passes = run.passes("script-train")

@@ -138,7 +138,7 @@ SLOW = {
     "evaluation with gradients", "a call of its own", "data parallel", "data parallel over two processes",
     "inference with gradients", "a loss as a module", "recomputation", "steps inside the backward",
     "a scaler that skips a step", "a loss inside the model", "LBFGS", "a teacher", "updated by hand",
-    "gradient accumulation", "forks", "a loss by hand", "GAN",
+    "gradient accumulation", "forks", "a loss by hand", "GAN", "loader with workers", "evaluation between epochs",
 }
 
 
@@ -165,7 +165,7 @@ def check_compiled(tmp_path: Path, *how: str) -> tuple[list[Parts], dict[str, An
     return recorded, run.passes("compiled-train")["timing"]
 
 
-@pytest.mark.parametrize("how", [slow(["model"]), slow(["method"]), slow(["function"]), ["function", "break"]],
+@pytest.mark.parametrize("how", [slow(["model"]), slow(["method"]), slow(["function"]), slow(["function", "break"])],
                          ids=" with a ".join)
 def test_the_compiler_does_what_it_does_without(how: list[str], tmp_path: Path) -> None:
     recorded, timing = check_compiled(tmp_path, *how)

@@ -182,6 +182,7 @@ class TestGoingOn:
         assert_same(only_run(directory), unbroken[1])
         assert only_run(directory).manifest["cases"][0]["passes"]["training"]["num_resumed"] == 1
 
+    @pytest.mark.slow
     def test_ctrl_c_keeps_whole_epochs_and_says_how_to_go_on(
         self, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
@@ -204,6 +205,7 @@ class TestGoingOn:
         assert stderr == "interrupted before an epoch was whole: nothing is written\n"
         assert list((tmp_path / "runs").iterdir()) == []
 
+    @pytest.mark.slow
     def test_a_run_that_was_killed_before_its_first_epoch_begins_anew(
         self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:

@@ -21,6 +21,7 @@ from charact.bricks.suite_writer import cut_model
 from charact.errors import UserError
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))
+SLOW = ("transformer", "resnet18", "googlenet")
 MODELS = {"resnet18": 32, "googlenet": 32, "transformer": 6, "rnn_lm": 6, "seq2seq": 6}
 
 
@@ -47,7 +48,7 @@ def test_bricks_of_branches_make_the_models_output(training: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow if name in ("transformer", "resnet18") else ()) for name in MODELS])
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODELS])
 def test_bricks_of_a_workload_make_what_the_workload_gives(name: str) -> None:
     (source,) = sources_of([name], input_sizes=[MODELS[name]], batch_sizes=[2])
     outputs = check_all_cuts(capture(source), "infer")

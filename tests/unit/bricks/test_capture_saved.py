@@ -207,3 +207,18 @@ def test_flags_stand_where_they_are_used(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Flagged(), (torch.ones(2, 4), None), {"as_dict": False}, strict=False), path)
     source, = sources_of([str(path)])
     assert [layer.operator for layer in capture(source).layers] == ["aten.relu.default"]
+
+
+@pytest.mark.parametrize(("dtype", "precision", "note"), [
+    (torch.bfloat16, "pure-bf16", []),
+    (torch.float64, "fp32", ["it computes in float64, as it was exported, which fp32 stands for"]),
+])
+def test_a_program_runs_in_the_types_that_it_was_exported_in(
+        tmp_path: Path, dtype: torch.dtype, precision: str, note: list[str]) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).to(dtype)
+    torch.export.save(torch.export.export(net, (torch.ones(2, 4, dtype=dtype),)), tmp_path / "net.pt2")
+    (source,) = sources_of([str(tmp_path / "net.pt2")])
+    assert source.precision == precision
+    captured = capture(source)
+    assert {told.dtype for told in captured.types.values()} == {str(dtype).removeprefix("torch.")}
+    assert captured.notes == note

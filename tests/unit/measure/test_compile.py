@@ -1,6 +1,5 @@
 """torch.compile: models are really compiled, the time for that is told apart, and counts do not change."""
 
-import itertools
 import os
 import shutil
 import time
@@ -61,13 +60,13 @@ def run(tmp_path: Path, cases: list[Case]) -> Run:
     return load_run(writer.publish())
 
 
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The MLP in both modes, compiled and not; ids do not tell the two apart, names do."""
+@pytest.fixture(scope="module", params=["train", pytest.param("infer", marks=pytest.mark.slow)])
+def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The MLP in a mode, compiled and not; ids do not tell the two apart, names do."""
     directory = tmp_path_factory.mktemp("runs")
     workload = find_workload("mlp").prepare()
-    cases = [Case(workload, 8, 2 + compiled, mode, "fp32", torch.device("cpu"), DataRequest(), compiled=compiled)
-             for mode, compiled in itertools.product(("train", "infer"), (False, True))]
+    cases = [Case(workload, 8, 2 + compiled, request.param, "fp32", torch.device("cpu"), DataRequest(),
+                  compiled=compiled) for compiled in (False, True)]
     return run(directory, cases)
 
 
@@ -75,7 +74,11 @@ def case_of(mode: str, *, compiled: bool) -> str:
     return f"mlp-8-b{2 + compiled}-{mode}-fp32-cpu"
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.fixture
+def mode(record: Run) -> str:
+    return str(record.cases["mode"][0])
+
+
 class TestTheMLP:
     def test_every_pass_succeeds(self, record: Run, mode: str) -> None:
         for compiled in (False, True):

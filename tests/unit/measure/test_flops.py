@@ -57,6 +57,7 @@ def test_an_embedding_reads_no_more_of_its_table_than_it_gives() -> None:
     assert embedding["bytes"] == num_tokens * (8 + 2 * 4 * table.embedding_dim)
 
 
+@pytest.mark.slow
 def test_a_weight_that_stands_for_every_step_is_read_once() -> None:
     bytes_of = {}
     for mode in ("train", "infer"):  # inference takes the layer apart into products with an expanded weight

@@ -193,6 +193,7 @@ class TestSearches:
         assert entry["reason"].startswith("predicted to need ")
 
     @linux
+    @pytest.mark.slow
     def test_what_was_found_is_run_and_so_is_the_next(self, tmp_path: Path) -> None:
         wide = small_case("infer", workload=TwoLayers(default_input_size=100_000), batch_size=1)
         target = target_of_memory(160 * MIB, "cpu")
