@@ -15,12 +15,12 @@ from charact.errors import UserError
 from charact.schema import PRECISIONS
 
 KEYS = frozenset([
-    "alike", "args", "batch_sizes", "below", "bricks", "channel", "complex", "constant", "context_bytes", "device",
+    "alike", "args", "batch_sizes", "bricks", "channel", "complex", "constant", "context_bytes", "device",
     "digest", "dtype", "float", "format", "g", "high", "inf", "-inf", "infinite", "inputs", "kind", "kwargs",
-    "layer_types", "layers", "layout", "low", "memory_format", "method", "mode", "negative", "neighbours",
-    "num_layers", "operator", "optimizer", "options", "outputs", "precision", "precisions", "repeated",
+    "layer_types", "layers", "layout", "low", "memory_format", "method", "mode", "neighbours",
+    "num_layers", "operator", "optimizer", "options", "outputs", "precision", "precisions", "quantiles", "repeated",
     "requires_grad", "sample", "schema_version", "several", "sha256", "shape", "stride", "torch", "value", "weight",
-    "whole", "written", "zero",
+    "whole", "written",
 ])  # fmt: skip
 """Keys that a suite's files have."""
 _WORDS = frozenset([
@@ -59,7 +59,7 @@ class AuditReport:
     num_whole: int = 0
     """Inputs whose integers are kept as they were: indices, which may be of the data."""
     samples: Counter[str] = field(default_factory=Counter)
-    """Bricks by the integers that they read, of those that are kept as they were."""
+    """Bricks by what is told of the values of each of their activations."""
     num_reading: int = 0
     """Bricks that make numbers of tensors for the model's code to read."""
     findings: list[str] = field(default_factory=list)
@@ -74,11 +74,11 @@ class AuditReport:
             f"modes {_listed(self.modes)}; precisions {_listed(self.precisions)}; "
             f"batch sizes {_listed(self.batch_sizes)}",
             f"how much models touch as powers of two: {len(self.context_bytes)} different",
-            "of activations, what shares are zero and negative in eighths, and the power of 16 that none exceeds; "
-            "where pictures are pooled, how alike their values are in quarters; of weights nothing",
+            "what values activations have, as 64 quantiles, of no weights: where a layer only clips or reorders them, "
+            "which brick comes next can be guessed",
         ]
         if alike := sum(number > 1 for number in self.samples.values()):
-            told.append(f"{alike} times the same integers in several bricks, which then read the same in one model")
+            told.append(f"{alike} times the same values in several bricks, which then read the same in one model")
         if self.num_reading:
             told.append(f"numbers that models' code reads from tensors, in {self.num_reading} bricks: what it makes of "
                         "them may stand in others as it was")
@@ -86,9 +86,9 @@ class AuditReport:
             told.append(f"optimizers with their options: {_listed(self.optimizers)}")
         if self.num_whole:
             told.append(f"integers of {self.num_whole} inputs as they were, such as indices of words")
-        return [*told, "not told: which bricks make a model, their order but where shapes fit no others, or how often "
-                       "they stand there; names of models and layers; weights, unless the model's code reads them as "
-                       "numbers; how many bricks are decoys"]  # fmt: skip
+        return [*told, "not told: which bricks make a model, their order but for such guesses, or how often they stand "
+                       "there; names of models and layers; weights, unless the model's code reads them as numbers; how "
+                       "many bricks are decoys"]  # fmt: skip
 
 
 def _listed(counts: Counter[Any]) -> str:
@@ -129,7 +129,8 @@ def _count(report: AuditReport, brick: Brick) -> None:
         report.shapes[each.kind, each.type.shape, each.type.dtype] += 1
         report.num_whole += "whole" in each.sample
     report.num_reading += any(layer.gives_number for layer in brick.layers)
-    report.samples.update({canonical(each.sample) for each in brick.inputs if "whole" in each.sample})
+    report.samples.update({canonical(each.sample) for each in brick.inputs
+                           if {"quantiles", "whole"}.intersection(each.sample)})
 
 
 def _foreign_files(suite: Suite) -> list[str]:

@@ -83,11 +83,10 @@ class Interpretation:
                 self._same_as[made] = value
                 return
             layer = replace(layer, operator=_DETACH)  # `detach_` refuses views
-        pooled = "pool" in layer.operator
         for value in layer.inputs:
-            if value not in self.samples or pooled:
+            if value not in self.samples:
                 kind = "weight" if value in self.of_weights else self.draft.kinds.get(value, "activation")
-                self.samples[value] = sketch(self._values[value], kind, pooled=pooled)
+                self.samples[value] = sketch(self._values[value], kind)
         self._trace(layer)
         self.layers.append(layer)
         for number, result in zip(layer.outputs, self._call(layer), strict=True):

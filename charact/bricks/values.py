@@ -1,18 +1,13 @@
 """What tensors hold, told in a few numbers: enough to draw others on which operators take the same time.
 
 A sketch is one of
-    {"negative": .5, "zero": 0, "below": 16}
-                                    shares in eighths, and the power of 16 that no finite value's size exceeds; with
-                                    {"infinite": {"-inf": .5}}, also those shares; of pictures that are pooled with
-                                    {"alike": {"channel": 1, "neighbours": .25}}, how alike a channel's values are
-    {"constant": x}                 the same everywhere: 0, or a power of 16; {"float": "-inf"} where it is not finite
+    {"quantiles": [...]}            64 of them, drawn from at random; with {"infinite": {"-inf": .5}}, also those shares
+    with {"alike": {"channel": .9, "neighbours": .3}}, how alike the values of a picture's channel are
+    {"constant": x}                 the same everywhere; {"float": "-inf"} in x's place where it is not finite
     {"weight": "normal"}            never the values: normal ones, small enough to keep what passes through in size
     {"weight": "positive"}          likewise, from .5 to 1.5: scales and variances
     {"whole": base64}               integers and truth values, as they are (zlib), since they may be indices
     {"low": a, "high": b}           likewise of large tensors and of weights: uniform, both ends included
-
-It is as coarse as operators allow: what a layer gives and what another reads should look no more alike than what
-others give and read, or their order could be guessed.
 """
 
 import base64
@@ -25,32 +20,23 @@ from torch import Tensor
 
 from charact.bricks.model import PRIVATE_KINDS, Json, TensorType
 
-NUM_LEVELS = 64
-"""Different values that are drawn."""
+NUM_QUANTILES = 64
 LARGEST_WHOLE_BYTES = 64 * 1024
 """Integer tensors up to this size are kept as they are."""
 _PICTURE_AXES = 4
 _MOST_CHANNELS, _MOST_ROWS = 64, 32
 """Of a picture, those that are looked at for how alike they are."""
 _LARGEST_SAMPLE = 65_536
-"""Elements that are looked at; of more, evenly spaced ones."""
-_BASE = 16.0
-_SMALLEST, _LARGEST = -29, 31
-"""Exponents of the base whose powers, and values some hundred times smaller, float32 has."""
-_SPREAD = 256.0
-"""Times that the largest value drawn exceeds the smallest in size."""
-_SHARES = 8
-_LIKENESSES = 4
+"""Elements that quantiles are taken of; of more, evenly spaced ones."""
 
 
-def sketch(tensor: Tensor, kind: str, *, pooled: bool = False) -> Json:
+def sketch(tensor: Tensor, kind: str) -> Json:
     """How a tensor is to be drawn.
 
     Args:
         tensor: any dense one.
         kind: of a leaf, one of `LEAF_KINDS`, else `activation`. Values of weights, buffers and constants are not told,
             but for the range of integers, which may be indices.
-        pooled: whether pooling reads it, which takes the longer the less alike neighbours are.
     """
     tensor = tensor.detach()
     if not tensor.is_floating_point() and not tensor.is_complex():
@@ -65,13 +51,13 @@ def sketch(tensor: Tensor, kind: str, *, pooled: bool = False) -> Json:
     if kind in PRIVATE_KINDS:
         found: dict[str, Json] = {"weight": "positive" if finite.numel() and bool((finite > 0).all()) else "normal"}
     elif values.eq(values[0]).all():
-        return {"constant": _number(float(values[0]))}
+        return {"constant": _number(values[0])}
     else:
-        found = _sizes(finite)
-        if pooled and tensor.dim() == _PICTURE_AXES and finite.numel() == values.numel():
+        found = {"quantiles": _quantiles(finite)}
+        if tensor.dim() == _PICTURE_AXES and finite.numel() == values.numel():
             found |= _likeness(tensor)
-    found_infinite = {name: values.eq(float(name)) for name in ("-inf", "inf")}
-    infinite = {name: max(_share(there), 1 / _SHARES) for name, there in found_infinite.items() if there.any()}
+    shares = {name: round(values.eq(float(name)).double().mean().item(), 4) for name in ("-inf", "inf")}
+    infinite = {name: share for name, share in shares.items() if share > 0}
     return found | ({"infinite": infinite} if infinite else {})
 
 
@@ -103,8 +89,9 @@ def storage_elements(type: TensorType) -> int:
 
 def _floats(type: TensorType, sketch: Json, size: int, generator: torch.Generator) -> Tensor:
     dtype = torch.complex64 if type.dtype.startswith("complex") else torch.float32
-    if "below" in sketch:
-        storage = _levels(sketch)[torch.randint(0, NUM_LEVELS, (size,), generator=generator)]
+    if "quantiles" in sketch:
+        quantiles = torch.tensor(sketch["quantiles"])
+        storage = quantiles[torch.randint(0, len(quantiles), (size,), generator=generator)]
     elif sketch["weight"] == "positive":
         storage = torch.rand(size, generator=generator) + 0.5
     else:
@@ -130,15 +117,11 @@ def _likeness(tensor: Tensor) -> dict[str, Json]:
     if spread == 0 or some.shape[2] < 2:
         return {}
     beside = (within[..., 1:] * within[..., :-1]).mean() / rest if rest > 0 else torch.zeros(())
-    return {"alike": {"channel": _coarse(float(1 - rest / spread)), "neighbours": _coarse(float(beside))}}
-
-
-def _coarse(likeness: float) -> float:
-    return round(likeness * _LIKENESSES) / _LIKENESSES
+    return {"alike": {"channel": round(float(1 - rest / spread), 2), "neighbours": round(float(beside), 2)}}
 
 
 def _picture(type: TensorType, sketch: Json, generator: torch.Generator) -> Tensor:
-    """Values of the levels that are as alike as the sketch says: normal ones that are, put in their places."""
+    """Values from the quantiles that are as alike as the sketch says: normal ones that are, put in their places."""
     alike = sketch["alike"]
     beside = max(-0.5, min(0.5, alike["neighbours"]))
     # A sum of normal values and a share of their neighbours' has just this correlation.
@@ -150,16 +133,9 @@ def _picture(type: TensorType, sketch: Json, generator: torch.Generator) -> Tens
     channel = max(0.0, min(1.0, alike["channel"]))
     of_channel = torch.randn((*type.shape[:2], 1, 1), generator=generator)
     normal = math.sqrt(channel) * of_channel + math.sqrt(1 - channel) * within
-    return _levels(sketch)[torch.special.ndtr(normal).mul_(NUM_LEVELS).long().clamp_(0, NUM_LEVELS - 1)]
-
-
-def _levels(sketch: Json) -> Tensor:
-    """What is drawn from, ascending: sizes spread evenly in their logarithm, in the shares that the sketch tells."""
-    num_negative, num_zero = round(sketch["negative"] * NUM_LEVELS), round(sketch["zero"] * NUM_LEVELS)
-    num_positive = NUM_LEVELS - num_negative - num_zero
-    negative, positive = (sketch["below"] * _SPREAD ** -((torch.arange(number) + 0.5) / max(number, 1))
-                          for number in (num_negative, num_positive))
-    return torch.cat([-negative, torch.zeros(num_zero), positive.flip(0)])
+    quantiles = torch.tensor(sketch["quantiles"])
+    places = torch.special.ndtr(normal).mul_(len(quantiles)).long().clamp_(0, len(quantiles) - 1)
+    return quantiles[places]
 
 
 def _sketch_of_integers(tensor: Tensor, *, whole: bool) -> Json:
@@ -185,29 +161,16 @@ def _places(type: TensorType) -> Tensor:
     return places.reshape(-1)
 
 
-def _sizes(values: Tensor) -> dict[str, Json]:
-    """Signs and sizes of finite values."""
+def _quantiles(values: Tensor) -> list[float]:
     if not values.numel():
-        return {"negative": 0.0, "zero": 1.0, "below": 1.0}
-    negative = _share(values < 0)
-    zero = min(_share(values == 0), 1 - negative)
-    return {"negative": negative, "zero": zero, "below": _power(float(values.abs().max()))}
+        return [0.0]
+    shares = (torch.arange(NUM_QUANTILES, dtype=values.dtype) + 0.5) / NUM_QUANTILES
+    return [float(f"{value:.3g}") for value in values.quantile(shares).tolist()]
 
 
-def _share(there: Tensor) -> float:
-    return round(float(there.double().mean()) * _SHARES) / _SHARES
-
-
-def _power(size: float) -> float:
-    """The least power of the base that is no smaller; of 0 the least that is drawn."""
-    exponent = math.ceil(round(math.log(size, _BASE), 9)) if size > 0 else _SMALLEST
-    return _BASE ** min(max(exponent, _SMALLEST), _LARGEST)
-
-
-def _number(value: float) -> Json:
-    if not math.isfinite(value):
-        return {"float": str(value)}
-    return math.copysign(_power(abs(value)), value) if value else 0.0
+def _number(value: Tensor) -> Any:
+    number = float(value)
+    return float(f"{number:.3g}") if math.isfinite(number) else {"float": str(number)}
 
 
 def _float(number: Any) -> float:

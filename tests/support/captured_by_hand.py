@@ -64,7 +64,7 @@ class ByHand:
             requires_grad=frozenset(value.number for value in requires_grad), views=views, num_module_calls=3,
             updates=list(updates), captured_by="export", num_parameters=10,
             tensors={number: self.tensors[number] for number in self.leaves},
-            samples=dict.fromkeys(self.tensors, samples or {"negative": 0.5, "zero": 0.0, "below": 1.0}))  # fmt: skip
+            samples=dict.fromkeys(self.tensors, samples or {"quantiles": [-1.0, 0.5]}))  # fmt: skip
 
     def _value(self, tensor: Tensor) -> Value:
         self.tensors[len(self.tensors)] = tensor

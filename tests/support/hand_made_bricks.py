@@ -11,14 +11,14 @@ from charact.bricks.composition import Composition
 from charact.bricks.suite import Suite, load_suite
 from charact.bricks.suite_writer import CutModel, add_models
 
-SIZES = {"negative": 0.5, "zero": 0.0, "below": 1.0}
+QUANTILES = {"quantiles": [-1.0, 1.0]}
 
 
 def an_input(*shape: int, kind: str = "activation", stride: Sequence[int] | None = None, dtype: str = "float32",
              grad: bool = False, sample: Any = None, repeated: int | None = None) -> dict[str, Any]:
     """An input as a brick's file holds it; weights are normal numbers, others -1 and 1."""
     usual = torch.empty(shape).stride()
-    sample = sample or ({"weight": "normal"} if kind in ("weight", "buffer") else SIZES)
+    sample = sample or ({"weight": "normal"} if kind in ("weight", "buffer") else QUANTILES)
     return {"kind": kind, "dtype": dtype, "shape": list(shape), "stride": list(stride or usual), "requires_grad": grad,
             "sample": sample, "repeated": repeated}
 

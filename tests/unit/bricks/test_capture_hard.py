@@ -78,10 +78,10 @@ def test_nothing_is_told_of_what_is_made_of_weights_alone(precision: str) -> Non
                          precisions=[precision])
     captured = capture(source)
     told = [sample for sample in captured.samples.values() if "weight" not in sample]
-    # Of integers their range; whole are the places alone, which are made of nothing, and signs and sizes are those of
-    # the input and of the product with it.
+    # Of integers their range; whole are the places alone, which are made of nothing, and quantiles are those of the
+    # input and of the product with it.
     assert [sample for sample in told if "low" in sample] == [{"low": -44, "high": 33}, {"low": -132, "high": 66}]
-    assert sorted(next(iter(sample)) for sample in told) == ["low", "low", "negative", "negative", "whole"]
+    assert sorted(next(iter(sample)) for sample in told) == ["low", "low", "quantiles", "quantiles", "whole"]
 
 
 def test_where_gradients_are_off_the_recorder_leaves_them_behind() -> None:
