@@ -171,6 +171,7 @@ def test_search_choice_and_refresh(runs: Path, serve: Serve, page: Page, traffic
     assert traffic.errors == []
 
 
+@pytest.mark.slow
 def test_the_navigation_stays_in_the_page(runs: Path, serve: Serve, page: Page) -> None:
     tab = open_tab(page, serve(runs))
     last = tab.locator("main section > h2").last
@@ -195,6 +196,7 @@ def test_figures_of_several_runs_keep_their_own_definitions(runs: Path, serve: S
     assert {link.removeprefix("#") for link in links} <= set(ids)
 
 
+@pytest.mark.slow
 def test_tables_sort_and_cases_filter_in_every_run(runs: Path, serve: Serve, page: Page) -> None:
     tab = open_tab(page, serve(runs))
     tab.locator(".tb-runs input").nth(1).check()

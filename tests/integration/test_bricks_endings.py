@@ -126,6 +126,7 @@ class TestEndings:
         assert here("bricks", "run", "--resume", str(partial), cwd=there).returncode == 0
         assert the_run(there).manifest["cases"][0]["status"] == "ok"
 
+    @pytest.mark.slow
     def test_a_suite_that_was_changed_meanwhile_is_not_gone_on_with(self, there: Path, here: Here) -> None:
         partial, _, _ = ended(there, signal.SIGTERM)
         assert here("bricks", "generate", "mlp", "--input-sizes", "9", "--batch-sizes", "2", "--out", "suite",

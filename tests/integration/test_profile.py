@@ -194,6 +194,7 @@ def test_two_runs_at_once_into_one_directory(tmp_path: Path) -> None:
     assert sorted(outputs) == sorted(f"Wrote runs/{run.run_id}\n" for run in runs)
 
 
+@pytest.mark.slow
 def test_a_workload_of_a_third_party(tmp_path: Path) -> None:
     """An installed distribution whose entry point names a module with WORKLOADS is all it takes."""
     site = tmp_path / "site"

@@ -26,8 +26,8 @@ def truth(directory: Path) -> Any:
     return json.loads((directory / "truth.json").read_text())
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "mnist" else [pytest.mark.slow])
-                                  for name in YARDSTICKS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", YARDSTICKS)
 def test_a_public_example_runs_as_it_is_and_its_iterations_are_right(tmp_path: Path, name: str) -> None:
     command = [str(SCRIPTS / f"yardstick_{name}.py"), *YARDSTICKS[name]]
     environment = os.environ | {"TRUTH": "truth.json", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

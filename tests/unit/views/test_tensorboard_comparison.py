@@ -11,6 +11,7 @@ from charact.views.tensorboard.comparison import comparison
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 
 
+@pytest.mark.slow
 def test_the_tab_shows_the_sections_of_the_report(tmp_path: Path) -> None:
     runs = pairs.pair(tmp_path, 1.2)
     found = comparison(runs)
