@@ -6,9 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 from support import records
 from support.ceilings import keep_made_up
+
+# No test fails for the time that it takes, which other programs lengthen; half of the usual examples keep tests quick.
+hypothesis.settings.register_profile("charact", deadline=None, max_examples=50)
+hypothesis.settings.load_profile("charact")
 
 
 @pytest.fixture(scope="module", autouse=True)
