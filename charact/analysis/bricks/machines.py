@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from charact.analysis.bricks.errors import normalized_latency
-from charact.analysis.bricks.record_tables import model_summary
+from charact.analysis.bricks.record_tables import PLAIN, model_summary
 from charact.analysis.comparing.side_facts import machine_name
 from charact.store import Run
 
@@ -48,7 +48,7 @@ def _of_each(runs: Sequence[Run], table: Callable[[Run], pd.DataFrame]) -> pd.Da
 
 def _plain_summary(run: Run) -> pd.DataFrame:
     rows = normalized_latency(run)
-    return rows[rows["phase"].eq("all") & rows["strategy"].isin(["sequential", "paper"])]
+    return rows[rows["phase"].eq("all") & rows["strategy"].isin(PLAIN)]
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -20,6 +20,8 @@ STARTS = "start of backward and of step"
 _LEAST_START_S = 1e-9
 """What less is left of a sum than this comes from rounding."""
 
+PLAIN = ["sequential", "paper"]
+"""Strategies that sum times as they are, of which a model has one."""
 _BEST_FIRST = ("corrected", "sequential", "paper", "critical_path")
 """Which strategy speaks for a model: the first that has a latency."""
 BAND_FRAC = 0.1
@@ -36,7 +38,7 @@ def model_summary(run: Run) -> pd.DataFrame:
     timed the bricks); reason, why there is no latency.
     """
     rows = normalized_latency(run).query("phase == 'all'")
-    plain = rows[rows["strategy"].isin(["sequential", "paper"])].drop_duplicates("case").set_index("case")["latency_s"]
+    plain = rows[rows["strategy"].isin(PLAIN)].drop_duplicates("case").set_index("case")["latency_s"]
     rank = rows["strategy"].map(_BEST_FIRST.index).astype("int64") + len(_BEST_FIRST) * rows["latency_s"].isna()
     best = rows.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates("case")
     entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
@@ -61,7 +63,7 @@ def _whole_pieces(run: Run) -> pd.DataFrame:
 def _plain_sums(run: Run) -> "pd.Series[float]":
     """Plain sum (s) of each model's iteration, by case."""
     rows = run.constructions
-    rows = rows[rows["strategy"].isin(["sequential", "paper"]) & rows["phase"].eq("all")]
+    rows = rows[rows["strategy"].isin(PLAIN) & rows["phase"].eq("all")]
     return rows.set_index("case")["latency_s"].astype("float64")
 
 

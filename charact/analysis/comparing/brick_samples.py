@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from charact.analysis.bricks.record_tables import model_summary, time_by_layers
+from charact.analysis.bricks.record_tables import PLAIN, model_summary, time_by_layers
 from charact.analysis.bricks.run_tables import brick_summary, round_times, suite_times
 from charact.analysis.comparing.statistics import Sample, timed
 from charact.stats import student_factor
@@ -72,7 +72,7 @@ def constructed_samples(run: Run, name: str) -> _Found:
 def constructed_phases(run: Run) -> _Found:
     """Phases of each constructed training, by the plain sum."""
     rows = run.constructions
-    rows = rows[rows["strategy"].isin(["sequential", "paper"]) & rows["phase"].ne("all")]
+    rows = rows[rows["strategy"].isin(PLAIN) & rows["phase"].ne("all")]
     for row in rows.dropna(subset=["latency_s"]).to_dict("records"):
         yield (row["case"], row["phase"]), _known(row["latency_s"], row["low_s"], row["high_s"], row["strategy"])
 
