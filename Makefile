@@ -1,7 +1,8 @@
 # `make` lists the targets. PYTHON chooses the interpreter, PIP_FLAGS what pip is told, PYTEST_FLAGS what pytest is.
 PYTHON ?= python3
 PIP_FLAGS ?=
-PYTEST_FLAGS ?= -n 2
+# Each worker takes neighbouring tests, which share what their module makes, and then what the other has left.
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 VENV := .venv
 BIN := $(VENV)/bin
 

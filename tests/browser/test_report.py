@@ -15,22 +15,25 @@ from charact.views.html import report
 CASES = [f"resnet50-{size}-b8-{mode}-fp32-cpu" for size in (32, 224) for mode in ("train", "infer")]
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Address of a report of two runs, the second with a case out of memory."""
-    runs = [records.write_record(tmp_path / "runs"), records.write_record(tmp_path / "runs", oom=True)]
-    path = tmp_path / "report.html"
+    folder = tmp_path_factory.mktemp("two")
+    runs = [records.write_record(folder / "runs"), records.write_record(folder / "runs", oom=True)]
+    path = folder / "report.html"
     path.write_text(report([load_run(run) for run in runs]), encoding="utf-8")
     return path.as_uri()
 
 
-@pytest.fixture(params=[records.write_training, records.write_inference, partial(write_memory, kinds=("image",)),
+@pytest.fixture(scope="module",
+                params=[records.write_training, records.write_inference, partial(write_memory, kinds=("image",)),
                         partial(write_gpu, sizes=(32, 64)), partial(write_cpu, sizes=(32, 64))],
                 ids=["training", "inference", "memory", "gpu", "cpu"])  # fmt: skip
-def of_its_kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def of_its_kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Address of a report of two runs: trainings, inferences, such as look at memory alone, or with many counters."""
-    path = tmp_path / "kind.html"
-    runs = [load_run(request.param(tmp_path / "runs")) for _ in range(2)]
+    folder = tmp_path_factory.mktemp("kind")
+    path = folder / "kind.html"
+    runs = [load_run(request.param(folder / "runs")) for _ in range(2)]
     path.write_text(report(runs), encoding="utf-8")
     return path.as_uri()
 
