@@ -38,6 +38,7 @@ def test_a_hundred_models_are_shown_sorted_and_filtered(page: Page, traffic: Tra
     assert traffic.requests == [address]
 
 
+@pytest.mark.slow
 def test_long_names_lie_over_nothing(page: Page, address: str) -> None:
     """A name in a cell stays in it, and one beside a figure's bar ends before the bar."""
     page.goto(address)

@@ -1,6 +1,5 @@
 """The report of a suite of operations in a browser: it fits, it can be filtered and sorted, and nothing complains."""
 
-from pathlib import Path
 
 import pytest
 from conftest import Traffic
@@ -10,10 +9,11 @@ from support import operation_records as made
 from charact.views.html import report
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    path = tmp_path / "report.html"
-    path.write_text(report([made.suite(tmp_path, 160)]), encoding="utf-8")
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("operations")
+    path = folder / "report.html"
+    path.write_text(report([made.suite(folder, 160)]), encoding="utf-8")
     return path.as_uri()
 
 

@@ -20,6 +20,8 @@ from charact.store import load_run
 from charact.views.html import sections
 from charact.views.tensorboard.scalars import write_scalars
 
+pytestmark = pytest.mark.clock
+
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 COMPARISON = ["Comparison", "Where times differ", "What accounts for the differences",
               "Left out, and what else differs"]
@@ -247,6 +249,7 @@ def test_trainings_and_inferences_are_shown_and_compared(tmp_path: Path, serve: 
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_curves_of_trainings_compare_in_time_series(tmp_path: Path, serve: Serve, page: Page) -> None:
     out = tmp_path / "runs"
     for _ in range(2):
@@ -258,6 +261,7 @@ def test_curves_of_trainings_compare_in_time_series(tmp_path: Path, serve: Serve
     expect(groups.filter(has_text="resnet18-32-b10-train-fp32-cpu").first).to_contain_text("7 cards", timeout=60_000)
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_read_say_why(tmp_path: Path, serve: Serve, page: Page) -> None:
     out = tmp_path / "runs"
     good, bad = records.write_record(out, name="good"), records.write_record(out, name="<b>bad</b>")
@@ -295,6 +299,7 @@ def test_scalars_compare_in_time_series(runs: Path, serve: Serve, page: Page) ->
     expect(page.get_by_role("spinbutton", name="Smoothing")).to_have_value("0")
 
 
+@pytest.mark.slow
 def test_a_run_in_progress_is_shown_and_grows_when_asked(tmp_path: Path, page: Page, traffic: Any) -> None:
     """The program goes on while the test looks; its spool is read by `charact tensorboard` only."""
     out, port = tmp_path / "runs", free_port()

@@ -26,6 +26,8 @@ from charact.store import Run
 from charact.workload import Workload
 from charact.writer import RunWriter
 
+pytestmark = pytest.mark.clock
+
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 RULE = StopRule(max_iterations=10, max_seconds=2.0)
 

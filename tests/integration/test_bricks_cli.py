@@ -87,6 +87,7 @@ class TestTheWholeWay:
         assert plain["all"] == pytest.approx(plain[["forward", "backward", "update"]].sum())
         assert set(record.iterations["phase"]) >= {"forward", "loss", "backward", "update"}
 
+    @pytest.mark.slow
     def test_the_paper_s_method_is_told_from_ours(self, there: Path, here: Here) -> None:
         done = here("bricks", "run", "suite", "--method", "paper", *FEW, "--name", "warm", cwd=there)
         assert done.returncode == 0, done.stderr
@@ -145,6 +146,7 @@ class TestGenerating:
         assert done.returncode == 0, done.stderr
         assert len(load_run(only_run(tmp_path, "constructed-s")).iterations) > 0
 
+    @pytest.mark.slow
     def test_an_exported_program_is_found_again_from_elsewhere(self, tmp_path: Path, here: Here) -> None:
         program = torch.export.export(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (torch.randn(2, 8),), strict=False)
         torch.export.save(program, tmp_path / "small.pt2")
@@ -171,6 +173,7 @@ class TestGenerating:
         used = {piece.brick for piece in composition.pieces}
         assert len(set(load_suite(tmp_path / "s").bricks) - used) == 1
 
+    @pytest.mark.slow
     def test_the_number_of_layers_is_chosen_here(self, tmp_path: Path, here: Here) -> None:
         done = here("bricks", "generate", "mlp", *TINY, "-g", "auto", "--out", "s", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -204,6 +207,7 @@ def fickle():
 ''')
 
 
+@pytest.mark.slow
 def test_own_models_of_one_name_stand_beside_each_other(tmp_path: Path, here: Here) -> None:
     """Two modules, and one function that is called otherwise: three models named `make`."""
     code = "from torch import nn\ndef make(width=4):\n    return nn.Sequential(nn.Linear(8, width), nn.ReLU())\n"

@@ -54,6 +54,7 @@ def test_what_cannot_be_verified_is_told_and_stays_constructed(run: Path, here: 
 
 
 @pytest.mark.usefixtures("fails")
+@pytest.mark.slow
 def test_a_correction_is_learned_from_the_others(run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(run.parents[1] / "cache"))
     for models, status in (([], 0), (["Fickle", "mlp-8-b2-infer-fp32"], 2)):

@@ -51,6 +51,7 @@ def test_a_profile_measures_them_once_and_the_next_takes_them_from_the_cache(
     assert only_record(tmp_path / "second").manifest["ceilings"] == manifest["ceilings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", CACHE_ONLY)
 def test_other_commands_measure_nothing(here: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                         command: str) -> None:

@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_read_is_told(here: Run, place: Path, monkeypatc
         0, "warning: a run of before is left out: before/hidden: permission denied\n")
 
 
-@pytest.mark.parametrize("suffix", ["html", "md", "csv"])
+@pytest.mark.parametrize("suffix", [pytest.param("html", marks=pytest.mark.slow), "md", "csv"])
 def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffix: str) -> None:
     arguments = ["compare", "before", "after", "--quiet", "--to", f"out.{suffix}"]
     assert here(*arguments, cwd=place).stdout == f"Wrote out.{suffix}\n"

@@ -19,15 +19,17 @@ from charact.writer import RunWriter
 
 DEEPER = {"resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"}
 """Deeper forms of another workload here: minutes of the same code."""
-SLOW = {"aoa_reader", "model_a", "model_b", "resnet34", "resnet50v2", "transformer", "transformer_lm", "vgg11",
-        "vgg11_bn", "googlenet", "xception"}
-"""Others that take long in training."""
+ALIKE = {"resnet34", "resnet50", "resnet50v2", "vgg11_bn", "convolve2d", "model_b"}
+"""Others with a near relative that is quicker."""
+SLOW_TRAINING = {"aoa_reader", "model_a", "transformer", "transformer_lm", "vgg11", "googlenet", "xception"}
+SLOW_INFERENCE = {"resnet18", "seq2seq", "transformer"}
+"""Those that the other mode shows quicker."""
 CHOSEN_VARIANTS = {"transformer": "small", "transformer_lm": "small"}
 
 
 def cases() -> Iterator[Any]:
     """Names and modes; the long ones are marked."""
-    slow = {"train": DEEPER | SLOW, "infer": DEEPER | {"model_b"}}
+    slow = {"train": DEEPER | ALIKE | SLOW_TRAINING, "infer": DEEPER | ALIKE | SLOW_INFERENCE}
     for name in sorted(all_workloads()):
         for mode, names in slow.items():
             yield pytest.param(name, mode, marks=[pytest.mark.slow] if name in names else [], id=f"{name}-{mode}")

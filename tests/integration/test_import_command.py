@@ -45,6 +45,7 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any]
     assert "Taken while nothing else is measured" not in page
 
 
+@pytest.mark.slow
 def test_it_can_be_exported_and_compared(here: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("one", "two"):
         training().write(tmp_path / f"{name}.json")
@@ -56,6 +57,7 @@ def test_it_can_be_exported_and_compared(here: Callable[..., Any], tmp_path: Pat
     assert exported.groupby("iteration")["device_s"].sum().iloc[1] == pytest.approx(1.2e-3)
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_it_beside_others(here: Callable[..., Any], tmp_path: Path) -> None:
     properties = [{"id": index, "name": "AMD Instinct MI300X", "totalGlobalMem": 2**37} for index in range(8)]
     training(deviceProperties=properties).write(tmp_path / "one.json")

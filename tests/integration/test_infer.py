@@ -16,6 +16,8 @@ from charact import load_run
 from charact.measure.weights import save_weights
 from charact.workload import DataRequest, find_workload
 
+pytestmark = pytest.mark.clock
+
 SMALL = ["mlp", "--input-sizes", "8", "--synthetic", "classes=4"]
 CASES = ["mlp-8-b3000-infer-fp32-cpu", "mlp-8-b3000-infer-pure-bf16-cpu", "mlp-8-b4000-infer-fp32-cpu",
          "mlp-8-b4000-infer-pure-bf16-cpu"]

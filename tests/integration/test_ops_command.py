@@ -53,6 +53,7 @@ def test_a_view_that_fails_costs_no_record(tmp_path: Path, monkeypatch: pytest.M
     assert list(load_run(path).cases["status"]) == ["ok"]
 
 
+@pytest.mark.slow
 def test_a_part_of_a_suite_is_sampled(tmp_path: Path) -> None:
     run = ops(tmp_path, "--suite", "deepbench", "--set", "inference_device", "--operations", "gemm", "--sample", "6",
               "--quiet")

@@ -15,6 +15,8 @@ import pytest
 
 from charact import load_run
 
+pytestmark = pytest.mark.clock
+
 QUICK = ["--max-iterations", "6", "--max-seconds", "2"]
 SMALL = ["resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2", *QUICK]
 Finished = tuple[subprocess.CompletedProcess[str], Path]
@@ -175,6 +177,7 @@ def test_ctrl_c_at_the_start_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.slow
 def test_a_run_without_any_success_says_so_even_when_quiet(tmp_path: Path) -> None:
     done = charact("profile", "resnet18", "--input-sizes", "32", "--batch-sizes", "1", "--mode", "train", "-q", *QUICK,
                    cwd=tmp_path)  # batch norm cannot train on one value a channel

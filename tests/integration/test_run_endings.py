@@ -282,6 +282,7 @@ def test_a_mistake_is_told_in_a_line_and_nothing_is_run(tmp_path: Path, argument
     assert sorted(os.listdir(tmp_path)) == before
 
 
+@pytest.mark.slow
 def test_an_impatient_ctrl_c_leaves_what_can_be_recovered(tmp_path: Path) -> None:
     path = script(tmp_path, TRAINING + "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
     child = subprocess.Popen([sys.executable, "-m", "charact", "run", "-q", str(path)], cwd=tmp_path,

@@ -17,6 +17,8 @@ from support.terminal import InTerminal
 from charact import cli
 from charact.store import load_run
 
+pytestmark = pytest.mark.clock
+
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "counts.py")
 QUIET = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 CHARACT = [sys.executable, "-m", "charact"]
@@ -65,6 +67,7 @@ def only_run(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_panel_tells_the_truth_and_leaves_the_programs_output_alone(tmp_path: Path) -> None:
     terminal = live(tmp_path, 60, 15, 30)
     terminal.read(until=at_iteration(8))

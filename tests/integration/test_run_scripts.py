@@ -14,6 +14,8 @@ import pytest
 from charact import load_run
 from charact.store import Run
 
+pytestmark = pytest.mark.clock
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TOLERANCE_S, TOLERANCE_FRAC = 0.002, 0.03
 Outcome = tuple[int, str, str]
@@ -138,7 +140,8 @@ SLOW = {
     "evaluation with gradients", "a call of its own", "data parallel", "data parallel over two processes",
     "inference with gradients", "a loss as a module", "recomputation", "steps inside the backward",
     "a scaler that skips a step", "a loss inside the model", "LBFGS", "a teacher", "updated by hand",
-    "gradient accumulation", "forks", "a loss by hand", "GAN", "loader with workers", "evaluation between epochs",
+    "gradient accumulation", "inference", "forks", "a loss by hand", "GAN", "loader with workers",
+    "evaluation between epochs",
 }
 
 

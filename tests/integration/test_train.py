@@ -23,6 +23,8 @@ from charact.partial import LOCK
 from charact.store import Run
 from charact.workload import DataRequest, find_workload
 
+pytestmark = pytest.mark.clock
+
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 WIKITEXT = MNIST.parent / "wikitext-2"
 # Epochs of about a second, with dropout, which must be drawn alike again.
@@ -166,6 +168,7 @@ class TestAFinishedRun:
 
 
 class TestGoingOn:
+    @pytest.mark.slow
     def test_after_kill_9_in_the_second_epoch_the_end_is_that_of_an_unbroken_run(
         self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
@@ -264,6 +267,7 @@ class TestGoingOn:
 
 
 class TestFailures:
+    @pytest.mark.slow
     def test_a_disk_that_fills_at_the_checkpoint_keeps_what_was_there(
         self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:

@@ -460,6 +460,7 @@ class TestTheRun:
         assert "&lt;i&gt;: " in profiler._repr_html_()
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_a_function_is_called_until_its_time_is_known(self, tmp_path: Path) -> None:
         calls: list[float] = []
 

@@ -21,6 +21,9 @@ from charact.workload import DataRequest, Workload, find_workload
 
 NAMES = ["rnn_lm", "transformer_lm", "transformer"]
 CASES = [(name, variant) for name in NAMES for variant in find_workload(name).variants]
+ONE_OF_EACH = [pytest.param(name, variant, marks=[] if variant == find_workload(name).variants[0] else pytest.mark.slow)
+               for name, variant in CASES]  # fmt: skip
+"""Cases, of which other variants than the first are slow tests."""
 WIKITEXT_WORDS = 33_278
 
 # rnn_lm: computed for the settings of pytorch/examples; others by hand, 2 layers of gates and the dictionary.
@@ -62,7 +65,7 @@ def test_parameter_counts_are_the_published_ones(case: tuple[str, str], publishe
     assert sum(parameter.numel() for parameter in model.parameters()) == published
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
+@pytest.mark.parametrize(("name", "variant"), ONE_OF_EACH)
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_every_variant_runs_at_its_default_and_its_smallest_size_with_all_flop_counted(
     name: str, variant: str, mode: str
@@ -178,7 +181,8 @@ def test_an_input_beyond_the_learned_positions_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "variant", "num_iterations"), [
-    ("rnn_lm", "lstm-tied", 199), ("rnn_lm", "gru", 199), ("transformer_lm", "small", 15)])
+    pytest.param("rnn_lm", "lstm-tied", 199, marks=pytest.mark.slow), ("rnn_lm", "gru", 199),
+    ("transformer_lm", "small", 15)])
 def test_a_repeating_text_is_learnt(name: str, variant: str, num_iterations: int) -> None:
     torch.manual_seed(0)
     workload = prepared(name, variant)

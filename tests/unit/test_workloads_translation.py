@@ -113,8 +113,9 @@ def test_the_reader_does_the_work_of_its_matrix_products(variant: str, width: in
     assert forward_flop(prepared("aoa_reader", variant), small_questions(length), 4) == 2 * 4 * (read + attend)
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
-@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize(("name", "variant"), [
+    *CASES[:3], pytest.param(*CASES[3], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "infer"])
 def test_every_variant_runs_at_its_smallest_size(
     name: str, variant: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ def operators(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @given(phases=st.dictionaries(st.sampled_from(PHASES), SECONDS, min_size=1),
        profiled=st.dictionaries(st.sampled_from(PHASES), SECONDS), rows=operators(), has_ceilings=st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_limits_sum_to_the_median_iteration(
         phases: dict[str, float], profiled: dict[str, float], rows: list[dict[str, Any]], has_ceilings: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:

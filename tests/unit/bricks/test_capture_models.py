@@ -58,7 +58,8 @@ def check(source: Source, captured: CapturedModel) -> None:
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
-@pytest.mark.parametrize("name", ["resnet18", "rnn_lm", "seq2seq", "aoa_reader", "transformer_lm", "mlp"])
+@pytest.mark.parametrize("name", [
+    "resnet18", "rnn_lm", "seq2seq", pytest.param("aoa_reader", marks=pytest.mark.slow), "transformer_lm", "mlp"])
 def test_a_captured_workload_gives_what_it_gives(name: str, mode: str) -> None:
     source = source_of(name, mode)
     captured = capture(source)

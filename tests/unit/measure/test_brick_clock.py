@@ -10,6 +10,8 @@ import torch
 from charact.measure.brick_clock import HostClock, clock_for, seconds
 from charact.measure.brick_settings import brick_settings
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 
 
@@ -64,6 +66,7 @@ def mapped_anew() -> int:
 
 
 @pytest.mark.fresh_process
+@pytest.mark.slow
 def test_memory_that_was_given_back_is_kept() -> None:
     usual = mapped_anew()
     with brick_settings("fp32"):

@@ -15,6 +15,8 @@ from charact.measure.brick_clock import HostClock
 from charact.measure.brick_inputs import InputPool
 from charact.measure.brick_timing import InferenceWork, stays_in_cache
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 WEIGHT_BYTES = 16 * 16 * 4
 

@@ -16,6 +16,8 @@ from charact.measure.brick_inputs import InputPool
 from charact.measure.brick_memory import step_peak_bytes
 from charact.measure.brick_training import GradientSumWork, TrainingWork, UpdateWork, backward_start_s
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 
 

@@ -20,6 +20,8 @@ from charact.measure.ceilings import measure_ceilings, theoretical_bytes_per_s
 from charact.measure.probe import Probe, call_seconds, seconds_per_call
 from charact.measure.resident import reset_resident_peak, resident_bytes, resident_peak_bytes
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 
 
@@ -78,6 +80,7 @@ def test_a_probe_takes_as_long_as_an_independent_clock_tells(probes: list[Probe]
     assert ratio == pytest.approx(1, abs=0.3)
 
 
+@pytest.mark.slow
 def test_no_product_of_the_same_size_is_much_faster_than_the_ceiling(measured: list[Ceiling]) -> None:
     reached = next(row["value"] for row in measured if row["precision"] == "fp32")
     left, right = torch.randn(768, 768), torch.randn(768, 768)

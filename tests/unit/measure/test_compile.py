@@ -126,6 +126,7 @@ def test_a_prediction_of_a_compiled_model_tells_its_compilation_apart(tmp_path: 
     assert case["passes"]["inference"]["compile_s"] > 5 * walls_s.max()
 
 
+@pytest.mark.slow
 def test_a_training_of_a_compiled_model_tells_what_part_of_it_was_compilation(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "compile", {"machine": {}, "software": {}, "options": {}})
     training = Training(small_case("train", batch_size=100, compiled=True), 2, validation="valid")

@@ -19,6 +19,8 @@ from charact.measure.loop import Loop
 from charact.measure.timeline import MAX_SPANS, PhaseTimeline, drawable
 from charact.schema import column_names
 
+pytestmark = pytest.mark.clock
+
 ENDINGS = ("_s", "_bytes", "_frac", "_w", "_j", "_hz", "_c", "_flop")
 """Of counters' names; rates end in `_per_s`."""
 

@@ -17,7 +17,7 @@ from charact.hardware import usable_cores
 from charact.measure.counters import Refusal, _threads, host
 from charact.measure.counters.host import SOURCE, HostCounters
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the source reads Linux's /proc")
+pytestmark = [pytest.mark.clock, pytest.mark.skipif(sys.platform != "linux", reason="the source reads Linux's /proc")]
 CPU = torch.device("cpu")
 WORKER_S = 0.05
 

@@ -76,6 +76,7 @@ def test_flop_of_each_phase_and_kernel_are_those_of_the_products(stub: Path) -> 
     assert {row["phase"] for row in found.rows} >= {"forward", "loss", "backward", "update"}
 
 
+@pytest.mark.slow
 def test_an_inference_has_no_phases_but_data_and_forward(stub: Path) -> None:
     assert {row["phase"] for row in take(own_case(mode="infer")).rows} <= {None, "data", "forward"}
 
@@ -130,7 +131,7 @@ def test_a_command_that_lists_no_metrics_is_told(stub: Path) -> None:
 
 
 @pytest.mark.parametrize(("model", "reason"), [
-    ("NoMemory", "not enough memory"), ("Killed", "ended by signal 9")])
+    pytest.param("NoMemory", "not enough memory", marks=pytest.mark.slow), ("Killed", "ended by signal 9")])
 def test_a_child_that_breaks_down_is_told(stub: Path, model: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         take(own_case(model))

@@ -143,7 +143,7 @@ def test_what_cupti_refuses_is_one_line_with_its_remedy(
 
 
 @pytest.mark.parametrize(("failure", "reason"), [
-    ("no driver", "driver is not found"), ("permission", "administrators only")])
+    ("no driver", "driver is not found"), pytest.param("permission", "administrators only", marks=pytest.mark.slow)])
 def test_what_the_child_is_refused_its_parent_tells(
     stub: None, monkeypatch: pytest.MonkeyPatch, failure: str, reason: str,
 ) -> None:
@@ -153,7 +153,8 @@ def test_what_the_child_is_refused_its_parent_tells(
     assert refused.value.refusal.remedy is not None
 
 
-@pytest.mark.parametrize(("model", "reason"), [("NoMemory", "not enough memory"), ("Killed", "ended by signal 9")])
+@pytest.mark.parametrize(("model", "reason"), [
+    pytest.param("NoMemory", "not enough memory", marks=pytest.mark.slow), ("Killed", "ended by signal 9")])
 def test_a_child_that_breaks_down_is_told(stub: None, model: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         take(own_case(model))

@@ -13,6 +13,8 @@ from charact.bricks.sources import Source
 from charact.measure.end_to_end import time_end_to_end
 from charact.measure.timing import StopRule
 
+pytestmark = pytest.mark.clock
+
 RULE = StopRule(precision_target_frac=0.0, max_iterations=7, max_seconds=5.0)
 
 

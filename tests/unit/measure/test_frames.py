@@ -14,6 +14,8 @@ from charact.measure.autophase.iterations import Iteration, Stretch
 from charact.measure.autophase.spans import Kind, SpanRecorder
 from charact.measure.autophase.spool import SpoolReader, SpoolWriter
 
+pytestmark = pytest.mark.clock
+
 
 def sampled(directory: Path) -> list[dict[str, Any]]:
     return SpoolReader(directory).notes()

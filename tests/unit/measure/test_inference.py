@@ -31,6 +31,8 @@ from charact.schema import LOAD_PHASES
 from charact.store import Run
 from charact.writer import RunWriter
 
+pytestmark = pytest.mark.clock
+
 METRIC_S = 0.015
 
 

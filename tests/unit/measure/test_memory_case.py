@@ -65,6 +65,7 @@ def test_the_resident_peak_begins_anew() -> None:
 
 @pytest.mark.fresh_process
 @linux
+@pytest.mark.slow
 def test_a_shortage_tells_what_was_asked_and_free_and_held() -> None:
     measured = MemoryCase(small_case(workload=Hungry()), 100 * MIB)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
@@ -91,6 +92,7 @@ def test_what_fits_runs_under_the_limit() -> None:
 
 @pytest.mark.fresh_process
 @linux
+@pytest.mark.slow
 def test_a_model_too_large_for_the_limit_leaves_no_composition() -> None:
     measured = MemoryCase(small_case(workload=TwoLayers(default_input_size=100_000)), 20 * MIB)
     with pytest.raises(RuntimeError, match="can't allocate memory"):

@@ -116,6 +116,7 @@ def test_a_case_that_cannot_fit_is_not_run_and_is_told_what_would(tmp_path: Path
 
 @pytest.mark.fresh_process
 @linux
+@pytest.mark.slow
 def test_a_case_that_runs_out_is_told_what_was_held_and_the_sweep_goes_on(tmp_path: Path) -> None:
     plan = MemoryPlan(TIGHT, predict=False, limit_bytes=20 * MIB)
     wide = small_case(workload=TwoLayers(default_input_size=40_000), batch_size=128)

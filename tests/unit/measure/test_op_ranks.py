@@ -16,6 +16,8 @@ from charact.measure.timing import StopRule
 from charact.ops import parse_problem
 from charact.ops.kinds.all_reduce import KIND
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 RULE = StopRule(max_iterations=8, max_seconds=2.0)
 
@@ -33,6 +35,7 @@ def test_two_ranks_agree_on_the_sum_and_on_the_times() -> None:
     assert timing.facts["num_inputs"] > 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_runs_out_of_memory_is_told_as_such() -> None:
     with data_growth_limit(2**28), pytest.raises(RuntimeError, match=r"^rank [01]: ") as caught:
         time_over_ranks("all_reduce:1000000000x2", "fp32", CPU, RULE, hot=True)
@@ -56,7 +59,8 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("waited_s", [0.0, 6.0])  # while the ranks import, and most likely while they exchange
+@pytest.mark.parametrize("waited_s", [
+    0.0, pytest.param(6.0, marks=pytest.mark.slow)])  # while the ranks import, and most likely while they exchange
 def test_ctrl_c_ends_the_ranks_without_a_word(waited_s: float) -> None:
     program = subprocess.Popen([sys.executable, "-c", ENDLESS], start_new_session=True, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)

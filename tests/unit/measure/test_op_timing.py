@@ -22,6 +22,8 @@ from charact.measure.op_timing import (
 from charact.measure.timing import StopRule
 from charact.ops import Prepared, all_kinds, parse_problem
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 RULE = StopRule(precision_target_frac=0.0, max_iterations=8, max_seconds=5.0)
 

@@ -23,6 +23,8 @@ from charact.traces.placed import place
 from charact.traces.tables import kernel_rows
 from charact.workload import all_workloads
 
+pytestmark = pytest.mark.clock
+
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 
 

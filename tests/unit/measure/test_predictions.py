@@ -60,8 +60,10 @@ class TestByHand:
 
 @pytest.mark.parametrize("case", [
     case_of("resnet18", 40, 2), case_of("resnet18", 40, 2, "infer"), case_of("resnet18", 40, 2, precision="bf16"),
-    case_of("rnn_lm", 7, 3, variant="gru"), case_of("rnn_lm", 7, 3, "infer"), case_of("transformer", 8, 2),
-    case_of("seq2seq", 6, 3), case_of("aoa_reader", 20, 2), case_of("mlp", 28, 8), case_of("convolve2d", 32, 4),
+    case_of("rnn_lm", 7, 3, variant="gru"), case_of("rnn_lm", 7, 3, "infer"), case_of("seq2seq", 6, 3),
+    case_of("mlp", 28, 8), case_of("convolve2d", 32, 4),
+    pytest.param(case_of("transformer", 8, 2), marks=pytest.mark.slow),
+    pytest.param(case_of("aoa_reader", 20, 2), marks=pytest.mark.slow),
 ], ids=lambda case: case.id)  # fmt: skip
 def test_tensors_are_exact(case: Case) -> None:
     assert tensor_peak(FakeProgram(case).tape(case)) == pytest.approx(tensor_peak(real_tape(case)), rel=1e-4)
@@ -96,8 +98,9 @@ def test_a_tape_is_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize("case", [
-    case_of("resnet18", 128, 4, "infer"), case_of("resnet18", 128, 4), case_of("resnet18", 128, 1, "infer"),
-    case_of("rnn_lm", 35, 20), case_of("convolve2d", 96, 8, "infer"),
+    case_of("resnet18", 128, 4, "infer"), pytest.param(case_of("resnet18", 128, 4), marks=pytest.mark.slow),
+    case_of("resnet18", 128, 1, "infer"), case_of("convolve2d", 96, 8, "infer"),
+    pytest.param(case_of("rnn_lm", 35, 20), marks=pytest.mark.slow),
 ], ids=lambda case: case.id)  # fmt: skip
 def test_what_operators_need_inside_is_known_from_smaller_runs(case: Case) -> None:
     prediction, measured = predicted(case), measured_peak(case)

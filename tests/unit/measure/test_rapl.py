@@ -8,6 +8,8 @@ import torch
 from charact.measure.counters import Refused
 from charact.measure.counters.rapl import RaplCounters
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 RANGE_UJ = 1_000_000
 

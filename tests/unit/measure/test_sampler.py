@@ -16,6 +16,8 @@ from charact.measure.counters import Refusal
 from charact.measure.sampler import Sampler
 from charact.schema import column_names
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 OK = {"status": "ok", "reason": None, "remedy": None, "missing": {"num_lost": "not on this device"}}
 

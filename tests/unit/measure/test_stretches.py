@@ -21,6 +21,8 @@ from charact.measure.autophase.seen import PhaseMarks, Seen
 from charact.measure.autophase.spans import Kind, SpanRecorder
 from charact.measure.autophase.stretches import MOST_DROPPED, TRACE, Stretches
 
+pytestmark = pytest.mark.clock
+
 
 class Fake:
     """An instrument that keeps what is asked of it, and breaks where it is told to."""

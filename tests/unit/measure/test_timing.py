@@ -13,6 +13,8 @@ from charact.measure.loop import Loop
 from charact.measure.phases import HostPhases
 from charact.measure.timing import StopRule, timing_pass
 
+pytestmark = pytest.mark.clock
+
 
 def ignore(*_: object) -> None:
     pass

@@ -27,6 +27,8 @@ from charact.store import CHECKPOINTS, Run
 from charact.workload import DataRequest, Workload
 from charact.writer import RunWriter
 
+pytestmark = pytest.mark.clock
+
 
 class Silent:
     """An observer that may send this process a signal in an iteration of a given epoch."""

@@ -56,8 +56,21 @@ def record_of(tmp_path: Path, entry: dict, tables: dict) -> Path:
     return writer.close("complete")
 
 
-def test_sections_come_in_order_and_hold_the_numbers(record: Path) -> None:
-    parts = {part.id: Page(part.html).words for part in sections(load_run(record))}
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of the known record."""
+    return str(report([load_run(records.write_record(tmp_path_factory.mktemp("known")))]))
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Its sections by their ids."""
+    run = load_run(records.write_record(tmp_path_factory.mktemp("known")))
+    return {part.id: part.html for part in sections(run)}
+
+
+def test_sections_come_in_order_and_hold_the_numbers(parts: dict[str, str]) -> None:
+    parts = {name: Page(html).words for name, html in parts.items()}
     assert list(parts) == SECTION_IDS
     assert "79.6" in parts["glance"]
     assert "100.1–100.8 ms" in parts["glance"]
@@ -72,28 +85,26 @@ def test_sections_come_in_order_and_hold_the_numbers(record: Path) -> None:
     assert "kernels run on GPUs only" in parts["method"]
 
 
-def test_fragments_hold_no_script_style_or_foreign_address(record: Path) -> None:
-    for part in sections(load_run(record)):
-        for tag, attributes in Page(part.html).tags:
+def test_fragments_hold_no_script_style_or_foreign_address(parts: dict[str, str]) -> None:
+    for html in parts.values():
+        for tag, attributes in Page(html).tags:
             assert tag not in ("script", "style", "link", "iframe", "img")
             assert not [name for name in attributes if name.startswith("on")]
             for name in ("src", "href", "xlink:href"):
                 assert (attributes.get(name) or "#").startswith("#")
 
 
-def test_a_report_needs_nothing_but_itself(record: Path) -> None:
-    page = Page(report([load_run(record)]))
-    for tag, attributes in page.tags:
+def test_a_report_needs_nothing_but_itself(page: str) -> None:
+    for tag, attributes in Page(page).tags:
         assert "src" not in attributes
         assert (attributes.get("href") or "#").startswith(("#", "data:,"))
         assert "url(" not in (attributes.get("style") or "")
         assert tag != "img"
 
 
-def test_every_figure_has_a_name_and_a_table(record: Path) -> None:
-    text = report([load_run(record)])
-    assert text.count('<figure class="ch-figure"') >= 2 + 4 + 1 + 2 + 1
-    for block in text.split('<div class="ch-block"')[1:]:
+def test_every_figure_has_a_name_and_a_table(page: str) -> None:
+    assert page.count('<figure class="ch-figure"') >= 2 + 4 + 1 + 2 + 1
+    for block in page.split('<div class="ch-block"')[1:]:
         if "<figure" in block:
             assert re.search(r'role="img"[^>]*><title>[^<]+</title>', block)
             assert "<table" in block.split("</details>")[0]
@@ -130,6 +141,7 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
         assert not [name for name in attributes if name.startswith("on") or "alert" in name]
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_bytes_every_time_and_from_threads(record: Path) -> None:
     run = load_run(record)
     first = [part.html for part in sections(run)]
@@ -159,6 +171,7 @@ def test_one_case(tmp_path: Path, mode: str) -> None:
     assert ("n/a (inference)" in words) == (mode == "infer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", records.PROFILE_TABLES)
 def test_a_missing_table(record: Path, table: str) -> None:
     records.drop_table(record, table)
@@ -186,6 +199,7 @@ def test_several_runs_begin_with_a_table_across_them(tmp_path: Path) -> None:
     assert text.index('id="overview"') < text.index('id="run-1"') < text.index('id="run-2"')
 
 
+@pytest.mark.slow
 def test_ten_cases_of_a_deep_network_stay_below_2_megabytes(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "deep", {})
     for number in range(10):
@@ -219,6 +233,7 @@ def test_the_command_writes_refuses_and_overwrites(record: Path, tmp_path: Path,
     assert (tmp_path / "other.html").exists()
 
 
+@pytest.mark.slow
 def test_several_runs_are_written_to_the_current_directory(
     record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

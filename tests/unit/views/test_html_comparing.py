@@ -50,6 +50,7 @@ def test_published_tables_are_compared_and_have_no_sections_of_their_own(tmp_pat
         assert text in html
 
 
+@pytest.mark.slow
 def test_parts_are_shown_as_far_as_they_were_measured(tmp_path: Path) -> None:
     found = html_of(sides(*pairs.pair(tmp_path, 1.2)))
     for caption in ("Times by phase", "Times by operator type", "Times by operator", "Times by layer"):

@@ -268,6 +268,7 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     assert page.words.count(HOSTILE) > 20
 
 
+@pytest.mark.slow
 def test_runs_of_several_kinds_begin_with_a_table_of_each(record: Path, run: Run) -> None:
     text = report([load_run(record), run])
     overview = text[text.index('id="overview"') : text.index("</main>")]

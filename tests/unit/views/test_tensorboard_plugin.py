@@ -101,9 +101,11 @@ def test_is_active_where_there_is_a_run(record: Path) -> None:
     [
         (lambda run: (run / "run.json").write_text("{"), "is corrupt"),
         (lambda run: set_manifest(run, schema_version=99), "upgrade charact"),
-        (lambda run: set_manifest(run, status="running"), "was not finished"),
-        (lambda run: set_manifest(run, machine=[]), "is corrupt"),
-        (lambda run: set_manifest(run, started="yesterday"), "not a manifest"),
+        *(pytest.param(break_it, reason, marks=pytest.mark.slow) for break_it, reason in [
+            (lambda run: set_manifest(run, status="running"), "was not finished"),
+            (lambda run: set_manifest(run, machine=[]), "is corrupt"),
+            (lambda run: set_manifest(run, started="yesterday"), "not a manifest"),
+        ]),
     ],
 )
 def test_a_run_that_cannot_be_read_is_listed_with_its_reason(runs: Path, break_it: Any, reason: str) -> None:

@@ -178,6 +178,7 @@ def test_the_longest_names_of_the_suites_stay_in_one_line_of_80_columns(tmp_path
     assert [line.split()[:2] for line in lines if line.strip().startswith("by ")] == [["by", "input"], ["by", "weight"]]
 
 
+@pytest.mark.slow
 def test_160_problems_stay_readable_and_below_2_megabytes(tmp_path: Path) -> None:
     run = made.suite(tmp_path, 160)
     text = report([run])
