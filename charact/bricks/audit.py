@@ -74,8 +74,8 @@ class AuditReport:
             f"modes {_listed(self.modes)}; precisions {_listed(self.precisions)}; "
             f"batch sizes {_listed(self.batch_sizes)}",
             f"how much models touch as powers of two: {len(self.context_bytes)} different",
-            "what values activations have, as 64 quantiles, of no weights: where a layer only clips or reorders them, "
-            "which brick comes next can be guessed",
+            "roughly what values activations have, as blurred quantiles, of no weights: which brick comes next can be "
+            "guessed better than by shapes alone, but not told for certain",
         ]
         if alike := sum(number > 1 for number in self.samples.values()):
             told.append(f"{alike} times the same values in several bricks, which then read the same in one model")

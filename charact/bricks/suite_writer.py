@@ -5,10 +5,11 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
-from charact.bricks.brick import Brick, brick_of, runs_as
+from charact.bricks.brick import Brick, brick_of, canonical, runs_as
 from charact.bricks.composition import Composition, Configuration, compose, write_composition
 from charact.bricks.context import contexts_of
 from charact.bricks.cut import cut
@@ -122,13 +123,26 @@ def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model
     """Note in the index that a model has a brick."""
     sizes = [] if model.batch_size is None else [model.batch_size]
     if brick.id not in entries:
-        new[brick.id] = brick
+        brick = new[brick.id] = blurred(brick)
         entries[brick.id] = {
             "kind": brick.kind, "mode": model.mode, "precision": brick.precision, "batch_sizes": [],
             "precisions": [], "num_layers": brick.num_layers, "layer_types": brick.layer_types,
             "sha256": hashlib.sha256(brick_bytes(brick)).hexdigest(),
         }  # fmt: skip
     entries[brick.id] = found_also(entries[brick.id], sizes, [model.precision])
+
+
+def blurred(brick: Brick) -> Brick:
+    """The brick with a blurred sketch of every activation that it reads, so that none tells for certain what made it.
+
+    How they are blurred follows from the brick and from what is blurred away: the same model gives the same suite.
+    """
+    from charact.bricks import values  # here, since it imports torch and merging suites does not
+
+    return replace(brick, inputs=tuple(
+        replace(each, sample=values.blurred(each.sample, Random(f"{brick.id} {number} {canonical(each.sample)}")))
+        for number, each in enumerate(brick.inputs)
+    ))  # fmt: skip
 
 
 def found_also(entry: Entry, batch_sizes: Sequence[int], precisions: Sequence[str]) -> Entry:

@@ -1,18 +1,22 @@
 """What tensors hold, told in a few numbers: enough to draw others on which operators take the same time.
 
 A sketch is one of
-    {"quantiles": [...]}            64 of them, drawn from at random; with {"infinite": {"-inf": .5}}, also those shares
+    {"quantiles": [...]}            drawn from at random; with {"infinite": {"-inf": .5}}, also those shares
     with {"alike": {"channel": .9, "neighbours": .3}}, how alike the values of a picture's channel are
     {"constant": x}                 the same everywhere; {"float": "-inf"} in x's place where it is not finite
     {"weight": "normal"}            never the values: normal ones, small enough to keep what passes through in size
     {"weight": "positive"}          likewise, from .5 to 1.5: scales and variances
     {"whole": base64}               integers and truth values, as they are (zlib), since they may be indices
     {"low": a, "high": b}           likewise of large tensors and of weights: uniform, both ends included
+
+What a suite tells of activations is such a sketch blurred: what one layer makes of its values is then not recognized in
+what another reads.
 """
 
 import base64
 import math
 import zlib
+from random import Random
 from typing import Any
 
 import torch
@@ -21,6 +25,11 @@ from torch import Tensor
 from charact.bricks.model import PRIVATE_KINDS, Json, TensorType
 
 NUM_QUANTILES = 64
+NUM_BLURRED = 16
+"""Quantiles that are left of a blurred sketch."""
+_LEAST_SCALE, _LEAST_SHARE = 0.5, 0.9
+"""What blurred values are multiplied by at the least: all of them, and each."""
+_MOST_LIKENESS_OFF = 0.05
 LARGEST_WHOLE_BYTES = 64 * 1024
 """Integer tensors up to this size are kept as they are."""
 _PICTURE_AXES = 4
@@ -59,6 +68,26 @@ def sketch(tensor: Tensor, kind: str) -> Json:
     shares = {name: round(values.eq(float(name)).double().mean().item(), 4) for name in ("-inf", "inf")}
     infinite = {name: share for name, share in shares.items() if share > 0}
     return found | ({"infinite": infinite} if infinite else {})
+
+
+def blurred(sketch: Json, random: Random) -> Json:
+    """A sketch with fewer quantiles, at other places and nearer to 0, and with likeness a little off.
+
+    Signs and zeros are kept, and nothing is larger than it was, so that shares stay such and places lie inside.
+    """
+    if "quantiles" not in sketch:
+        return sketch
+    values, offset = sketch["quantiles"], random.random()
+    scale = random.uniform(_LEAST_SCALE, 1)
+    chosen = [values[int((number + offset) / NUM_BLURRED * len(values))] for number in range(NUM_BLURRED)]
+    found = sketch | {"quantiles": sorted(
+        _rounded(value * scale * random.uniform(_LEAST_SHARE, 1)) for value in chosen)}
+    if "alike" in sketch:
+        found["alike"] = {
+            name: round(value + random.uniform(-_MOST_LIKENESS_OFF, _MOST_LIKENESS_OFF), 2)
+            for name, value in sketch["alike"].items()
+        }
+    return found
 
 
 def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: torch.Generator) -> Tensor:
@@ -165,12 +194,16 @@ def _quantiles(values: Tensor) -> list[float]:
     if not values.numel():
         return [0.0]
     shares = (torch.arange(NUM_QUANTILES, dtype=values.dtype) + 0.5) / NUM_QUANTILES
-    return [float(f"{value:.3g}") for value in values.quantile(shares).tolist()]
+    return [_rounded(value) for value in values.quantile(shares).tolist()]
 
 
 def _number(value: Tensor) -> Any:
     number = float(value)
-    return float(f"{number:.3g}") if math.isfinite(number) else {"float": str(number)}
+    return _rounded(number) if math.isfinite(number) else {"float": str(number)}
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.3g}")
 
 
 def _float(number: Any) -> float:

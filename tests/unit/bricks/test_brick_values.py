@@ -2,6 +2,7 @@
 
 import json
 import math
+from random import Random
 
 import pytest
 import torch
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from charact.bricks.model import Json, TensorType
-from charact.bricks.values import LARGEST_WHOLE_BYTES, NUM_QUANTILES, draw, sketch, storage_elements
+from charact.bricks.values import (
+    LARGEST_WHOLE_BYTES,
+    NUM_BLURRED,
+    NUM_QUANTILES,
+    blurred,
+    draw,
+    sketch,
+    storage_elements,
+)
 
 
 def type_of(tensor: Tensor) -> TensorType:
@@ -73,6 +82,41 @@ def test_the_share_of_what_a_mask_hides_is_kept(kind: str) -> None:
     made = drawn(mask, kind)
     assert made.isneginf().double().mean().item() == pytest.approx(0.4975, abs=0.01)
     assert not made.isnan().any()
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6).map(lambda value: float(f"{value:.3g}")), min_size=1, max_size=64),
+       seed=st.integers(0, 1000))  # fmt: skip
+def test_blurred_values_keep_their_signs_and_are_no_larger(values: list[float], seed: int) -> None:
+    told = {"quantiles": sorted(values), "infinite": {"-inf": 0.25}, "alike": {"channel": 0.5, "neighbours": -0.1}}
+    before = json.dumps(told)
+    found = blurred(told, Random(seed))
+    assert json.dumps(told) == before
+    assert len(found["quantiles"]) == NUM_BLURRED
+    assert found["quantiles"] == sorted(found["quantiles"])
+    assert {math.copysign(1, value) if value else 0 for value in found["quantiles"]} <= {
+        math.copysign(1, value) if value else 0 for value in values}
+    assert min(0, *values) <= found["quantiles"][0]
+    assert found["quantiles"][-1] <= max(0, *values)
+    assert found["infinite"] == told["infinite"]
+    assert found["alike"]["channel"] == pytest.approx(0.5, abs=0.0501)
+    assert found["alike"]["neighbours"] == pytest.approx(-0.1, abs=0.0501)
+
+
+def test_a_value_is_blurred_each_time_otherwise_and_drawn_from() -> None:
+    tensor = torch.randn(2, 8, 16, 16, generator=torch.Generator().manual_seed(4)).relu()
+    told, random = sketch(tensor, "activation"), Random(0)
+    first, second = blurred(told, random), blurred(told, random)
+    assert first != second
+    for each in (first, second):
+        made = draw(type_of(tensor), each, "cpu", torch.Generator().manual_seed(0))
+        assert made.eq(0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+        assert made.max() <= tensor.max()
+        assert 0.4 * tensor.std() < made.std() < 1.2 * tensor.std()
+
+
+@pytest.mark.parametrize("told", [{"constant": 1.5}, {"weight": "normal"}, {"low": 0, "high": 7}, {"whole": "eJw="}])
+def test_what_tells_no_values_is_not_blurred(told: Json) -> None:
+    assert blurred(told, Random(0)) == told
 
 
 @pytest.mark.parametrize("kind", ["weight", "buffer"])

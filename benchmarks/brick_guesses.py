@@ -1,0 +1,124 @@
+"""How often an outsider who has a suite alone guesses which brick comes behind which, by the values it tells.
+
+Layers that read no weights are run on values drawn from their own sketches. Of all activations of other bricks that
+have the shape and the signs of what comes out, the one with the most similar values is the guess: similar as they
+stand, and whatever both are multiplied by. It is right where any model has the two in a row. Guesses without a choice
+are left out. Beside it what a guess among the same activations by chance comes to.
+
+    python benchmarks/brick_guesses.py resnet18 googlenet densenet121 --input-size 64
+
+prints both for the sketches as they are captured and for those that a suite holds.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from charact.bricks.brick import Brick
+from charact.bricks.capture import capture
+from charact.bricks.composition import Configuration
+from charact.bricks.model import Json, TensorType
+from charact.bricks.program import runnable
+from charact.bricks.sources import sources_of
+from charact.bricks.suite_writer import CutModel, blurred, cut_model
+from charact.bricks.values import draw
+
+Distance = Callable[[Tensor, Tensor], float]
+_SHARES = (torch.arange(32, dtype=torch.float64) + 0.5) / 32
+_MOST_DRAWN = 1_000_000
+
+
+def as_they_stand(left: Tensor, right: Tensor) -> float:
+    """How far quantiles are from each other, by the larger ones."""
+    return float((left - right).abs().mean() / max(float(left.abs().mean()), float(right.abs().mean()), 1e-30))
+
+
+def whatever_the_scale(left: Tensor, right: Tensor) -> float:
+    """How far quantiles are from each other once both are of one size."""
+    return as_they_stand(left / max(float(left.abs().mean()), 1e-30), right / max(float(right.abs().mean()), 1e-30))
+
+
+def quantiles(values: Tensor) -> Tensor:
+    """Those of finite values, 32 of them."""
+    found = values.detach().reshape(-1).double()
+    found = found[found.isfinite()][:_MOST_DRAWN]
+    return found.quantile(_SHARES) if found.numel() else torch.zeros(32, dtype=torch.float64)
+
+
+def results(brick: Brick, generator: torch.Generator) -> list[tuple[TensorType, Tensor]]:
+    """What a brick makes of values drawn from its sketches; nothing of one that reads weights or cannot be run."""
+    if any(each.kind != "activation" for each in brick.inputs) or not _tells(brick):
+        return []
+    try:
+        made = runnable(brick)([draw(each.type, each.sample, "cpu", generator) for each in brick.inputs])
+    except (RuntimeError, IndexError, ValueError):
+        return []
+    return [(TensorType(str(each.dtype).removeprefix("torch."), tuple(each.shape), each.stride()), quantiles(each))
+            for each in made if isinstance(each, Tensor) and each.is_floating_point()]  # fmt: skip
+
+
+def _signs(values: Tensor) -> tuple[bool, bool, bool]:
+    return bool((values < 0).any()), bool((values == 0).any()), bool((values > 0).any())
+
+
+def _tells(brick: Brick) -> bool:
+    return any("quantiles" in each.sample for each in brick.inputs)
+
+
+def guesses(bricks: Sequence[Brick], follows: set[tuple[str, str]], distance: Distance) -> Iterator[tuple[bool, float]]:
+    """Whether each guess is right, and how often one by chance is."""
+    generator = torch.Generator().manual_seed(0)
+    read: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
+    for brick in bricks:
+        for each in brick.inputs:
+            if "quantiles" in each.sample:
+                told = torch.tensor(each.sample["quantiles"], dtype=torch.float64)
+                read.setdefault(each.type.shape, []).append((brick.id, quantiles(told)))
+    for brick in bricks:
+        for made, values in results(brick, generator):
+            candidates = [(name, each) for name, each in read.get(made.shape, []) if name != brick.id]
+            candidates = [(name, each) for name, each in candidates if _signs(each) == _signs(values)]
+            right = [(brick.id, name) in follows for name, _ in candidates]
+            if len({name for name, _ in candidates}) < 2 or not any(right):
+                continue
+            near = min(candidates, key=lambda each: distance(values, each[1]))
+            yield (brick.id, near[0]) in follows, sum(right) / len(right)
+
+
+def unique(models: Sequence[CutModel]) -> list[Brick]:
+    """Every brick of the models once, as the first has it."""
+    found: dict[str, Brick] = {}
+    for model in models:
+        for brick in model.bricks:
+            found.setdefault(brick.id, brick)
+    return list(found.values())
+
+
+def main() -> None:
+    """Guess, and say how often that was right."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--input-size", type=int)
+    parser.add_argument("--g", type=int, default=1)
+    asked = parser.parse_args()
+    models = []
+    for source in sources_of(asked.models, input_sizes=[asked.input_size] if asked.input_size else [],
+                             modes=["infer"]):  # fmt: skip
+        what: dict[str, Json] = {"mode": "infer", "precision": "fp32", "input_size": None, "batch_size": None}
+        models.append(cut_model(capture(source), Configuration(source.id, source.name, source.variant, **what), asked.g,
+                                "chains"))  # fmt: skip
+    follows = {(model.composition.pieces[source[0]].brick, piece.brick) for model in models
+               for piece in model.composition.pieces for source in piece.inputs if source is not None}  # fmt: skip
+    captured = unique(models)
+    for where, bricks in (("as captured", captured), ("in a suite", [blurred(brick) for brick in captured])):
+        for distance in (as_they_stand, whatever_the_scale):
+            found = list(guesses(bricks, follows, distance))
+            right, chance = sum(each for each, _ in found), sum(each for _, each in found)
+            print(f"{where}, {distance.__name__.replace('_', ' ')}: {right} of {len(found)} guesses right, "
+                  f"{chance:.1f} by chance")
+
+
+if __name__ == "__main__":
+    main()
