@@ -38,6 +38,8 @@ demo: venv ## characterize ResNet-50 at 32 and 224 pixels, and say where the rep
 
 # Threads that spin while they wait slow each other down many times on a machine that does anything else.
 test test-all bench: export OMP_WAIT_POLICY ?= PASSIVE
+# Tests start many processes: each would compile charact anew where Python is told to keep nothing.
+test test-all: export PYTHONDONTWRITEBYTECODE =
 
 test: dev ## run the tests that are quick
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"

@@ -146,7 +146,7 @@ def test_running_out_of_memory_is_recorded_with_its_size_and_the_sweep_goes_on(t
 
 def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path) -> None:
     arguments = ["profile", "resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2",
-                 "--mode", "infer", "--max-iterations", "1000000", "--max-seconds", "4", "--precision-target", "0"]
+                 "--mode", "infer", "--max-iterations", "1000000", "--max-seconds", "2", "--precision-target", "0"]
     with subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=tmp_path, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 120

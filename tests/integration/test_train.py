@@ -229,6 +229,7 @@ class TestGoingOn:
         assert (run / "report.html").is_file()
         assert len(only_run(tmp_path).metrics) == 15
 
+    @pytest.mark.slow
     def test_another_process_that_writes_it_is_not_disturbed(self, killed: Path, tmp_path: Path, here: Here) -> None:
         directory = partial(copy_of(killed, tmp_path))
         before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}

@@ -21,6 +21,9 @@ CASES = [
     for name, workload in all_workloads().items() if workload.input_kind == "image"
     for variant in workload.variants
 ]
+DEEPER = {"resnet34", "resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19",
+          "vgg19_bn"}  # fmt: skip
+"""Deeper forms of another workload here."""
 RESNET18 = find_workload("resnet18")
 NUM_CLASSES = {"imagenet": 1000, "cifar": 10}
 
@@ -86,7 +89,8 @@ def test_forward_macs_are_the_published_ones(case: tuple[str, str], published: f
     assert counter.get_total_flops() / 2e9 == pytest.approx(published, rel=0.005)
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
+@pytest.mark.parametrize(("name", "variant"), [
+    pytest.param(*case, marks=[pytest.mark.slow] if case[0] in DEEPER else []) for case in CASES])
 def test_every_workload_trains_at_its_default_and_its_smallest_size(name: str, variant: str) -> None:
     workload: Any = find_workload(name).prepare(variant)
     for size in (workload.default_input_size, workload.smallest_input_size):

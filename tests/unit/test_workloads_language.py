@@ -21,9 +21,9 @@ from charact.workload import DataRequest, Workload, find_workload
 
 NAMES = ["rnn_lm", "transformer_lm", "transformer"]
 CASES = [(name, variant) for name in NAMES for variant in find_workload(name).variants]
-ONE_OF_EACH = [pytest.param(name, variant, marks=[] if variant == find_workload(name).variants[0] else pytest.mark.slow)
+QUICK = [("rnn_lm", "lstm"), ("transformer_lm", "small"), ("transformer", "small")]
+ONE_OF_EACH = [pytest.param(name, variant, marks=[] if (name, variant) in QUICK else pytest.mark.slow)
                for name, variant in CASES]  # fmt: skip
-"""Cases, of which other variants than the first are slow tests."""
 WIKITEXT_WORDS = 33_278
 
 # rnn_lm: computed for the settings of pytorch/examples; others by hand, 2 layers of gates and the dictionary.

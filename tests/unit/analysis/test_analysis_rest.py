@@ -75,14 +75,13 @@ def test_an_empty_run_gives_all_columns_and_no_rows(
     assert list(noun(run).columns) == list(noun(load_run(record)).columns)
 
 
-@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
 @pytest.mark.parametrize("table", records.PROFILE_TABLES)
-def test_a_missing_table_changes_no_columns(
-    noun: Callable[[Run], pd.DataFrame], table: str, tmp_path: Path, record: Path
-) -> None:
-    columns = list(noun(load_run(record)).columns)
+def test_a_missing_table_changes_no_columns(table: str, record: Path) -> None:
+    whole = load_run(record)
+    columns = {noun.__name__: list(noun(whole).columns) for noun in ANALYSES}
     records.drop_table(record, table)
-    assert list(noun(load_run(record)).columns) == columns
+    left = load_run(record)
+    assert {noun.__name__: list(noun(left).columns) for noun in ANALYSES} == columns
 
 
 def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:

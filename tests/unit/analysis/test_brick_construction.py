@@ -80,6 +80,7 @@ def test_what_all_rounds_share_does_not_cancel_in_a_sum(tmp_path: Path) -> None:
     assert 0.9 < low / 10 < np.median(pace) < high / 10 < 1.1
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(tmp_path: Path) -> None:
     generator, held = np.random.default_rng(2), 0
     for number in range(40):

@@ -68,6 +68,7 @@ def test_a_weight_that_stands_for_every_step_is_read_once() -> None:
     assert bytes_of["infer"] == pytest.approx(bytes_of["train"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_what_only_takes_memory_or_views_it_moves_nothing() -> None:
     case = Case(find_workload("aoa_reader").prepare(), 16, 2, "train", "fp32", torch.device("cpu"), DataRequest())
     rows, _ = flop_pass(case, Loop(case).next_batch())

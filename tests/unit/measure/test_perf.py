@@ -24,7 +24,7 @@ from charact.measure.counters.perf import (
     refusal,
 )
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="perf_event_open is Linux's")
+pytestmark = [pytest.mark.clock, pytest.mark.skipif(sys.platform != "linux", reason="perf_event_open is Linux's")]
 CPU = torch.device("cpu")
 TASK_CLOCK = Event(1, 1)
 """A software event: nanoseconds on a core, which needs no counter of the processor."""

@@ -191,6 +191,7 @@ class TestContract:
 
     @pytest.mark.parametrize("write", [made.write_gpu, made.write_cpu])
     @pytest.mark.parametrize("table", ["counters", "kernels", "flop", "iterations"])
+    @pytest.mark.slow
     def test_a_missing_table(self, tmp_path: Path, write: Any, table: str) -> None:
         path = write(tmp_path)
         if (path / f"{table}.parquet").exists():

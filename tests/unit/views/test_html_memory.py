@@ -231,6 +231,7 @@ def test_a_prediction_that_was_not_possible_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["memory", "fits"])
+@pytest.mark.slow
 def test_a_missing_table(table: str, tmp_path: Path) -> None:
     path = made.write_memory(tmp_path, kinds=("image",))
     records.drop_table(path, table)

@@ -139,6 +139,7 @@ def test_a_load_that_could_not_be_cold_says_why(tmp_path: Path) -> None:
     assert parts["inference"].count("n/a (the page cache cannot be dropped)") == 1
 
 
+@pytest.mark.slow
 def test_compile_times_are_shown_where_there_are_any(record: Path, tmp_path: Path) -> None:
     entry = records.case_entry("r", 32, "train")
     entry["passes"]["timing"]["compile_s"] = 12.34
@@ -156,6 +157,7 @@ def test_compile_times_are_shown_where_there_are_any(record: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("table", ["stages", "metrics"])
 @pytest.mark.parametrize("write", [records.write_training, records.write_inference], ids=["training", "inference"])
+@pytest.mark.slow
 def test_a_missing_table(write: Callable[[Path], Path], table: str, tmp_path: Path) -> None:
     path = write(tmp_path)
     records.drop_table(path, table)

@@ -21,6 +21,7 @@ def test_the_tab_shows_the_sections_of_the_report(tmp_path: Path) -> None:
     assert "1.200" in found[0]["html"]
 
 
+@pytest.mark.slow
 def test_runs_that_were_named_alike_are_sides_of_their_own(tmp_path: Path) -> None:
     run = load_run(records.write_record(tmp_path))
     html = comparison([run] * 3)[0]["html"]

@@ -110,6 +110,7 @@ def test_a_suite_without_a_brick_that_has_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["bricks", "brick_times", "pieces", "constructions", "iterations", "memory"])
+@pytest.mark.slow
 def test_a_missing_table_leaves_reasons(tmp_path: Path, table: str) -> None:
     runs = [made.suite_run(tmp_path), made.three_models(tmp_path)]
     for path in [run.path for run in runs if (run.path / f"{table}.parquet").exists()]:

@@ -82,6 +82,7 @@ def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
     assert "n/a (no sample fell into “other”)" in of(run)["other"]
 
 
+@pytest.mark.slow
 def test_what_is_not_told_has_its_reason(run: Run) -> None:
     html = "".join(of(run).values())
     assert "n/a (batch size not told)" in html
