@@ -26,8 +26,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module",
-                params=[records.write_training, records.write_inference, partial(write_memory, kinds=("image",)),
-                        partial(write_gpu, sizes=(32, 64)), partial(write_cpu, sizes=(32, 64))],
+                params=[records.write_training, records.write_inference,
+                        pytest.param(partial(write_memory, kinds=("image",)), marks=pytest.mark.slow),
+                        partial(write_gpu, sizes=(32, 64)),
+                        pytest.param(partial(write_cpu, sizes=(32, 64)), marks=pytest.mark.slow)],
                 ids=["training", "inference", "memory", "gpu", "cpu"])  # fmt: skip
 def of_its_kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Address of a report of two runs: trainings, inferences, such as look at memory alone, or with many counters."""

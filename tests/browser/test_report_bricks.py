@@ -49,6 +49,7 @@ def test_long_names_lie_over_nothing(page: Page, address: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
+@pytest.mark.slow
 def test_the_line_of_the_baseline_is_named_and_runs_through_no_name(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "comparison.html"
     sides = [side("old", made.three_models(tmp_path)), side("new", made.three_models(tmp_path, slowness=2.0))]

@@ -290,6 +290,7 @@ def test_no_runs_says_what_to_do(tmp_path: Path, serve: Serve, page: Page, traff
     assert traffic.errors == []
 
 
+@pytest.mark.slow
 def test_scalars_compare_in_time_series(runs: Path, serve: Serve, page: Page) -> None:
     page.goto(f"{serve(runs)}?smoothing=0#timeseries")
     groups = page.get_by_role("button", name="Expand group")

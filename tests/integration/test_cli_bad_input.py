@@ -85,6 +85,7 @@ def test_doctor_shows_every_check_on_one_line_with_its_reason(tmp_path: Path) ->
             assert check["remedy"] is None or check["remedy"] in shown[0]
 
 
+@pytest.mark.slow
 def test_doctor_reads_the_environment_of_the_threads(tmp_path: Path) -> None:
     done = charact("doctor", "--json", cwd=tmp_path, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}

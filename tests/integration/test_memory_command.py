@@ -80,6 +80,7 @@ def test_the_largest_batch_that_fits(here: Here, tmp_path: Path, amount: list[st
     assert str(row["value"]) in done.stdout
 
 
+@pytest.mark.slow
 def test_the_largest_input_at_each_batch(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--fit", "60MiB", "--fit-by", "input-size", "--batch-sizes", "4,64", "--mode", "train", "--quiet",
                 cwd=tmp_path)
@@ -154,6 +155,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(here: Here, tmp_path: Path, ar
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_units_of_ten_and_of_two_differ(here: Here, tmp_path: Path) -> None:
     limits = []
     for amount in ("1GB", "1GiB"):

@@ -62,6 +62,7 @@ def test_a_part_of_a_suite_is_sampled(tmp_path: Path) -> None:
     assert run.manifest["options"]["sample"] == 6
 
 
+@pytest.mark.slow
 def test_sparse_products_are_run_in_every_layout_and_dense(tmp_path: Path) -> None:
     run = ops(tmp_path, "--problem", "sparse_gemm:64x16x64:s0.9", "--problem", "sparse_gemm:64x16x64:s0.8:coo")
     assert list(run.problems["layout"]) == ["csr", "dense", "coo"]

@@ -118,6 +118,7 @@ def test_models_that_were_not_measured_have_no_measured_time(tmp_path: Path) -> 
     assert set(rows["reason"]) == {"not here"}
 
 
+@pytest.mark.slow
 def test_both_are_shown(tmp_path: Path) -> None:
     html = "".join(part.html for part in comparison_sections(suites(tmp_path, 1.5)))
     assert "Geometric means of the bricks’ speedups" in html

@@ -91,6 +91,7 @@ def test_totals_of_trainings_are_judged(tmp_path: Path) -> None:
     assert judged["case"].nunique() == 2
 
 
+@pytest.mark.slow
 def test_repeats_and_several_sides(tmp_path: Path) -> None:
     base = side("base", *(scattered(tmp_path, seed=seed) for seed in range(3)))
     slow = side("slow", *(scattered(tmp_path, {"forward": 1.5}, seed=seed) for seed in range(3, 6)))

@@ -21,7 +21,7 @@ from charact.bricks.suite_writer import cut_model
 from charact.errors import UserError
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))
-SLOW = ("transformer", "resnet18", "googlenet")
+SLOW = ("transformer", "resnet18", "googlenet", "seq2seq")
 MODELS = {"resnet18": 32, "googlenet": 32, "transformer": 6, "rnn_lm": 6, "seq2seq": 6}
 
 

@@ -58,6 +58,7 @@ def value(found: Found, counter: str, phase: str | None = None, kernel: str | No
     return row["value"]
 
 
+@pytest.mark.slow
 def test_flop_of_each_phase_and_kernel_are_those_of_the_products(stub: Path) -> None:
     found = take(own_case())
     product = 2 * BATCH * FEATURES * WIDTH

@@ -119,6 +119,7 @@ def test_what_never_fits_into_a_pass_is_missing(stub: None, monkeypatch: pytest.
     assert "more than one pass" in found.missing["nonpredicated_efficiency_frac"]
 
 
+@pytest.mark.slow
 def test_a_chip_without_a_timer_samples_by_cycles(stub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_CUPTI", "old")
     assert values(sampled_here(own_case()), None)["nonpredicated_efficiency_frac"] == pytest.approx(0.875)

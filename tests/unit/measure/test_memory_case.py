@@ -54,6 +54,7 @@ def test_the_process_peak_is_that_of_the_case_alone() -> None:
 
 @pytest.mark.fresh_process
 @linux
+@pytest.mark.slow
 def test_the_resident_peak_begins_anew() -> None:
     held = torch.ones(300 * MIB, dtype=torch.uint8)
     high = resident_peak_bytes()

@@ -110,6 +110,7 @@ def test_every_figure_has_a_name_and_a_table(page: str) -> None:
             assert "<table" in block.split("</details>")[0]
 
 
+@pytest.mark.slow
 def test_ids_do_not_repeat(record: Path) -> None:
     run = load_run(record)
     tags = Page(report([run, run])).tags
@@ -191,6 +192,7 @@ def test_a_failed_pass_says_why_where_its_numbers_would_be(tmp_path: Path) -> No
     assert "195 GFLOP" in parts["layers"]
 
 
+@pytest.mark.slow
 def test_several_runs_begin_with_a_table_across_them(tmp_path: Path) -> None:
     runs = [load_run(records.write_record(tmp_path, sizes=(32,), modes=("train",))) for _ in range(2)]
     text = report(runs)

@@ -188,6 +188,7 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     assert page.words.count(HOSTILE) > 20
 
 
+@pytest.mark.slow
 def test_runs_of_all_kinds_begin_with_a_table_of_each(record: Path, tmp_path: Path) -> None:
     runs = [load_run(path) for path in (record, records.write_training(tmp_path), records.write_inference(tmp_path))]
     text = report(runs)

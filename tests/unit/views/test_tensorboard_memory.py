@@ -37,6 +37,7 @@ def test_peaks_by_size_measured_and_predicted(run: Run) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_tab_shows_the_sections_of_the_report(run: Run) -> None:
     answer = Records(str(run.path.parent)).sections(run.path.name)
     assert [(part["id"], part["html"]) for part in answer] == [(part.id, part.html) for part in sections(run)]

@@ -127,6 +127,7 @@ def test_sections_are_those_of_the_report(record: Path) -> None:
     assert len(answer) > 3
 
 
+@pytest.mark.slow
 def test_sections_follow_a_run_that_is_written_again(record: Path) -> None:
     client = Client(CharactPlugin(base_plugin.TBContext(logdir=str(record.parent))).get_plugin_apps()["/sections"])
     before = client.get("/", query_string={"run": record.name}).get_json()

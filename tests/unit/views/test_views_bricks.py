@@ -139,6 +139,7 @@ def test_other_records_have_no_bricks(tmp_path: Path) -> None:
         assert not {"bricks", "constructed", "reuse"} & set(html_of(run))
 
 
+@pytest.mark.slow
 def test_records_of_several_g_stand_beside_each_other(tmp_path: Path) -> None:
     runs = [Models(tmp_path).add("resnet18", ["00aa", "11bb"], measured=measured, g=g).run()
             for g, measured in ((1, 1.1), (4, 1.25))]  # fmt: skip
@@ -150,6 +151,7 @@ def test_records_of_several_g_stand_beside_each_other(tmp_path: Path) -> None:
     assert "G = 1" not in alike[alike.index('id="overview"') : alike.index("</main>")]
 
 
+@pytest.mark.slow
 def test_a_hundred_models_stay_readable_and_below_2_megabytes(tmp_path: Path) -> None:
     html = html_of(made.zoo(tmp_path))
     assert sum(map(len, html.values())) < 2_000_000

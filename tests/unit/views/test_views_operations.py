@@ -282,6 +282,7 @@ def test_several_runs_stand_beside_each_other(tmp_path: Path) -> None:
     assert [overview.count(f">{run.run_id}</td>") for run in runs] == [5, 5]
 
 
+@pytest.mark.slow
 def test_other_records_have_no_operations(tmp_path: Path) -> None:
     run = load_run(write_record(tmp_path))
     assert "operations" not in html_of(run)

@@ -140,6 +140,7 @@ def test_a_case_without_the_further_passes_says_which_has_them(tmp_path: Path) -
     assert "timing pass" not in html["counters"]
 
 
+@pytest.mark.slow
 def test_flop_that_nobody_counted_have_no_columns(tmp_path: Path, record: Path) -> None:
     html, counted = of(of_two_cases(tmp_path)), of(load_run(record))
     for name in ("operators", "layers"):
@@ -159,6 +160,7 @@ def test_much_other_without_a_sampler_tells_how_to_learn_more(
         assert ("What “other” was: charact run --sample tells where" in text) == is_told
 
 
+@pytest.mark.slow
 def test_it_compares_with_another_run_of_the_program_and_stands_beside_workloads(run: Run, tmp_path: Path) -> None:
     slower = [row | {"host_s": 2 * row["host_s"]} for row in watched_rows()]
     other = load_run(write_watched(tmp_path / "runs", rows=slower))
