@@ -135,13 +135,13 @@ def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model
 def blurred(brick: Brick) -> Brick:
     """The brick with a blurred sketch of every activation that it reads, so that none tells for certain what made it.
 
-    How they are blurred follows from the brick and from what is blurred away: the same model gives the same suite.
+    How one is blurred follows from what is blurred away. So the same model gives the same suite, and bricks that read
+    the same can be given one tensor, without which those of many models find no room in memory.
     """
     from charact.bricks import values  # here, since it imports torch and merging suites does not
 
     return replace(brick, inputs=tuple(
-        replace(each, sample=values.blurred(each.sample, Random(f"{brick.id} {number} {canonical(each.sample)}")))
-        for number, each in enumerate(brick.inputs)
+        replace(each, sample=values.blurred(each.sample, Random(canonical(each.sample)))) for each in brick.inputs
     ))  # fmt: skip
 
 
