@@ -2,10 +2,10 @@
 
 Layers that read no weights are run on values drawn from their own sketches. Of all activations of other bricks that
 have the shape and the signs of what comes out, the one with the most similar values is the guess: similar as they
-stand, and whatever both are multiplied by. It is right where any model has the two in a row. Guesses without a choice
-are left out. Beside it what a guess among the same activations by chance comes to.
+stand, and whatever both are multiplied by. It is right where any model has the two in a row. Guesses without a choice,
+and those that cannot be right, are left out. Beside it what a guess among the same activations by chance comes to.
 
-    python benchmarks/brick_guesses.py resnet18 googlenet densenet121 --input-size 64
+    python benchmarks/brick_guesses.py resnet18 googlenet xception --input-size 64
 
 prints both for the sketches as they are captured and for those that a suite holds.
 """
@@ -19,10 +19,10 @@ from torch import Tensor
 from charact.bricks.brick import Brick
 from charact.bricks.capture import capture
 from charact.bricks.composition import Configuration
-from charact.bricks.model import Json, TensorType
+from charact.bricks.model import Json
 from charact.bricks.program import runnable
 from charact.bricks.sources import sources_of
-from charact.bricks.suite_writer import CutModel, blurred, cut_model
+from charact.bricks.suite_writer import blurred, cut_model
 from charact.bricks.values import draw
 
 Distance = Callable[[Tensor, Tensor], float]
@@ -47,24 +47,24 @@ def quantiles(values: Tensor) -> Tensor:
     return found.quantile(_SHARES) if found.numel() else torch.zeros(32, dtype=torch.float64)
 
 
-def results(brick: Brick, generator: torch.Generator) -> list[tuple[TensorType, Tensor]]:
-    """What a brick makes of values drawn from its sketches; nothing of one that reads weights or cannot be run."""
-    if any(each.kind != "activation" for each in brick.inputs) or not _tells(brick):
+def results(brick: Brick, generator: torch.Generator) -> list[tuple[tuple[int, ...], Tensor]]:
+    """Shapes and quantiles of what a brick makes of values drawn from its sketches.
+
+    There is nothing of one that reads weights, is told no values or cannot be run.
+    """
+    if (any(each.kind != "activation" for each in brick.inputs)
+            or not any("quantiles" in each.sample for each in brick.inputs)):
         return []
     try:
         made = runnable(brick)([draw(each.type, each.sample, "cpu", generator) for each in brick.inputs])
     except (RuntimeError, IndexError, ValueError):
         return []
-    return [(TensorType(str(each.dtype).removeprefix("torch."), tuple(each.shape), each.stride()), quantiles(each))
-            for each in made if isinstance(each, Tensor) and each.is_floating_point()]  # fmt: skip
+    return [(tuple(each.shape), quantiles(each)) for each in made
+            if isinstance(each, Tensor) and each.is_floating_point()]  # fmt: skip
 
 
 def _signs(values: Tensor) -> tuple[bool, bool, bool]:
     return bool((values < 0).any()), bool((values == 0).any()), bool((values > 0).any())
-
-
-def _tells(brick: Brick) -> bool:
-    return any("quantiles" in each.sample for each in brick.inputs)
 
 
 def guesses(bricks: Sequence[Brick], follows: set[tuple[str, str]], distance: Distance) -> Iterator[tuple[bool, float]]:
@@ -77,23 +77,14 @@ def guesses(bricks: Sequence[Brick], follows: set[tuple[str, str]], distance: Di
                 told = torch.tensor(each.sample["quantiles"], dtype=torch.float64)
                 read.setdefault(each.type.shape, []).append((brick.id, quantiles(told)))
     for brick in bricks:
-        for made, values in results(brick, generator):
-            candidates = [(name, each) for name, each in read.get(made.shape, []) if name != brick.id]
+        for shape, values in results(brick, generator):
+            candidates = [(name, each) for name, each in read.get(shape, []) if name != brick.id]
             candidates = [(name, each) for name, each in candidates if _signs(each) == _signs(values)]
             right = [(brick.id, name) in follows for name, _ in candidates]
             if len({name for name, _ in candidates}) < 2 or not any(right):
                 continue
             near = min(candidates, key=lambda each: distance(values, each[1]))
             yield (brick.id, near[0]) in follows, sum(right) / len(right)
-
-
-def unique(models: Sequence[CutModel]) -> list[Brick]:
-    """Every brick of the models once, as the first has it."""
-    found: dict[str, Brick] = {}
-    for model in models:
-        for brick in model.bricks:
-            found.setdefault(brick.id, brick)
-    return list(found.values())
 
 
 def main() -> None:
@@ -111,7 +102,8 @@ def main() -> None:
                                 "chains"))  # fmt: skip
     follows = {(model.composition.pieces[source[0]].brick, piece.brick) for model in models
                for piece in model.composition.pieces for source in piece.inputs if source is not None}  # fmt: skip
-    captured = unique(models)
+    # As the first model has them.
+    captured = list({brick.id: brick for model in reversed(models) for brick in model.bricks}.values())
     for where, bricks in (("as captured", captured), ("in a suite", [blurred(brick) for brick in captured])):
         for distance in (as_they_stand, whatever_the_scale):
             found = list(guesses(bricks, follows, distance))

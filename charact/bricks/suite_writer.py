@@ -136,7 +136,7 @@ def blurred(brick: Brick) -> Brick:
     """The brick with a blurred sketch of every activation that it reads, so that none tells for certain what made it.
 
     How one is blurred follows from what is blurred away. So the same model gives the same suite, and bricks that read
-    the same can be given one tensor, without which those of many models find no room in memory.
+    the same can be given one tensor.
     """
     from charact.bricks import values  # here, since it imports torch and merging suites does not
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.notes import Notes
+from support.relatives import DEEPER
 
 from charact import load_run
 from charact.measure.case import Case
@@ -17,8 +18,6 @@ from charact.views.html import sections
 from charact.workload import DataRequest, all_workloads
 from charact.writer import RunWriter
 
-DEEPER = {"resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"}
-"""Deeper forms of another workload here: minutes of the same code."""
 ALIKE = {"resnet34", "resnet50", "resnet50v2", "vgg11_bn", "convolve2d", "model_b"}
 """Others with a near relative that is quicker."""
 SLOW_TRAINING = {"aoa_reader", "model_a", "transformer", "transformer_lm", "vgg11", "googlenet", "xception"}

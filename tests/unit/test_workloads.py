@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.relatives import DEEPER
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,9 +22,6 @@ CASES = [
     for name, workload in all_workloads().items() if workload.input_kind == "image"
     for variant in workload.variants
 ]
-DEEPER = {"resnet34", "resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19",
-          "vgg19_bn"}  # fmt: skip
-"""Deeper forms of another workload here."""
 RESNET18 = find_workload("resnet18")
 NUM_CLASSES = {"imagenet": 1000, "cifar": 10}
 
