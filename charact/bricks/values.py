@@ -37,6 +37,9 @@ _MOST_CHANNELS, _MOST_ROWS = 64, 32
 """Of a picture, those that are looked at for how alike they are."""
 _LARGEST_SAMPLE = 65_536
 """Elements that quantiles are taken of; of more, evenly spaced ones."""
+_MOST_DRAWN, _LEAST_CHANNELS = 1 << 16, 16
+"""Elements that are drawn; of more, these again and again, which are more than a processor learns to predict. So many
+channels of pictures are drawn, whatever their size."""
 
 
 def sketch(tensor: Tensor, kind: str) -> Json:
@@ -103,9 +106,9 @@ def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: 
         storage = torch.full((size,), _float(sketch["constant"]))
     elif "alike" in sketch and 0 not in type.stride:
         storage = torch.zeros(size)
-        storage.as_strided(type.shape, type.stride).copy_(_picture(type, sketch, generator))
+        storage.as_strided(type.shape, type.stride).copy_(_pictures(type.shape, sketch, generator))
     else:
-        storage = _floats(type, sketch, size, generator)
+        storage = _again(_floats(type, sketch, min(size, _MOST_DRAWN), generator), size)
     return storage.to(device, dtype).as_strided(type.shape, type.stride)
 
 
@@ -149,18 +152,36 @@ def _likeness(tensor: Tensor) -> dict[str, Json]:
     return {"alike": {"channel": round(float(1 - rest / spread), 2), "neighbours": round(float(beside), 2)}}
 
 
-def _picture(type: TensorType, sketch: Json, generator: torch.Generator) -> Tensor:
-    """Values from the quantiles that are as alike as the sketch says: normal ones that are, put in their places."""
+def _again(values: Tensor, size: int) -> Tensor:
+    """The values, along the first axis, repeated up to the size."""
+    if len(values) == size:
+        return values
+    found = values.new_empty((size, *values.shape[1:]))
+    for first in range(0, size, len(values)):
+        found[first : first + len(values)] = values[: size - first]
+    return found
+
+
+def _pictures(shape: tuple[int, ...], sketch: Json, generator: torch.Generator) -> Tensor:
+    """Pictures of the shape, with values from the quantiles."""
+    num_planes = shape[0] * shape[1]
+    drawn = min(num_planes, max(_LEAST_CHANNELS, -(-_MOST_DRAWN // max(1, shape[2] * shape[3]))))
+    return _again(_planes((drawn, *shape[2:]), sketch, generator), num_planes).reshape(shape)
+
+
+def _planes(shape: tuple[int, ...], sketch: Json, generator: torch.Generator) -> Tensor:
+    """Channels whose values are as alike as the sketch says: normal ones that are, put in the quantiles' places."""
     alike = sketch["alike"]
     beside = max(-0.5, min(0.5, alike["neighbours"]))
     # A sum of normal values and a share of their neighbours' has just this correlation.
     share = (1 - math.sqrt(1 - 4 * beside**2)) / (2 * beside) if beside else 0.0
-    within = torch.randn(type.shape, generator=generator)
-    for axis in (2, 3):
+    within = torch.randn(shape, generator=generator)
+    for axis in (1, 2):
         within = within + share * within.roll(1, axis)
     within /= 1 + share**2
     channel = max(0.0, min(1.0, alike["channel"]))
-    of_channel = torch.randn((*type.shape[:2], 1, 1), generator=generator)
+    shares = (torch.randperm(shape[0], generator=generator) + 0.5) / shape[0]
+    of_channel = torch.special.ndtri(shares).reshape(-1, 1, 1)  # so that few channels, too, have all values
     normal = math.sqrt(channel) * of_channel + math.sqrt(1 - channel) * within
     quantiles = torch.tensor(sketch["quantiles"])
     places = torch.special.ndtr(normal).mul_(len(quantiles)).long().clamp_(0, len(quantiles) - 1)

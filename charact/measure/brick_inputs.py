@@ -15,8 +15,9 @@ MOST_RING_BYTES = 48_000_000
 """Of one type of tensor: more than a cache holds."""
 _MOST_SETS = 64
 """What is small enough for so many does not fill a cache: the rest of the round does."""
-_MEMORY_FRAC = 0.25
-"""Share of the free memory that is kept from one call to the next."""
+_WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
+"""Shares of the free memory that are kept from one visit to the next. What is drawn anew takes time that is not timed;
+weights that are drawn anew were written just now, and a cache holds them."""
 
 Tensors = dict[int, Tensor]
 """By the number of the brick's input."""
@@ -29,7 +30,7 @@ def num_sets(brick: Brick, of: BrickInput) -> int:
 
 
 class InputPool:
-    """Tensors that are drawn once and kept, as far as memory goes; what does not fit is drawn anew each time.
+    """Tensors that are drawn once and kept, as far as memory goes; what does not fit is drawn anew for each visit.
 
     Weights of one type form a ring that all bricks share. A ring grows by one member each time one is taken, until it
     has as many as the brick that wants most. Its members differ in place, not in their values.
@@ -37,7 +38,7 @@ class InputPool:
     Args:
         bricks: all that are to be called.
         device: where.
-        limit_bytes: what may be kept; by default a quarter of the memory that is free.
+        limit_bytes: what weights may take, and what all else may; by default shares of the memory that is free.
         seed: of the values.
     """
 
@@ -46,8 +47,12 @@ class InputPool:
         self.device = device
         self._generator = torch.Generator().manual_seed(seed)
         free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
-        self._left_bytes = int(_MEMORY_FRAC * free) if limit_bytes is None else limit_bytes
+        self._left_bytes = {
+            which: int(frac * free) if limit_bytes is None else limit_bytes
+            for which, frac in (("weights", _WEIGHTS_FRAC), ("others", _OTHERS_FRAC))
+        }
         self._kept: dict[str, Tensor] = {}
+        self._of_visit: dict[str, Tensor] = {}
         self._rings: dict[str, list[Tensor]] = {}
         self._wanted: dict[str, int] = {}
         for brick in bricks:
@@ -57,32 +62,37 @@ class InputPool:
 
     def pristine(self, of: BrickInput, key: str) -> Tensor:
         """Values for an input, which the caller must not change."""
-        if key not in self._kept:
-            drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
-            if not self._take(drawn):
-                return drawn
-            self._kept[key] = drawn
-        return self._kept[key]
+        for there in (self._kept, self._of_visit):
+            if key in there:
+                return there[key]
+        drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
+        place = self._kept if self._take(drawn, "others") else self._of_visit
+        place[key] = drawn
+        return drawn
+
+    def end_visit(self) -> None:
+        """Let go of what was drawn for a brick and does not fit."""
+        self._of_visit.clear()
 
     def next_of_ring(self, of: BrickInput, key: str) -> Tensor:
         """The member of the weights' ring that was taken longest ago."""
         ring = self._rings.setdefault(key, [])
         if not ring:
             drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
-            if not self._take(drawn):
+            if not self._take(drawn, "weights"):
                 return drawn
             ring.append(drawn)
-        elif len(ring) < self._wanted[key] and self._take(ring[0]):
+        elif len(ring) < self._wanted[key] and self._take(ring[0], "weights"):
             # Where it is taken last: what was written just now is in the cache.
             ring.append(copied(ring[0]))
         ring.append(ring.pop(0))
         return ring[-1]
 
-    def _take(self, tensor: Tensor) -> bool:
+    def _take(self, tensor: Tensor, which: str) -> bool:
         """Whether there is room for it."""
-        fits = tensor.untyped_storage().nbytes() <= self._left_bytes
+        fits = tensor.untyped_storage().nbytes() <= self._left_bytes[which]
         if fits:
-            self._left_bytes -= tensor.untyped_storage().nbytes()
+            self._left_bytes[which] -= tensor.untyped_storage().nbytes()
         return fits
 
 

@@ -132,6 +132,7 @@ class Rounds:
                 self._describe(brick)
             except Exception as error:
                 self.undescribed[brick] = failure(error)["reason"]
+            self._pool.end_visit()
         for brick in self.left:
             self.rows[brick]["status"] = "ok"
 
@@ -165,6 +166,7 @@ class Rounds:
         found: list[list[dict[str, Times]]] = []
         begun = time.perf_counter()
         self._try(brick, lambda: found.append(work()))
+        self._pool.end_visit()
         if not found:
             return []
         spent = sum(host_s for times in found[0] for host_s, _ in times.values()) * self._num_calls(brick)

@@ -70,6 +70,19 @@ def test_a_picture_of_noise_is_drawn_as_noise() -> None:
     assert told["neighbours"] == pytest.approx(0, abs=0.05)
 
 
+@pytest.mark.parametrize("shape", [(8, 64, 56, 56), (8, 3, 300, 300), (1, 100_000, 2, 2), (400_001,), (50, 9_000)])
+def test_of_large_tensors_a_part_is_drawn_again_and_again(shape: tuple[int, ...]) -> None:
+    told: Json = {"quantiles": [float(number) for number in range(64)], "alike": {"channel": 0.5, "neighbours": 0.2}}
+    type = TensorType("float32", shape, torch.empty(shape, device="meta").stride())
+    made = draw(type, told if len(shape) == 4 else {"quantiles": told["quantiles"]}, "cpu",
+                torch.Generator().manual_seed(0)).reshape(-1)
+    plane = math.prod(shape[2:])
+    period = min(math.prod(shape[:2]), max(16, -(-(1 << 16) // plane))) * plane if len(shape) == 4 else 1 << 16
+    assert torch.equal(made[period:], made[:-period])
+    assert not torch.equal(made[period // 2 : period], made[: period - period // 2])
+    assert torch.histc(made, 64).div(made.numel()).sub(1 / 64).abs().max() < 0.01
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, -1e9, -math.inf])
 def test_what_is_the_same_everywhere_stays_so(value: float) -> None:
     tensor = torch.full((3, 4), value)

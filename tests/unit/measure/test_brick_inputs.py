@@ -143,11 +143,22 @@ class TestWithoutMemory:
         arguments = of(product(context_bytes=4 * WEIGHT_BYTES), limit_bytes=2 * WEIGHT_BYTES)
         assert len({weights_of(arguments) for _ in range(9)}) == 2
 
-    def test_activations_are_drawn_anew(self) -> None:
+    def test_activations_are_drawn_anew_for_each_visit(self) -> None:
         brick = pointwise("relu.default")
         pool = InputPool([brick], CPU, 0)
         first, second = (pool.pristine(brick.inputs[0], key_of(brick.inputs[0])) for _ in range(2))
-        assert not torch.equal(first, second)
+        assert first is second
+        pool.end_visit()
+        assert not torch.equal(first, pool.pristine(brick.inputs[0], key_of(brick.inputs[0])))
+
+    def test_activations_take_no_room_from_weights(self) -> None:
+        brick = product(rows=16, context_bytes=2 * WEIGHT_BYTES)
+        pool = InputPool([brick], CPU, 2 * WEIGHT_BYTES)
+        kept = [pool.pristine(brick.inputs[0], key) for key in ("one", "other", "too many")]
+        pool.end_visit()
+        found = [pool.pristine(brick.inputs[0], key) for key in ("one", "other", "too many")]
+        assert [one is other for one, other in zip(kept, found, strict=True)] == [True, True, False]
+        assert len({weights_of(Arguments(brick, pool, training=False)) for _ in range(4)}) == 2
 
     def test_strides_and_types_are_the_inputs_own(self) -> None:
         given = an_input(3, 4, stride=(1, 3), dtype="bfloat16")
