@@ -13,7 +13,7 @@ from charact.bricks.program import BrickFunction
 from charact.errors import UserError
 from charact.measure.brick_clock import HostClock, Times, seconds
 from charact.measure.brick_inputs import Arguments, InputPool, Tensors, copied, key_of, num_sets
-from charact.measure.brick_timing import CALLS_A_VISIT, num_untimed, stays_in_cache
+from charact.measure.brick_timing import CALLS_A_VISIT, Between, num_untimed, stays_in_cache
 
 _NUM_STARTS = 201
 _FEWEST_PARAMETERS, _MOST_PARAMETERS = 4, 16
@@ -34,6 +34,7 @@ class TrainingWork:
         self._call, self._clock = call, clock
         self._cached = stays_in_cache(brick, pool.device, training=True)
         self._num_untimed = num_untimed(brick, cached=self._cached)
+        self._between = Between(brick, pool.device, cached=self._cached, training=True)
         self._pool = pool
         self._outputs: Sequence[Tensor] = ()
         self._kept: tuple[Tensors, Tensors] | None = None
@@ -46,6 +47,7 @@ class TrainingWork:
         found = []
         for _ in range(CALLS_A_VISIT):
             weights = weights if self._cached else self._arguments.weights()
+            self._between.read()
             found.append(self.both_passes(weights, self._arguments.others()))
         return found
 

@@ -64,6 +64,15 @@ def cache_bytes(device: torch.device) -> int:
     return max((level.usable_bytes for level in cache_levels(torch.get_num_threads())), default=0)
 
 
+def near_cache_bytes(device: torch.device) -> int:
+    """Size of the caches before the last one that the threads have to themselves; 0 where none is told, and of a GPU.
+
+    A GPU's multiprocessors keep nothing from one kernel to the next.
+    """
+    levels = [] if device.type == "cuda" else cache_levels(torch.get_num_threads())
+    return levels[-2].usable_bytes if len(levels) > 1 else 0
+
+
 def tensor_bytes(tensor: torch.Tensor) -> int:
     """Bytes of what a tensor holds; of a sparse one its values and their places."""
     if tensor.layout is torch.strided:

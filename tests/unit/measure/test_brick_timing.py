@@ -13,7 +13,7 @@ from charact.bricks.program import runnable
 from charact.measure import brick_timing
 from charact.measure.brick_clock import HostClock
 from charact.measure.brick_inputs import InputPool
-from charact.measure.brick_timing import InferenceWork, stays_in_cache
+from charact.measure.brick_timing import Between, InferenceWork, stays_in_cache
 
 pytestmark = pytest.mark.clock
 
@@ -89,6 +89,44 @@ def test_a_training_leaves_the_cache_less_room(monkeypatch: pytest.MonkeyPatch) 
     stays = [(stays_in_cache(product(context_bytes=size), CPU), stays_in_cache(product(context_bytes=size), CPU,
                                                                                training=True)) for size in (16, 17, 51)]
     assert stays == [(True, True), (True, False), (False, False)]
+
+
+@pytest.mark.parametrize(("context_bytes", "near_bytes", "cached", "training", "num_bytes"), [
+    (8 * WEIGHT_BYTES, 2 * WEIGHT_BYTES, True, False, 4 * WEIGHT_BYTES),  # twice what near caches hold
+    (4 * WEIGHT_BYTES, 100 * WEIGHT_BYTES, True, False, 3 * WEIGHT_BYTES),  # a model's other layers
+    (4 * WEIGHT_BYTES, 100 * WEIGHT_BYTES, True, True, 11 * WEIGHT_BYTES),
+    (WEIGHT_BYTES, 100 * WEIGHT_BYTES, True, False, 0),
+    (8 * WEIGHT_BYTES, 2 * WEIGHT_BYTES, False, False, 0),
+    (8 * WEIGHT_BYTES, 0, True, False, 0),
+])
+def test_what_a_model_reads_between_uses_of_its_weights(
+        monkeypatch: pytest.MonkeyPatch, context_bytes: int, near_bytes: int, cached: bool, training: bool,
+        num_bytes: int) -> None:
+    monkeypatch.setattr(brick_timing, "near_cache_bytes", lambda device: near_bytes)
+    brick = product(context_bytes=context_bytes)
+    between = Between(brick, CPU, cached=cached, training=training)
+    between.read()
+    assert between.num_bytes == num_bytes
+
+
+def test_what_has_no_weights_has_nothing_to_drive_away() -> None:
+    assert Between(pointwise("relu.default"), CPU, cached=True).num_bytes == 0
+
+
+def test_weights_of_a_small_model_are_in_the_last_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a timed call as much else is read; nothing is between untimed ones."""
+    monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 100 * WEIGHT_BYTES)
+    events: list[str] = []
+    monkeypatch.setattr(Between, "read", lambda self: events.append("read"))
+    brick = product(context_bytes=4 * WEIGHT_BYTES)
+
+    class Noted(Watched):
+        def __call__(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+            events.append("call")
+            return super().__call__(inputs)
+
+    work_on(brick, Noted(brick)).in_context()
+    assert events == ["call", "read", "call", "read", "call"]
 
 
 def test_warm_calls_have_the_same_inputs() -> None:
