@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from charact.measure import op_timing
+from charact.measure.cache_sizes import CacheLevel
 from charact.measure.op_timing import (
     REPETITION_S,
     cache_bytes,
+    near_cache_bytes,
     result_error,
     rotated_inputs,
     tensor_bytes,
@@ -122,6 +124,16 @@ def test_a_reference_sees_inputs_as_they_were_before_the_call() -> None:
     assert result_error(made, made.inputs()) == 0.0
     made = prepared(lambda one: one.add_(1.0))
     assert result_error(made, made.inputs()) == 1.0
+
+
+@pytest.mark.parametrize(("sizes", "near_bytes"), [([], 0), ([32], 0), ([32, 512], 32), ([32, 512, 4096], 512)])
+def test_near_caches_are_those_before_the_last(
+        monkeypatch: pytest.MonkeyPatch, sizes: list[int], near_bytes: int) -> None:
+    """Each of two threads has its own, but the last."""
+    levels = [CacheLevel(f"L{number}", size, 1 if size == 4096 else 2) for number, size in enumerate(sizes, 1)]
+    monkeypatch.setattr(op_timing, "cache_levels", lambda num_threads: levels)
+    assert near_cache_bytes(CPU) == 2 * near_bytes
+    assert near_cache_bytes(torch.device("cuda")) == 0
 
 
 @pytest.mark.skipif(cache_bytes(CPU) < 4 * 2**20, reason="a cache that holds the problem is needed")
