@@ -2,8 +2,8 @@
 
 Run `python benchmarks/bricks.py`, with `--g 1,2,4`, `--batch-size 8`, `--mode train`, `--families charact`, `--every 4`
 for a quarter of the models, `--method paper` for warm bricks. torchvision, timm and transformers take part where they
-are installed. Rounds over the bricks are interleaved with iterations of the models, group after group of models. The
-correction is learned on at most 8 models, none of those held out.
+are installed. In each round over the bricks every model of a group runs as well, spread evenly among them, so that what
+slows the machine for minutes slows both. The correction is learned on at most 8 models, none of those held out.
 """
 
 import os
@@ -111,7 +111,7 @@ def groups(models: list[Measured], most_bytes: float) -> list[list[Measured]]:
 
 def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, group_bytes: float, *, infers: bool,
             warm: bool) -> dict[int, Rounds]:
-    """Iterations of the models, and rounds over the bricks between them, shared evenly by the groups of models.
+    """Rounds over the bricks with iterations of the models between them, shared evenly by the groups of models.
 
     Bricks that are to be warm are not visited between models, but each repeated by itself afterwards.
     """
@@ -127,11 +127,8 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
                 rounds[g] = Rounds(bricks, CPU, training=not infers, before={})
                 prepared_s[g] = time.perf_counter() - begun
         for turn in range(max(1, round(num_rounds / len(parts)))):
-            for model, loop in zip(part, loops, strict=True):
-                _iterate(model, loop)
             with torch.inference_mode() if infers else nullcontext():
-                for each in rounds.values() if not warm else ():
-                    each.round()
+                _turn(part, loops, [] if warm else list(rounds.values()))
             print(f"  group {number + 1} of {len(parts)} ({len(part)} models): turn {turn + 1}", flush=True)
         del loops
     for g, each in rounds.items():
@@ -140,6 +137,23 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
             for brick in each.left if warm else ():
                 each.repeat_warm(brick, StopRule(0.02, num_rounds, 600.0))
     return rounds
+
+
+def _turn(models: list[Measured], loops: list[Loop], rounds: list[Rounds]) -> None:
+    """A visit of every model and of every brick, the models spread evenly among the bricks."""
+    left = list(zip(models, loops, strict=True))[::-1]
+    num_models, num_bricks = len(left), sum(len(each.left) for each in rounds)
+    visits = itertools.count(1)
+
+    def models_that_are_due() -> None:
+        due = num_models * next(visits) / num_bricks
+        while num_models - len(left) < int(due):
+            _iterate(*left.pop())
+
+    for each in rounds:
+        each.round(models_that_are_due)
+    while left:
+        _iterate(*left.pop())
 
 
 def _loop(model: Measured) -> Loop:

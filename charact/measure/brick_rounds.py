@@ -76,10 +76,16 @@ class Rounds:
         """Bricks that have not failed."""
         return list(self._works)
 
-    def round(self) -> None:
-        """Visit each brick once; a round that is interrupted leaves nothing but what failed in it."""
-        number = self.num_rounds
-        found = {brick: self._visit(brick, self._works[brick].in_context) for brick in self.left}
+    def round(self, between: Callable[[], object] = lambda: None) -> None:
+        """Visit each brick once; a round that is interrupted leaves nothing but what failed in it.
+
+        Args:
+            between: is called before each visit; its time is nobody's.
+        """
+        number, found = self.num_rounds, {}
+        for brick in self.left:
+            between()
+            found[brick] = self._visit(brick, self._works[brick].in_context)
         for brick, times in found.items():
             if times:
                 self._add(brick, number, times)
