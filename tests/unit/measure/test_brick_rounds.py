@@ -14,8 +14,8 @@ CPU = torch.device("cpu")
 BRICKS = [pointwise("relu.default"), product(), pointwise("tanh.default")]
 
 
-def over(bricks: list[Brick], *, training: bool = False) -> Rounds:
-    return Rounds(bricks, CPU, training=training, before={})
+def over(bricks: list[Brick]) -> Rounds:
+    return Rounds(bricks, CPU, training=False, before={})
 
 
 def test_a_round_visits_each_brick_once() -> None:
