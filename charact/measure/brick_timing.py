@@ -5,6 +5,7 @@ brick find the caches as a model would leave them that does not fit; of one that
 before, and then as much else as the near caches hold.
 """
 
+from abc import ABC, abstractmethod
 from functools import cache
 from typing import Protocol
 
@@ -22,8 +23,6 @@ METHODS = ("contextual", "paper")
 
 CACHE_FRAC = 0.5
 """Share of the last cache that a model's weights may take to stay there beside its activations."""
-
-
 CALLS_A_VISIT = 2
 """Timed calls, behind those that are not."""
 _UNTIMED_CALLS = 1
@@ -92,8 +91,8 @@ def _other_memory(num_bytes: int) -> Tensor:
     return torch.ones(num_bytes // 4)
 
 
-class InferenceWork:
-    """A brick in inference.
+class InContext(ABC):
+    """A brick that is called as its model calls it.
 
     An untimed call comes first at each visit: other bricks have driven its code from the caches, where a model has run
     a layer of its kind some layers before. The timed calls get other weights than the call before them, which no cache
@@ -106,36 +105,50 @@ class InferenceWork:
     than the last are written just before here.
     """
 
-    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
-        self._arguments = Arguments(brick, pool, training=False)
-        self._call, self._clock = call, clock
-        self._cached = stays_in_cache(brick, pool.device)
+    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock, *, training: bool) -> None:
+        self._arguments = Arguments(brick, pool, training=training)
+        self._call, self._clock, self._pool = call, clock, pool
+        self._cached = stays_in_cache(brick, pool.device, training=training)
         self._num_untimed = num_untimed(brick, cached=self._cached)
-        self._between = Between(brick, pool.device, cached=self._cached)
+        self._between = Between(brick, pool.device, cached=self._cached, training=training)
         self._kept: tuple[Tensors, Tensors] | None = None
 
+    @abstractmethod
+    def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
+        """Times by phase of one call."""
+
     def in_context(self) -> list[dict[str, Times]]:
-        """Times of the forward pass."""
+        """Times by phase of a visit's calls, as they run in a model."""
         arguments, weights = self._arguments, self._arguments.weights()
         for _ in range(self._num_untimed):
-            self._call(arguments.call_with(weights | arguments.others()))
+            self.timed(arguments.call_with(weights | arguments.others()))
         found = []
         for _ in range(CALLS_A_VISIT):
             weights = weights if self._cached else arguments.weights()
             self._between.read()
-            inputs = arguments.call_with(weights | arguments.others())
-            found.append({"forward": self._clock.time(self._call, inputs)})
+            found.append(self.timed(arguments.call_with(weights | arguments.others())))
         return found
 
     def warm(self) -> dict[str, Times]:
-        """Time of the forward pass; an untimed one comes before the first."""
+        """Times by phase of one call with the inputs of the call before; an untimed one comes before the first."""
         weights, others = self._kept or (self._arguments.weights(), self._arguments.others())
         if self._kept is None:
-            self._call(self._arguments.call_with(weights | others))
+            self.timed(self._arguments.call_with(weights | others))
         others = self._arguments.restored(others)
         self._kept = weights, others
-        return {"forward": self._clock.time(self._call, self._arguments.call_with(weights | others))}
+        return self.timed(self._arguments.call_with(weights | others))
 
     def release(self) -> None:
         """Let go of the inputs that warm calls keep."""
         self._kept = None
+
+
+class InferenceWork(InContext):
+    """A brick in inference."""
+
+    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
+        super().__init__(brick, call, pool, clock, training=False)
+
+    def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
+        """Time of the forward pass."""
+        return {"forward": self._clock.time(self._call, inputs)}

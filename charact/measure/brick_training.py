@@ -12,14 +12,14 @@ from charact.bricks.model import TensorType
 from charact.bricks.program import BrickFunction
 from charact.errors import UserError
 from charact.measure.brick_clock import HostClock, Times, seconds
-from charact.measure.brick_inputs import Arguments, InputPool, Tensors, copied, key_of, num_sets
-from charact.measure.brick_timing import CALLS_A_VISIT, Between, num_untimed, stays_in_cache
+from charact.measure.brick_inputs import Arguments, InputPool, copied, key_of, num_sets
+from charact.measure.brick_timing import InContext
 
 _NUM_STARTS = 201
 _FEWEST_PARAMETERS, _MOST_PARAMETERS = 4, 16
 
 
-class TrainingWork:
+class TrainingWork(InContext):
     """A brick in training: its forward pass under autograd, then its backward pass from random gradients.
 
     Every call has new leaves, so that gradients are made and not added to. The gradients that it begins with are
@@ -30,43 +30,11 @@ class TrainingWork:
     """
 
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
-        self._arguments = Arguments(brick, pool, training=True)
-        self._call, self._clock = call, clock
-        self._cached = stays_in_cache(brick, pool.device, training=True)
-        self._num_untimed = num_untimed(brick, cached=self._cached)
-        self._between = Between(brick, pool.device, cached=self._cached, training=True)
-        self._pool = pool
+        super().__init__(brick, call, pool, clock, training=True)
         self._outputs: Sequence[Tensor] = ()
-        self._kept: tuple[Tensors, Tensors] | None = None
 
-    def in_context(self) -> list[dict[str, Times]]:
-        """Times of both passes, behind untimed ones, as in inference."""
-        weights = self._arguments.weights()
-        for _ in range(self._num_untimed):
-            self.both_passes(weights, self._arguments.others())
-        found = []
-        for _ in range(CALLS_A_VISIT):
-            weights = weights if self._cached else self._arguments.weights()
-            self._between.read()
-            found.append(self.both_passes(weights, self._arguments.others()))
-        return found
-
-    def warm(self) -> dict[str, Times]:
-        """Times of both passes with the inputs of the call before."""
-        weights, others = self._kept or (self._arguments.weights(), self._arguments.others())
-        if self._kept is None:
-            self.both_passes(weights, others)
-        others = self._arguments.restored(others)
-        self._kept = weights, others
-        return self.both_passes(weights, others)
-
-    def release(self) -> None:
-        """Let go of the inputs that warm calls keep."""
-        self._kept = None
-
-    def both_passes(self, weights: Tensors, others: Tensors) -> dict[str, Times]:
+    def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
         """Times of a forward and a backward pass; of the forward pass alone where nothing carries a gradient."""
-        inputs = self._arguments.call_with(weights | others)
         times = {"forward": self._clock.time(self._forward, inputs)}
         carriers = [output for output in self._outputs if output.requires_grad]
         if carriers:
