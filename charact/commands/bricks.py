@@ -118,7 +118,7 @@ def run(
 ) -> int:
     """Time every brick of a suite on this machine.
 
-    Bricks take turns, with weights and inputs that no cache holds, so that they take as long as in a model. Each round
+    Bricks take turns, with weights as far away as in their models, so that they take as long as there. Each round
     is kept: what was killed is gone on with. A brick that fails or runs out of memory is recorded; the others go on.
 
     \b
