@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,16 @@ from charact.store import Rows
 
 _NUM_RESAMPLES = 50
 _STANDARD_ERRORS = 1.96
+_GOLDEN_SHARE = (5**0.5 - 1) / 2
+"""Whose multiples, without their whole parts, lie far from one another."""
+
+Item = TypeVar("Item")
+
+
+def begun_elsewhere(items: list[Item], number: int) -> list[Item]:
+    """The items in their order, from another one on in each round: what slows a machine then meets others each time."""
+    first = int(number * _GOLDEN_SHARE % 1 * len(items))
+    return items[first:] + items[:first]
 
 
 class Rounds:
@@ -77,13 +87,15 @@ class Rounds:
         return list(self._works)
 
     def round(self, between: Callable[[], object] = lambda: None) -> None:
-        """Visit each brick once; a round that is interrupted leaves nothing but what failed in it.
+        """Visit each brick once, beginning elsewhere each time.
+
+        A round that is interrupted leaves nothing but what failed in it.
 
         Args:
             between: is called before each visit; its time is nobody's.
         """
         number, found = self.num_rounds, {}
-        for brick in self.left:
+        for brick in begun_elsewhere(self.left, number):
             between()
             found[brick] = self._visit(brick, self._works[brick].in_context)
         for brick, times in found.items():

@@ -1,5 +1,6 @@
 """Rounds over bricks: who is visited, what happens between visits, and what a brick that fails costs the others."""
 
+import itertools
 import time
 
 import pytest
@@ -8,7 +9,7 @@ from support.hand_made_bricks import a_brick, a_layer, an_input, pointwise, prod
 
 from charact.bricks.brick import Brick
 from charact.measure.brick_inputs import InputPool
-from charact.measure.brick_rounds import Rounds
+from charact.measure.brick_rounds import Rounds, begun_elsewhere
 
 CPU = torch.device("cpu")
 BRICKS = [pointwise("relu.default"), product(), pointwise("tanh.default")]
@@ -25,8 +26,21 @@ def test_a_round_visits_each_brick_once() -> None:
     assert rounds.num_rounds == 3
     assert rounds.left == [brick.id for brick in BRICKS]
     found = [(row["round"], row["brick"], row["call"]) for row in rounds.times]
-    assert found == [(number, brick.id, call) for number in range(3) for brick in BRICKS for call in range(2)]
+    orders = [BRICKS, [BRICKS[1], BRICKS[2], BRICKS[0]], BRICKS]
+    assert found == [(number, brick.id, call) for number in range(3) for brick in orders[number] for call in range(2)]
     assert all(row["host_s"] > 0 for row in rounds.times)
+
+
+def test_rounds_begin_far_from_one_another() -> None:
+    items = list(range(100))
+    orders = [begun_elsewhere(items, number) for number in range(8)]
+    assert orders[0] == items
+    for order in orders:
+        first = order[0]
+        assert order == [*range(first, 100), *range(first)]
+    firsts = sorted(order[0] for order in orders)
+    assert min(later - earlier for earlier, later in itertools.pairwise([*firsts, 100])) >= 5
+    assert begun_elsewhere([], 3) == []
 
 
 def test_what_is_done_between_visits_is_no_bricks_time() -> None:
