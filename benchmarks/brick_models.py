@@ -28,13 +28,21 @@ class Measured:
 
     member: Member
     by_g: dict[int, CutModel]
-    seconds: list[float] = field(default_factory=list)
+    visits: list[list[float]] = field(default_factory=list)
+    """Seconds of the iterations that are timed at each."""
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """Of each visit, the turn and how many bricks were visited before it in that turn."""
     set_up_s: float = 0.0
 
     @property
     def name(self) -> str:
         """Name and variant."""
         return self.member.source.id
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of all timed iterations."""
+        return [seconds for visit in self.visits for seconds in visit]
 
     @property
     def composition(self) -> Composition:
@@ -87,7 +95,7 @@ def loop_of(model: Measured) -> Loop:
     return loop
 
 
-def iterate(model: Measured, loop: Loop) -> None:
+def iterate(model: Measured, loop: Loop, place: tuple[int, int]) -> None:
     """Iterations to be at home again, as many as memory and a small model's caches need, and two that are timed."""
     begun = time.perf_counter()
     for _ in range(AT_HOME_ITERATIONS):
@@ -96,10 +104,13 @@ def iterate(model: Measured, loop: Loop) -> None:
         if time.perf_counter() - begun > AT_HOME_S and _num_new_pages() - before <= FEW_PAGES:
             break
     model.set_up_s += time.perf_counter() - begun
+    visit = []
     for _ in range(2):
         begun = time.perf_counter()
         loop.iteration(lambda phase: nullcontext())
-        model.seconds.append(time.perf_counter() - begun)
+        visit.append(time.perf_counter() - begun)
+    model.visits.append(visit)
+    model.places.append(place)
 
 
 def _num_new_pages() -> int:

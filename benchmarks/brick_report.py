@@ -1,5 +1,6 @@
 """How far constructed latencies are off, in print and as figures of each model."""
 
+import math
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -22,8 +23,9 @@ NUM_CALIBRATION = 8
 """Models, at most, that the correction is learned on."""
 
 
-def times_of(suite: Suite, rounds: Rounds, mode: str, method: str, out: Path, left_out: Rows) -> BrickTimes:
-    """The rounds as the record of a suite's run, without those of bricks that are left out."""
+def times_of(suite: Suite, rounds: Rounds, times: Rows, mode: str, method: str, out: Path,
+             left_out: Rows) -> BrickTimes:
+    """The rounds' times as the record of a suite's run, without those of bricks that are left out."""
     names = {row["brick"] for row in left_out}
     case = f"bricks-{suite.name}"
     writer = RunWriter(out, case, {"command_line": [], "options": {}})
@@ -35,7 +37,7 @@ def times_of(suite: Suite, rounds: Rounds, mode: str, method: str, out: Path, le
         {"case": case, "workload": "bricks", "variant": suite.name, "mode": mode, "precision": "fp32", "device": "cpu",
          "input_size": None, "batch_size": None, "num_parameters": None, "status": "ok", "reason": None,
          "passes": {"bricks": facts}},
-        {"bricks": [*rows, *left_out], "brick_times": [row for row in rounds.times if row["brick"] not in names]})
+        {"bricks": [*rows, *left_out], "brick_times": [row for row in times if row["brick"] not in names]})
     writer.close("complete")
     return BrickTimes(load_run(writer.publish()), case)
 
@@ -60,8 +62,7 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
     latencies = [construct(each.composition, each.times, correction).latencies for _, each in kept]
     corrected = np.array([next(row["latency_s"] for row in rows if row["strategy"] == "corrected") or np.nan
                           for rows in latencies], dtype=float) / measured
-    noise = [abs(statistics.median(model.seconds[::2]) / statistics.median(model.seconds[1::2]) - 1)
-             for model, _ in kept]
+    noise = [_halves_differ(model) for model, _ in kept]
     num_pieces = sum(len(model.by_g[g].composition.pieces) for model, _ in kept)
     num_layers = sum(model.by_g[g].composition.num_layers for model, _ in kept)
     num_bricks = len({piece.brick for model, _ in kept for piece in model.by_g[g].composition.pieces})
@@ -85,7 +86,7 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
     visits_s = (timed["host_s"] * timed["num_calls"]).sum() / rounds.num_rounds + (
         rounds.facts["prepared_s"] + run.bricks["set_up_s"].sum()) / rounds.num_rounds
     with_set_up = sum(statistics.fmean(model.seconds) for model, _ in kept)
-    each_s = with_set_up + sum(model.set_up_s / (len(model.seconds) / 2) for model, _ in kept) / 2
+    each_s = with_set_up + sum(model.set_up_s / len(model.visits) for model, _ in kept) / 2
     print(f"  a round of the suite {visits_s:.2f} s, in which bricks are timed {calls:.0f} times; each brick once "
           f"{suite_s:.2f} s; an iteration of each model {with_set_up:.2f} s, {each_s:.2f} s with its set-up")
     print(f"  speedup at the same number of repeats: {with_set_up / suite_s:.2f}, set-up counted on both "
@@ -96,6 +97,13 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
              "corrected": corrected[number], "calibration": number in calibration,
              "num_module_calls": model.composition.num_module_calls, "noise": noise[number]}
             for number, (model, _) in enumerate(kept)]
+
+
+def _halves_differ(model: Measured) -> float:
+    """By how much a model's time in every other turn is off that in the turns between."""
+    halves = [model.visits[first::2] for first in (0, 1)]
+    even, odd = (statistics.median([seconds for visit in half for seconds in visit] or [math.nan]) for half in halves)
+    return abs(even / odd - 1)
 
 
 def _spread(numbers: list[int], measured: Any) -> list[int]:

@@ -3,7 +3,8 @@
 Run `python benchmarks/bricks.py`, with `--g 1,2,4`, `--batch-size 8`, `--mode train`, `--families charact`, `--every 4`
 for a quarter of the models, `--method paper` for warm bricks. torchvision, timm and transformers take part where they
 are installed. In each round over the bricks every model of a group runs as well, spread evenly among them, so that what
-slows the machine for minutes slows both. The correction is learned on at most 8 models, none of those held out.
+slows the machine for minutes slows both; a second report holds them against one another at the machine's usual pace,
+see `brick_pace.py`. The correction is learned on at most 8 models, none of those held out.
 """
 
 import os
@@ -23,13 +24,14 @@ from pathlib import Path
 
 import torch
 from brick_models import Measured, captured, groups, iterate, loop_of
+from brick_pace import Pace
 from brick_report import not_timed, report, times_of
 from brick_zoo import members
 
 from charact.analysis.bricks.construction import construct
 from charact.bricks.suite import Suite
 from charact.bricks.suite_writer import add_models
-from charact.measure.brick_rounds import Rounds
+from charact.measure.brick_rounds import Rounds, begun_elsewhere
 from charact.measure.brick_settings import brick_settings
 from charact.measure.loop import Loop
 from charact.measure.timing import StopRule
@@ -54,9 +56,10 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
                 bricks = [suite.brick(name) for name in sorted(suite.bricks)]
                 rounds[g] = Rounds(bricks, CPU, training=not infers, before={})
                 prepared_s[g] = time.perf_counter() - begun
-        for turn in range(max(1, round(num_rounds / len(parts)))):
+        num_turns = max(1, round(num_rounds / len(parts)))
+        for turn in range(num_turns):
             with torch.inference_mode() if infers else nullcontext():
-                _turn(part, loops, [] if warm else list(rounds.values()))
+                _turn(number * num_turns + turn, part, loops, [] if warm else list(rounds.values()))
             print(f"  group {number + 1} of {len(parts)} ({len(part)} models): turn {turn + 1}", flush=True)
         del loops
     for g, each in rounds.items():
@@ -67,21 +70,22 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
     return rounds
 
 
-def _turn(models: list[Measured], loops: list[Loop], rounds: list[Rounds]) -> None:
+def _turn(turn: int, models: list[Measured], loops: list[Loop], rounds: list[Rounds]) -> None:
     """A visit of every model and of every brick, the models spread evenly among the bricks."""
-    left = list(zip(models, loops, strict=True))[::-1]
+    left = begun_elsewhere(list(zip(models, loops, strict=True)), turn)[::-1]
     num_models, num_bricks = len(left), sum(len(each.left) for each in rounds)
-    visits = itertools.count(1)
+    num_before = itertools.count()
 
     def models_that_are_due() -> None:
-        due = num_models * next(visits) / num_bricks
+        place = next(num_before)
+        due = num_models * (place + 1) / num_bricks
         while num_models - len(left) < int(due):
-            iterate(*left.pop())
+            iterate(*left.pop(), (turn, place))
 
     for each in rounds:
         each.round(models_that_are_due)
     while left:
-        iterate(*left.pop())
+        iterate(*left.pop(), (turn, num_bricks))
 
 
 def main() -> None:
@@ -117,16 +121,22 @@ def main() -> None:
         rounds = measure(models, suites, asked.rounds, asked.group_bytes, infers=asked.mode == "infer",
                          warm=asked.method == "paper")
         figures = []
+        views = [(asked.method, models, {g: each.times for g, each in rounds.items()})]
+        if asked.method != "paper":
+            pace = Pace(rounds)
+            views.append((f"{asked.method}, at the usual pace", [pace.model(model) for model in models],
+                          {g: pace.bricks(g, each.times) for g, each in rounds.items()}))
+            print(f"the machine's pace varied by {pace.spread:.1%}")
         for g, suite in suites.items():
             if asked.share != [1.0]:
                 with torch.inference_mode():
                     rounds[g].describe()
-            for share in asked.share:
-                words = asked.method if share == 1 else f"{asked.method}, {share:.0%} of the bricks timed"
+            for share, (words, viewed, times) in itertools.product(asked.share, views):
                 left = [] if share == 1 else not_timed(suite, models, g, share)
-                times = times_of(suite, rounds[g], asked.mode, asked.method, Path(folder), left)
-                constructions = [construct(model.by_g[g].composition, times, "none yet") for model in models]
-                figures += report(g, models, constructions, rounds[g], words)
+                found = times_of(suite, rounds[g], times[g], asked.mode, asked.method, Path(folder), left)
+                constructions = [construct(model.by_g[g].composition, found, "none yet") for model in viewed]
+                figures += report(g, viewed, constructions, rounds[g],
+                                  words if share == 1 else f"{words}, {share:.0%} of the bricks timed")
     if asked.out is not None:
         asked.out.write_text(json.dumps(figures, indent=1))
     print(f"in all {time.perf_counter() - begun:.0f} s")
