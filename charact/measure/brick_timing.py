@@ -1,8 +1,9 @@
 """Timing a brick as it runs in a model: with weights that are as far away as there, and activations that are not.
 
 How far away weights are is a matter of the model's size. Rounds over all bricks, and weights that take turns, let a
-brick find the caches as a model would leave them that does not fit; of one that fits, weights are read some times
-before, and then as much else as the near caches hold.
+brick find the last cache as a model would leave it that does not fit; of one that fits, weights are read some times
+before. What is nearer than the last cache, code included, a model's other layers have driven away: so much other memory
+is read before each timed call.
 """
 
 from abc import ABC, abstractmethod
@@ -31,8 +32,10 @@ _SETTLING_BYTES = 500_000
 """A cache keeps what was read several times: on an AMD EPYC (Zen 5) 3 MB of weights take 390 µs the first time, 160 the
 second, and 55 from the eighth on. What is smaller is there at once, and would only get its code nearer than it is in a
 model: pooling, repeated so, comes out a fifth too short."""
-_NEAR_CACHES = 2
-"""Of other memory so many times what near caches hold is read, and nothing of the weights is left in them."""
+_NEAR_CACHES = 4
+"""Of other memory so many times what near caches hold is read. On an Intel Xeon (2 MB of L2) plain sums of 38 models at
+batch 1 are 15.1 % off where half as much is read, and that only between uses of weights that stay in the last cache;
+5.7 % with this, 9.1 % with twice as much. There it is also what the tables of addresses (TLB) reach."""
 _TRAINING_FACTOR = 3
 """Gradients, and an optimizer's state, are as large as weights."""
 
@@ -64,19 +67,19 @@ def num_untimed(brick: Brick, *, cached: bool) -> int:
 
 
 class Between:
-    """What a model reads between two uses of weights that stay in its last cache: it drives them from the nearer ones.
+    """What a model reads between two layers of a kind: it drives what they share from the nearer caches.
 
-    (On an Intel Xeon with 2 MB of L2, Seq2seq at batch 8 comes to .62 of its time without, to some .9 with.)
+    That is their code, the tables of operators and addresses that lead to it, and weights that stay in the last cache.
+    What a brick reads from the layer before it is written after this, and is near.
 
     Args:
-        brick: with its weights, or without: then there is nothing to drive away.
+        brick: of the model.
         device: where it runs.
-        cached: whether its weights stay in the last cache.
         training: as for `stays_in_cache`.
     """
 
-    def __init__(self, brick: Brick, device: torch.device, *, cached: bool, training: bool = False) -> None:
-        self._most_bytes = _NEAR_CACHES * near_cache_bytes(device) if cached and brick.weights_bytes else 0
+    def __init__(self, brick: Brick, device: torch.device, *, training: bool = False) -> None:
+        self._most_bytes = _NEAR_CACHES * near_cache_bytes(device)
         others = brick.context_bytes * (_TRAINING_FACTOR if training else 1) - brick.weights_bytes
         self.num_bytes = max(0, min(others, self._most_bytes))
 
@@ -94,15 +97,13 @@ def _other_memory(num_bytes: int) -> Tensor:
 class InContext(ABC):
     """A brick that is called as its model calls it.
 
-    An untimed call comes first at each visit: other bricks have driven its code from the caches, where a model has run
-    a layer of its kind some layers before. The timed calls get other weights than the call before them, which no cache
-    holds; only where a model's weights fit into the last cache they get the same, behind several untimed calls if they
-    are large, and behind what drives them from the nearer caches. (Of some 40 models that were held out, sums of first
-    calls were 13 % off, of such calls 4 %, and 3 % once corrected.)
+    An untimed call comes first at each visit: its memory is there then. Before each timed call, other memory drives
+    from the nearer caches what the one before it left in them. The timed calls get other weights than the call before
+    them, which no cache holds; only where a model's weights fit into the last cache they get the same, behind several
+    untimed calls if they are large.
 
-    *Error*: elementwise layers come out at .6 to .7 of what they take, as their inputs and outputs are nearer than in a
-    model; a model whose weights partly fit lies between the two ways; inputs that a layer reads from an earlier one
-    than the last are written just before here.
+    *Error*: a model whose weights partly fit lies between the two ways; inputs that a layer reads from an earlier one
+    than the last are written just before here; layers of a kind that follow at once find their code nearer in a model.
     """
 
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock, *, training: bool) -> None:
@@ -110,7 +111,7 @@ class InContext(ABC):
         self._call, self._clock, self._pool = call, clock, pool
         self._cached = stays_in_cache(brick, pool.device, training=training)
         self._num_untimed = num_untimed(brick, cached=self._cached)
-        self._between = Between(brick, pool.device, cached=self._cached, training=training)
+        self._between = Between(brick, pool.device, training=training)
         self._kept: tuple[Tensors, Tensors] | None = None
 
     @abstractmethod

@@ -91,34 +91,29 @@ def test_a_training_leaves_the_cache_less_room(monkeypatch: pytest.MonkeyPatch) 
     assert stays == [(True, True), (True, False), (False, False)]
 
 
-@pytest.mark.parametrize(("context_bytes", "near_bytes", "cached", "training", "num_bytes"), [
-    (8 * WEIGHT_BYTES, 2 * WEIGHT_BYTES, True, False, 4 * WEIGHT_BYTES),  # twice what near caches hold
-    (4 * WEIGHT_BYTES, 100 * WEIGHT_BYTES, True, False, 3 * WEIGHT_BYTES),  # a model's other layers
-    (4 * WEIGHT_BYTES, 100 * WEIGHT_BYTES, True, True, 11 * WEIGHT_BYTES),
-    (WEIGHT_BYTES, 100 * WEIGHT_BYTES, True, False, 0),
-    (8 * WEIGHT_BYTES, 2 * WEIGHT_BYTES, False, False, 0),
-    (8 * WEIGHT_BYTES, 0, True, False, 0),
+@pytest.mark.parametrize(("context_bytes", "near_bytes", "training", "num_bytes"), [
+    (8 * WEIGHT_BYTES, WEIGHT_BYTES, False, 4 * WEIGHT_BYTES),  # four times what near caches hold
+    (4 * WEIGHT_BYTES, 100 * WEIGHT_BYTES, False, 3 * WEIGHT_BYTES),  # a model's other layers
+    (4 * WEIGHT_BYTES, 100 * WEIGHT_BYTES, True, 11 * WEIGHT_BYTES),
+    (WEIGHT_BYTES, 100 * WEIGHT_BYTES, False, 0),
+    (8 * WEIGHT_BYTES, 0, False, 0),
 ])
-def test_what_a_model_reads_between_uses_of_its_weights(
-        monkeypatch: pytest.MonkeyPatch, context_bytes: int, near_bytes: int, cached: bool, training: bool,
-        num_bytes: int) -> None:
+def test_what_a_model_reads_between_two_layers(
+        monkeypatch: pytest.MonkeyPatch, context_bytes: int, near_bytes: int, training: bool, num_bytes: int) -> None:
     monkeypatch.setattr(brick_timing, "near_cache_bytes", lambda device: near_bytes)
-    brick = product(context_bytes=context_bytes)
-    between = Between(brick, CPU, cached=cached, training=training)
+    between = Between(product(context_bytes=context_bytes), CPU, training=training)
     between.read()
     assert between.num_bytes == num_bytes
 
 
-def test_what_has_no_weights_has_nothing_to_drive_away() -> None:
-    assert Between(pointwise("relu.default"), CPU, cached=True).num_bytes == 0
-
-
-def test_weights_of_a_small_model_are_in_the_last_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a timed call as much else is read; nothing is between untimed ones."""
-    monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 100 * WEIGHT_BYTES)
+@pytest.mark.parametrize("brick", [product(context_bytes=4 * WEIGHT_BYTES), pointwise("relu.default")])
+@pytest.mark.parametrize("last_cache_bytes", [0, 100 * WEIGHT_BYTES])
+def test_near_caches_are_cleared_before_timed_calls(
+        monkeypatch: pytest.MonkeyPatch, brick: Brick, last_cache_bytes: int) -> None:
+    """With weights or without, that stay in the last cache or not; nothing is between untimed calls."""
+    monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: last_cache_bytes)
     events: list[str] = []
     monkeypatch.setattr(Between, "read", lambda self: events.append("read"))
-    brick = product(context_bytes=4 * WEIGHT_BYTES)
 
     class Noted(Watched):
         def __call__(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
