@@ -1,6 +1,9 @@
 """A workload whose phases each sleep a known time: the truth that the timing pass is checked against."""
 
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +15,22 @@ from charact.workload import DataRequest, Workload
 
 SLEEPS_S = {"data": 0.012, "forward": 0.021, "loss": 0.007, "backward": 0.034, "update": 0.016}
 
+_slept: dict[str, list[float]] = defaultdict(list)
+
+
+def sleep(phase: str) -> None:
+    """Sleep as long as that phase does, and note how long it took: longer where a core is not free at the end."""
+    begun = time.perf_counter()
+    time.sleep(SLEEPS_S[phase])
+    _slept[phase].append(time.perf_counter() - begun)
+
+
+@contextmanager
+def slept() -> Iterator[dict[str, list[float]]]:
+    """How long each phase slept each time within the block, by a clock of its own: phase -> seconds."""
+    _slept.clear()
+    yield _slept
+
 
 class SleepyData(Dataset):
     num_classes = 2
@@ -20,7 +39,7 @@ class SleepyData(Dataset):
         return 10_000
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        time.sleep(SLEEPS_S["data"])
+        sleep("data")
         return torch.zeros(1), 0
 
 
@@ -31,13 +50,13 @@ class _SleepInBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        time.sleep(SLEEPS_S["backward"])
+        sleep("backward")
         return grad
 
 
 class _SleepySGD(torch.optim.SGD):
     def step(self, closure: Any = None) -> None:
-        time.sleep(SLEEPS_S["update"])
+        sleep("update")
         super().step()
 
 
@@ -59,11 +78,11 @@ class Sleeper(Workload):
         return nn.Linear(1, 1)
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
-        time.sleep(SLEEPS_S["forward"])
+        sleep("forward")
         return _SleepInBackward.apply(model(batch[0]))
 
     def loss(self, outputs: Tensor, batch: Any) -> Tensor:
-        time.sleep(SLEEPS_S["loss"])
+        sleep("loss")
         return outputs.mean()
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
