@@ -5,17 +5,14 @@ Names of models and modules, the order of pieces and the values of weights are n
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from charact.bricks.cut import Piece
-from charact.bricks.model import ITEM_BYTES, CapturedModel, Json, Layer, TensorType, Update
-from charact.schema import MODES
+from charact.bricks.model import CapturedModel, Json, Layer, TensorType, Update
 
 Kind = Literal["sequence", "update", "gradient_sum"]
 
-_INPUT_KINDS = ("activation", "weight", "buffer", "constant")
 _UPDATE = "charact.update"
 _GRADIENT = {"weight": "normal"}
 """How gradients are drawn: as weights are."""
@@ -88,7 +85,7 @@ def brick_of(captured: CapturedModel, piece: Piece, mode: str, precision: str, c
     )  # fmt: skip
     outputs = tuple(sorted(numbers[value] for value in piece.outputs))
     places = frozenset(number for number, storage in enumerate(storages) if storage in written)
-    return _identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
+    return identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
 
 
 def _kind(captured: CapturedModel, value: int) -> str:
@@ -114,18 +111,18 @@ def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
 
 
 def update_brick(update: Update, precision: str, context: int) -> Brick:
-    """An optimizer's step for one parameter, in a model of that many bytes of weights."""
+    """An optimizer's step for one parameter, in a model whose weights and results are that many bytes."""
     layer = Layer(f"{_UPDATE}.default", [{"value": 0}],
                   {"optimizer": update.optimizer, "options": dict(update.options)}, (), False)  # fmt: skip
     weight = BrickInput("weight", update.type, False, {"weight": "normal"})
-    return _identified(Brick("", "update", "train", precision, (weight,), (layer,), (), frozenset({0}), context))
+    return identified(Brick("", "update", "train", precision, (weight,), (layer,), (), frozenset({0}), context))
 
 
 def gradient_sum_brick(of: TensorType, precision: str, context: int) -> Brick:
     """The sum of two gradients of a value that has several readers: n readers need n - 1 of them."""
     layer = Layer("aten.add.Tensor", [{"value": 0}, {"value": 1}], {}, (2,), False)
     gradient = BrickInput("activation", of, False, _GRADIENT)
-    return _identified(Brick("", "gradient_sum", "infer", precision, (gradient, gradient), (layer,), (2,), frozenset(),
+    return identified(Brick("", "gradient_sum", "infer", precision, (gradient, gradient), (layer,), (2,), frozenset(),
                              context))  # fmt: skip
 
 
@@ -149,7 +146,8 @@ def canonical(thing: Json) -> str:
     return json.dumps(thing, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _identified(brick: Brick) -> Brick:
+def identified(brick: Brick) -> Brick:
+    """The brick with the id that its content gives it."""
     return replace(brick, id=identity(brick))
 
 
@@ -158,7 +156,7 @@ def identity(brick: Brick) -> str:
 
     Two inputs that share a storage are told from two that do not only where something is written in place.
     """
-    entry = _json_of_content(brick)
+    entry = content(brick)
     for each in entry["inputs"]:
         del each["sample"]
         if not brick.written:
@@ -166,12 +164,8 @@ def identity(brick: Brick) -> str:
     return hashlib.sha256(canonical(entry).encode()).hexdigest()[:16]
 
 
-def brick_to_json(brick: Brick) -> dict[str, Json]:
-    """The brick as its file holds it; its id is the file's name."""
-    return {**_json_of_content(brick), "written": sorted(brick.written), "context_bytes": brick.context_bytes}
-
-
-def _json_of_content(brick: Brick) -> dict[str, Any]:
+def content(brick: Brick) -> dict[str, Any]:
+    """The brick as JSON, without what follows from how it was captured."""
     return {
         "kind": brick.kind, "mode": brick.mode, "precision": brick.precision,
         "inputs": [_input_to_json(each) for each in brick.inputs],
@@ -185,78 +179,3 @@ def _input_to_json(each: BrickInput) -> dict[str, Json]:
     return {"kind": each.kind, "dtype": each.type.dtype, "shape": list(each.type.shape),
             "stride": list(each.type.stride), "requires_grad": each.requires_grad, "sample": each.sample,
             "repeated": each.repeated}  # fmt: skip
-
-
-def brick_from_json(entry: Json) -> Brick:
-    """A brick from what its file holds, with the id that its content gives it.
-
-    Raises:
-        ValueError: it is no brick, or its values are not numbered as a brick's are.
-    """
-    try:
-        brick = _identified(_read(entry))
-        _check_numbers(brick)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-    return brick
-
-
-def _check_numbers(brick: Brick) -> None:
-    """Refuse values that nobody makes, and numbers that were left out."""
-    known = set(range(len(brick.inputs)))
-    for layer in brick.layers:
-        _expect(known.issuperset(layer.inputs), f"{layer.operator} reads what nobody makes")
-        for value in layer.outputs:
-            _expect(value is None or value <= len(known), f"{layer.operator} makes values out of order")
-            if value is not None:
-                known.add(value)
-    _expect(known.issuperset(brick.outputs), "it gives what it does not make")
-    _expect(brick.written <= set(range(len(brick.inputs))), "it writes to what is no input")
-    if brick.kind == "update":
-        _expect(len(brick.layers) == len(brick.inputs) == 1, "an update is one layer with one input")
-        _expect(isinstance(brick.layers[0].kwargs.get("options"), dict), "an update has no options")
-
-
-def _expect(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(what)
-
-
-def _read(entry: Any) -> Brick:
-    _expect(entry["kind"] in ("sequence", "update", "gradient_sum"), "it is of no known kind")
-    _expect(entry["mode"] in MODES, "it is of no known mode")
-    return Brick(
-        id="", kind=entry["kind"], mode=entry["mode"], precision=_text(entry["precision"]),
-        inputs=tuple(_read_input(each) for each in entry["inputs"]),
-        layers=tuple(_read_layer(each) for each in entry["layers"]),
-        outputs=_wholes(entry["outputs"]), written=frozenset(_wholes(entry["written"])),
-        context_bytes=_wholes([entry["context_bytes"]])[0],
-    )  # fmt: skip
-
-
-def _read_input(entry: Any) -> BrickInput:
-    (repeated,) = (None,) if entry["repeated"] is None else _wholes([entry["repeated"]])
-    of = TensorType(_text(entry["dtype"]), _wholes(entry["shape"]), _wholes(entry["stride"]))
-    _expect(len(of.shape) == len(of.stride), "an input has as many strides as dimensions")
-    _expect(of.dtype in ITEM_BYTES and entry["kind"] in _INPUT_KINDS, "an input is of no known kind")
-    _expect(isinstance(entry["sample"], dict), "an input's sample is a dict")
-    return BrickInput(entry["kind"], of, entry["requires_grad"] is True, entry["sample"], repeated)
-
-
-def _read_layer(entry: Any) -> Layer:
-    _expect(isinstance(entry["args"], list) and isinstance(entry["kwargs"], dict), "arguments are a list and a dict")
-    _expect(len(entry["operator"].split(".")) == 3, f"{entry['operator']} is no operator's name")
-    made = [None if value is None else _wholes([value])[0] for value in entry["outputs"]]
-    return Layer(entry["operator"], entry["args"], entry["kwargs"], tuple(made), entry["several"] is True)
-
-
-def _text(thing: Any) -> str:
-    _expect(isinstance(thing, str), f"{thing!r} is no text")
-    return str(thing)
-
-
-def _wholes(things: Iterable[Any]) -> tuple[int, ...]:
-    found = tuple(things)
-    _expect(all(type(each) is int and each >= 0 for each in found), f"{list(found)} are no counts")
-    return found
-

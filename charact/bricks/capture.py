@@ -19,7 +19,6 @@ from charact.measure.outcome import one_line
 from charact.measure.precision import PRECISIONS
 from charact.workload import Workload
 
-FALLBACKS = ("dispatch", "hooks")
 _OF_EXPORT = SAME | {"aten.lift_fresh_copy.default"}
 """Operators that come and go with the way of capturing."""
 _TOLERANCE = 1e-3
@@ -34,7 +33,7 @@ def capture(source: Source, fallback: str = "dispatch") -> CapturedModel:
 
     Args:
         source: what to capture; it is brought to life for it.
-        fallback: one of `FALLBACKS`: where export fails, `dispatch` takes what ran, to be cut like all others,
+        fallback: where export fails, `dispatch` takes what ran, to be cut like all others,
             `hooks` takes it to be cut where modules without children begin and end.
 
     Raises:

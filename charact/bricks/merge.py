@@ -33,13 +33,18 @@ def merge(suites: Sequence[Path], out: Path) -> Suite:
                 entries[brick], files[brick] = entry, brick_path(suite.path, brick).read_bytes()
             entries[brick] = found_also(entries[brick], entry["batch_sizes"], entry["precisions"])
     compositions = _merged(read)
+    _check_new(out, first)  # before a lock is left there
     with alone(out):
-        if check_place(out, first.g, first.method) is not None:
-            raise UserError(f"{out} is a suite already: name a new directory with --out")
+        _check_new(out, first)
         write_suite(out, first.g, first.method, first.torch, entries, files)
         for composition in compositions:
             write_composition(composition, private_directory(out))
     return load_suite(out)
+
+
+def _check_new(out: Path, like: Suite) -> None:
+    if check_place(out, like.g, like.method) is not None:
+        raise UserError(f"{out} is a suite already: name a new directory with --out")
 
 
 def _merged(suites: Sequence[Suite]) -> list[Composition]:

@@ -69,14 +69,11 @@ def written_values(layer: Layer) -> list[int]:
 def runnable(brick: Brick, device: str = "cpu") -> BrickFunction:
     """A function of the brick's inputs that gives its outputs; made once, since making it takes long.
 
-    What is no longer read is let go at once, as in a model that overwrites its variable. An update changes its weight
-    in place by the gradient in `.grad`, and gives nothing.
+    What is no longer read is let go at once, as in a model that overwrites its variable.
 
     Raises:
-        UserError: a layer calls what PyTorch has not, or an argument is of no known kind.
+        UserError: a layer calls what PyTorch has not, as that of an update does, or an argument is of no known kind.
     """
-    if brick.kind == "update":
-        return _updating(brick)
     names: dict[str, Any] = {}
     lines = [f"{_values(range(len(brick.inputs)))} = inputs"] if brick.inputs else []
     last = {value: index for index, layer in enumerate(brick.layers) for value in [*layer.outputs, *layer.inputs]}
@@ -156,8 +153,13 @@ def literal(thing: Json, device: torch.device) -> Any:
     raise UserError(f"a layer's argument {thing} is of no known kind: generate the suite anew")
 
 
-def _optimizer(layer: Layer) -> type[torch.optim.Optimizer]:
-    name = str(layer.kwargs.get("optimizer"))
+def optimizer_class(update: Layer) -> Any:
+    """PyTorch's optimizer that an update is a step of.
+
+    Raises:
+        UserError: PyTorch knows none of that name.
+    """
+    name = str(update.kwargs.get("optimizer"))
     made = getattr(torch.optim, name, None)
     if not (isinstance(made, type) and issubclass(made, torch.optim.Optimizer)):
         raise UserError(f"PyTorch {torch.__version__} has no optimizer {name!r}: run the suite with the version that "
@@ -172,27 +174,6 @@ def names_of(layer: Layer) -> set[str]:
         UserError: PyTorch knows no such operator or optimizer.
     """
     if layer.operator.startswith("charact.update."):
-        made = _optimizer(layer)
+        made = optimizer_class(layer)
         return {made.__name__, *inspect.signature(made).parameters}
     return {layer.operator, *(each.name for each in operator_of(layer.operator)._schema.arguments)}
-
-
-def _updating(brick: Brick) -> BrickFunction:
-    """Steps of an optimizer for one parameter each; every tensor that is handed in has a state of its own.
-
-    A tensor without a gradient is given one of normal numbers.
-    """
-    made, options = _optimizer(brick.layers[0]), brick.layers[0].kwargs["options"]
-    optimizers: dict[int, tuple[torch.Tensor, torch.optim.Optimizer]] = {}
-
-    def run(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        weight = inputs[0]
-        if id(weight) not in optimizers:
-            if weight.grad is None:
-                weight.grad = torch.randn_like(weight)
-            # The tensor is kept beside its optimizer, so that no other can get its id.
-            optimizers[id(weight)] = (weight, made([weight], **options))
-        optimizers[id(weight)][1].step()
-        return ()
-
-    return run

@@ -13,7 +13,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from charact.bricks.brick import Brick, brick_from_json, brick_to_json, canonical
+from charact.bricks.brick import Brick, canonical
+from charact.bricks.brick_file import brick_from_json, brick_to_json
 from charact.errors import UserError
 
 FORMAT = "charact bricks"
@@ -130,7 +131,7 @@ def load_suite(path: Path) -> Suite:
         raise UserError(f"{path} has schema version {index['schema_version']}, this charact reads up to "
                         f"{SCHEMA_VERSION}: update charact")  # fmt: skip
     digest = index.pop("digest", None)
-    if digest != _digest(index):
+    if digest != _parsed(file, data, lambda _: _digest(index)):
         raise UserError(f"{file} was changed after it was written: copy the suite anew, or generate it")
     suite: Suite = _parsed(file, data, lambda _: _suite(path, index, str(digest)))
     return suite

@@ -8,6 +8,7 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.analysis.bricks.run_tables import is_brick_run
 from charact.bricks.brick import Brick, runs_as
 from charact.bricks.composition import Composition, load_compositions
+from charact.bricks.sources import SAVED_SUFFIX
 from charact.commands._bricks_models import Asked, captured_sources
 from charact.errors import UserError
 from charact.measure.interrupt import Interrupt
@@ -105,6 +106,8 @@ def _captured(asked: Asked, kept: Sequence[Composition], run: Run, quiet: bool, 
     facts = cases[0]["passes"]["bricks"]
     g, method = facts["g"], facts["cut_method"]
     modes, precisions = (list(dict.fromkeys(entry[name] for entry in cases)) for name in ("mode", "precision"))
+    if asked.names[0].endswith(SAVED_SUFFIX):
+        modes, precisions = [], []  # it was exported for one of each
     by_case = {each.case: each for each in kept}
     asked = replace(asked, modes=modes, precisions=precisions)
     sources = asked.sources()

@@ -97,12 +97,15 @@ def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence
         raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} (it has {', '.join(there)}): "
                         "choose another --mode or --precision, or generate them")
     sizes = {size for entry in found.values() for size in entry["batch_sizes"]}
-    if missing := set(batch_sizes or ()) - sizes:
-        raise UserError(f"the suite {suite.name} has no bricks of batch size {min(missing)} (it has "
-                        f"{', '.join(map(str, sorted(sizes)))}): choose another --batch-sizes, or generate them")
-    return sorted(name for name, entry in found.items()
-                  if (batch_sizes is None or not entry["batch_sizes"] or set(batch_sizes) & set(entry["batch_sizes"]))
-                  and (precisions is None or set(precisions) & set(entry["precisions"])))
+    fitting = sorted(name for name, entry in found.items()
+                     if (batch_sizes is None or not entry["batch_sizes"]
+                         or set(batch_sizes) & set(entry["batch_sizes"]))
+                     and (precisions is None or set(precisions) & set(entry["precisions"])))
+    if not fitting:
+        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} of what was asked for (it has "
+                        f"batch sizes {', '.join(map(str, sorted(sizes)))}): choose another --batch-sizes, or generate "
+                        "them")
+    return fitting
 
 
 class _SuiteRun:
@@ -160,7 +163,8 @@ class _SuiteRun:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)  # events are recorded on the current one
             # Which were left out depends on models that may have come since: what was begun so is ended so.
-            untimed = [row for row in before["bricks"] if row["status"] == LEFT_OUT] if before else self._leave_out()
+            begun_as = before.get("bricks")
+            untimed = [row for row in begun_as if row["status"] == LEFT_OUT] if begun_as else self._leave_out()
             self._left_out = untimed
             names = {row["brick"] for row in untimed}
             timed = [brick for brick in self._bricks if brick.id not in names]
@@ -180,15 +184,14 @@ class _SuiteRun:
     def _in_context(self, rounds: Rounds) -> None:
         while (reason := rounds.ended_by(self._rule)) is None:
             begun = time.perf_counter()
-            with self._interrupt.allowed():
-                rounds.round()
+            rounds.round(interruptible=self._interrupt.allowed)
             self._observer.iteration(rounds.num_rounds, time.perf_counter() - begun)
             self._flush_if_due()
         self._facts |= {"ended_by": reason, "interval_frac": rounds.interval_frac()}
 
     def _warm(self, rounds: Rounds) -> None:
         """Each brick has its share of the time, and is done with before the next."""
-        rule = replace(self._rule, max_seconds=self._rule.max_seconds / len(self._bricks))
+        rule = replace(self._rule, max_seconds=self._rule.max_seconds / max(1, len(rounds.left)))
         for number, brick in enumerate(rounds.left, start=1):
             begun = time.perf_counter()
             with self._interrupt.allowed():

@@ -70,5 +70,10 @@ def seconds(times: Times) -> float:
     return host_s if device_s is None else device_s
 
 
+def by_clock(times: Times) -> dict[str, float | None]:
+    """The times as records hold them: `host_s` and `device_s`."""
+    return dict(zip(("host_s", "device_s"), times, strict=True))
+
+
 def _nothing(_: Any) -> None:
     pass

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
@@ -13,11 +14,11 @@ import torch
 from charact.bricks.brick import Brick
 from charact.bricks.program import BrickFunction, runnable
 from charact.errors import UserError
-from charact.measure.brick_clock import Times, clock_for, seconds
+from charact.measure.brick_clock import Times, by_clock, clock_for, seconds
 from charact.measure.brick_inputs import InputPool
 from charact.measure.brick_memory import described, memory_and_work, step_peak_bytes
 from charact.measure.brick_timing import InferenceWork, Work
-from charact.measure.brick_training import GradientSumWork, TrainingWork, UpdateWork, backward_start_s
+from charact.measure.brick_training import GradientSumWork, TrainingWork, UpdateWork, backward_start
 from charact.measure.outcome import failure
 from charact.measure.timing import MIN_ITERATIONS, StopRule, ended_by
 from charact.store import Rows
@@ -69,11 +70,11 @@ class Rounds:
         for brick in self.bricks.values():
             if self.rows[brick.id]["status"] == "running":
                 self._try(brick.id, partial(self._prepare, brick))
-        starts = [seconds(work.start) for work in self._works.values() if isinstance(work, UpdateWork)]
+        starts = [work.start for work in self._works.values() if isinstance(work, UpdateWork)]
         self.facts: dict[str, Any] = {
             "clock_s": self._clock.own_s,
-            "backward_start_s": backward_start_s(device, self._clock) if training else None,
-            "step_start_s": max(starts, default=None),
+            "backward_start_s": by_clock(backward_start(device, self._clock)) if training else None,
+            "step_start_s": by_clock(max(starts, key=seconds)) if starts else None,
         }
 
     @property
@@ -86,18 +87,21 @@ class Rounds:
         """Bricks that have not failed."""
         return list(self._works)
 
-    def round(self, between: Callable[[], object] = lambda: None) -> None:
+    def round(self, between: Callable[[], object] = lambda: None,
+              interruptible: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         """Visit each brick once, beginning elsewhere each time.
 
         A round that is interrupted leaves nothing but what failed in it.
 
         Args:
             between: is called before each visit; its time is nobody's.
+            interruptible: what the visits are made in. A round is taken in outside of it, as a whole.
         """
         number, found = self.num_rounds, {}
-        for brick in begun_elsewhere(self.left, number):
-            between()
-            found[brick] = self._visit(brick, self._works[brick].in_context)
+        with interruptible():
+            for brick in begun_elsewhere(self.left, number):
+                between()
+                found[brick] = self._visit(brick, self._works[brick].in_context)
         for brick, times in found.items():
             if times:
                 self._add(brick, number, times)

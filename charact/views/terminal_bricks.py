@@ -11,7 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from charact.analysis.bricks.errors import latency_errors, normalized_latency
-from charact.analysis.bricks.record_tables import model_summary, predicted_times, time_by_layers, time_saved
+from charact.analysis.bricks.record_tables import (
+    BAND_FRAC,
+    model_summary,
+    predicted_times,
+    time_by_layers,
+    time_saved,
+)
 from charact.analysis.bricks.run_tables import brick_summary, has_failed, is_brick_run, suite_summary
 from charact.store import Run
 from charact.views import format as fmt
@@ -24,7 +30,6 @@ _NUM_BRICKS = 10
 _NUM_FAILED = 10
 _NUM_BARS = 6
 _NUM_TYPES = 5
-_GOOD_FRAC = 0.1
 _STRATEGIES = {"sequential": "plain sum", "paper": "sum of warm times", "critical_path": "longest path",
                "corrected": "corrected"}  # fmt: skip
 _NO_INTERVAL = "fewer than 6 rounds"
@@ -113,7 +118,7 @@ def _error(error_frac: float) -> Text:
     if pd.isna(error_frac):
         return Text(fmt.missing("not measured"))
     return Text(f"{error_frac:+.1%}".replace("%", " %").replace("-", "−"),
-                style="green" if abs(error_frac) <= _GOOD_FRAC else "yellow")  # fmt: skip
+                style="green" if abs(error_frac) <= BAND_FRAC else "yellow")  # fmt: skip
 
 
 def _missing_strategies(latencies: pd.DataFrame, shown: Sequence[str]) -> list[RenderableType]:

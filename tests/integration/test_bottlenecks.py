@@ -69,7 +69,10 @@ def test_a_workload_has_the_bottleneck_that_it_was_built_for(
     shares = limits.set_index("limit")["share_frac"].to_dict()
     assert found["verdict"] == verdict, (shares, found["reason"])
     assert found["share_frac"] == pytest.approx(max(shares.values()))
-    assert 0 < found["prize_frac"] <= found["share_frac"]
+    if verdict in ("compute-bound", "memory-bandwidth-bound"):  # 0 at a ceiling, measured when the machine was slower
+        assert 0 <= found["prize_frac"] < found["share_frac"]
+    else:
+        assert found["prize_frac"] == pytest.approx(found["share_frac"])
     assert limits["time_s"].sum() == pytest.approx(case_summary(run)["median_s"][0])
 
 

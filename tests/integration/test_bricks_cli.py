@@ -150,9 +150,13 @@ class TestGenerating:
     def test_an_exported_program_is_found_again_from_elsewhere(self, tmp_path: Path, here: Here) -> None:
         program = torch.export.export(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (torch.randn(2, 8),), strict=False)
         torch.export.save(program, tmp_path / "small.pt2")
-        done = here("bricks", "generate", "small.pt2", "--out", "s", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        for options in (["small.pt2"], ["mlp", *TINY, "--mode", "train"]):
+            done = here("bricks", "generate", *options, "--cut", "heavy", "--out", "s", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
         assert here("bricks", "run", "s", *FEW, cwd=tmp_path).returncode == 0
+        done = here("bricks", "construct", "small.pt2", str(only_run(tmp_path, "bricks-s")), "--out", "named",
+                    cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
         (tmp_path / "elsewhere").mkdir()
         run = str(only_run(tmp_path, "bricks-s"))
         done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", "--out", "../runs",

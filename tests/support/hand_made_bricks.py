@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from charact.bricks.brick import Brick, brick_from_json
+from charact.bricks.brick import Brick
+from charact.bricks.brick_file import brick_from_json
 from charact.bricks.composition import Composition
 from charact.bricks.suite import Suite, load_suite
 from charact.bricks.suite_writer import CutModel, add_models

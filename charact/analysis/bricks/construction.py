@@ -84,7 +84,7 @@ def _phases(composition: Composition, strategy: str) -> tuple[str, ...]:
 
 def _sums(stands: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
     """Plain sums by phase; a phase that the model does not have is 0."""
-    sums = _starts(stands, times)
+    sums = _starts(stands, times, clock)
     for use in stands:
         sums[use.phase] = sums[use.phase] + use.number * _drawn(use, times, clock)
     return sums
@@ -93,7 +93,7 @@ def _sums(stands: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Val
 def _paths(composition: Composition, stands: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
     """The longest way by phase, with what has no place in the graph. Backward it runs along the same edges."""
     placed = [use for use in stands if use.piece is not None]
-    lengths = _starts(stands, times)
+    lengths = _starts(stands, times, clock)
     for phase in dict.fromkeys(use.phase for use in placed):
         by_piece = {use.piece: _drawn(use, times, clock) for use in placed if use.phase == phase}
         lengths[phase] = lengths[phase] + _longest(composition, by_piece)
@@ -113,17 +113,17 @@ def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) ->
     return reduce(np.maximum, ends, np.zeros(1))
 
 
-def _starts(stands: Sequence[Use], times: BrickTimes) -> dict[str, Values]:
+def _starts(stands: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
     """What starts once for the whole model, by phase."""
-    backward_s = times.start_s("backward_start_s") if any(use.starts_backward for use in stands) else 0.0
-    update_s = times.start_s("step_start_s") if any(use.phase == "update" for use in stands) else 0.0
+    backward_s = times.start_s("backward_start_s", clock) if any(use.starts_backward for use in stands) else 0.0
+    update_s = times.start_s("step_start_s", clock) if any(use.phase == "update" for use in stands) else 0.0
     return {"forward": np.zeros(1), "backward": np.array([backward_s]), "update": np.array([update_s])}
 
 
 def _drawn(use: Use, times: BrickTimes, clock: str) -> Values:
     """Times of one use; of a backward pass without its start."""
     drawn = times.drawn(use.brick, use.timed_as, clock)
-    return np.maximum(drawn - times.start_s("backward_start_s"), 0.0) if use.starts_backward else drawn
+    return np.maximum(drawn - times.start_s("backward_start_s", clock), 0.0) if use.starts_backward else drawn
 
 
 def _corrected(composition: Composition, whole: Values, num_starts: int,
@@ -133,7 +133,7 @@ def _corrected(composition: Composition, whole: Values, num_starts: int,
     drawn = whole * correction.factor + (
         correction.module_call_s * composition.num_module_calls + correction.piece_s * len(composition.pieces)
         + correction.backward_start_s * num_starts)  # fmt: skip
-    if drawn[0] <= 0:
+    if drawn.min() <= 0:
         return _row("corrected", "all", None, "the model is too short for what the correction takes from it")
     return _row("corrected", "all", drawn)
 

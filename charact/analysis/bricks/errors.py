@@ -12,6 +12,8 @@ COORDINATES = ["workload", "variant", "input_size", "batch_size", "mode", "preci
 _FACTS = ["g", "cut_method", "timing_method"]
 _CONSTRUCTED_AS = {"forward": "forward", "loss": "forward", "backward": "backward", "update": "update"}
 """Phases of measured iterations, and those of constructions that hold the same: the loss is captured with the model."""
+NOT_RUN = "not measured: --verify does"
+"""Of a model that was to be constructed only."""
 _GROUP = [*_FACTS, "mode", "strategy", "phase"]
 
 
@@ -36,8 +38,9 @@ def normalized_latency(run: Run) -> pd.DataFrame:
     rows = rows.merge(_measured(run), on=["case", "phase"], how="left")
     rows["normalized"] = rows["latency_s"] / rows["measured_s"].where(rows["measured_s"] > 0)
     rows["error_frac"] = rows["normalized"] - 1
-    rows["measured_reason"] = pd.Series("not measured: --verify does", rows.index, dtype="object").where(
-        rows["measured_s"].isna(), None)
+    ran = {entry["case"]: entry["passes"].get("timing", {}) for entry in entries}
+    reasons = [ran[case].get("reason") or NOT_RUN for case in rows["case"]]
+    rows["measured_reason"] = pd.Series(reasons, rows.index, dtype="object").where(rows["measured_s"].isna(), None)
     return rows[["case", *COORDINATES, *_FACTS, "strategy", "phase", "latency_s", "low_s", "high_s", "measured_s",
                  "normalized", "error_frac", "reason", "measured_reason"]]  # fmt: skip
 

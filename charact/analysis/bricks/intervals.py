@@ -27,12 +27,14 @@ def median_and_draws(times_s: Values, common_s: Values) -> Values:
 
 
 def interval(drawn: Values) -> tuple[float, float] | None:
-    """95 % interval of the number that stands first; None without draws.
+    """95 % interval of the number that stands first, which holds it; None without draws, or where they are of nothing.
 
     A median of drawn values lies above the median where values are skewed. In one brick that is little, in a sum of
-    hundreds it is more than the scatter: the draws are moved to have their middle at the number.
+    hundreds it is more than the scatter: the draws are scaled to have their middle at the number, so that an interval
+    of times has no end below zero.
     """
-    if len(drawn) == 1:
+    middle = np.median(drawn[1:]) if len(drawn) > 1 else 0.0
+    if middle <= 0:
         return None
-    low, high = np.quantile(drawn[1:] - np.median(drawn[1:]), _TAILS)
-    return float(drawn[0] + min(low, 0.0)), float(drawn[0] + max(high, 0.0))
+    low, high = np.quantile(drawn[1:] / middle, _TAILS)
+    return float(drawn[0] * min(low, 1.0)), float(drawn[0] * max(high, 1.0))

@@ -7,7 +7,7 @@ from charact.analysis.bricks.memory import constructed_memory
 from charact.corrections import Correction
 from charact.store import Rows
 
-_FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s", "backward_start_s")
+_FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s")
 
 
 def constructed_case(construction: Construction,
@@ -16,8 +16,9 @@ def constructed_case(construction: Construction,
 
     What the pass `construct` tells: which run and case of it timed the bricks, and how; g and cut_method; clock;
     num_pieces, num_bricks (different ones), num_layers, num_module_calls; how the model was captured; suite_digest,
-    num_rounds, timed_s, set_up_s and backward_start_s (what each of its backward passes starts with) of the run, and
-    how often each brick was timed in it; the correction, or why there is none; why no memory could be constructed.
+    num_rounds, timed_s and set_up_s of the run, how often each brick was timed in it, and by that clock
+    backward_start_s, what each of its backward passes starts with; the correction, or why there is none; why no memory
+    could be constructed.
 
     Args:
         construction: the model's.
@@ -35,6 +36,7 @@ def constructed_case(construction: Construction,
         "num_bricks": len({piece.brick for piece in composition.pieces}), "num_layers": composition.num_layers,
         "num_module_calls": composition.num_module_calls, "captured_by": composition.captured_by,
         **{name: times.facts.get(name) for name in _FROM_RUN}, "num_repeats": times.num_repeats,
+        "backward_start_s": _backward_start_s(construction),
         "correction": None if isinstance(correction, str) else _as_json(correction),
         "correction_reason": correction if isinstance(correction, str) else None, "memory_reason": memory_reason,
     }  # fmt: skip
@@ -49,6 +51,12 @@ def constructed_case(construction: Construction,
     }  # fmt: skip
     tables = {"pieces": construction.pieces, "constructions": construction.latencies, "memory": memory}
     return entry, tables
+
+
+def _backward_start_s(construction: Construction) -> float | None:
+    if construction.clock is None or not construction.num_backward_starts:
+        return None
+    return construction.times.start_s("backward_start_s", construction.clock)
 
 
 def _as_json(correction: Correction) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def piece_lengths(run: Run) -> pd.DataFrame:
 
 @once
 def time_saved(run: Run) -> pd.DataFrame:
-    """What timing bricks in place of models saves, at the same number of repeats; one row, none without pieces.
+    """What timing bricks in place of models saves, at the same number of repeats; one row, none where none was timed.
 
     Columns: num_models that have the times of all their bricks; models_s, one repeat of each, constructed; suite_s, one
     of each different brick of theirs that was timed; speedup = models_s / suite_s; set_up_s, what the visits to all
@@ -196,7 +196,7 @@ def time_saved(run: Run) -> pd.DataFrame:
     """
     pieces = _whole_pieces(run)
     columns = ["num_models", "models_s", "suite_s", "speedup", "set_up_s", "speedup_with_set_up", "reason"]
-    if pieces.empty:
+    if pieces["method"].eq("predicted").all():
         return pd.DataFrame(columns=columns)
     facts = {entry["case"]: entry for entry in run.manifest["cases"]}
     # A training's bricks are timed apart from those of inference, with rounds and set-up of their own.

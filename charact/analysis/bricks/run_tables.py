@@ -106,13 +106,14 @@ def _shapes(text: str | None) -> str | None:
 def _time_reason(row: dict[Any, Any]) -> str | None:
     if pd.notna(row["time_s"]):
         return None
-    told = "the record holds no times" if row["status"] == "ok" else row["reason"] or row["status"]
-    return str(told)
+    if row["status"] in ("ok", "running"):
+        return "the record holds no times" if row["status"] == "ok" else "not timed yet"
+    return str(row["status"] if pd.isna(row["reason"]) else row["reason"])
 
 
 def has_failed(bricks: pd.DataFrame) -> "pd.Series[bool]":
     """Of each of these bricks, whether it was to be timed and has no time."""
-    return ~bricks["status"].isin(["ok", LEFT_OUT])
+    return bricks["time_s"].isna() & bricks["status"].ne(LEFT_OUT)
 
 
 @once

@@ -84,6 +84,7 @@ class BrickTimes:
         for brick, time_s, deviation, each in zip(wanted, times, deviations, noise, strict=True):
             self._drawn[brick, "forward", clock] = time_s * np.exp(deviation * np.concatenate([[0.0], each]))
 
-    def start_s(self, name: str) -> float:
-        """What starting a backward pass (`backward_start_s`) or an optimizer's step (`step_start_s`) takes."""
-        return float(self.facts.get(name) or 0.0)
+    def start_s(self, name: str, clock: str) -> float:
+        """What a backward pass (`backward_start_s`) or an optimizer's step (`step_start_s`) starts with, by a clock."""
+        told = self.facts.get(name) or 0.0
+        return float((told[clock] if isinstance(told, dict) else told) or 0.0)  # a number: of earlier versions

@@ -72,7 +72,7 @@ def _why(times: BrickTimes, brick: str) -> str:
     row = times.bricks[brick]
     if row["status"] == "ok":
         return "not timed in this phase"
-    return f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
+    return f"{row['status']}: {row['reason']}" if isinstance(row["reason"], str) else str(row["status"])
 
 
 def _counted(texts: Sequence[str], separator: str) -> str:

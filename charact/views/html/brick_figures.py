@@ -90,7 +90,7 @@ def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: di
     """Each model's constructed over its measured latency, a point a kind, with the kinds' geometric means.
 
     Args:
-        rows: as of `constructed_latencies`, in the order to draw them.
+        rows: as of `normalized_latency`, in the order to draw them.
         kinds: column that tells points of a model apart.
         colors: of the kinds.
         means: geometric means of the kinds.

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.bricks import record_tables
-from charact.analysis.bricks.errors import latency_errors, normalized_latency
+from charact.analysis.bricks.errors import NOT_RUN, latency_errors, normalized_latency
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
@@ -182,14 +182,18 @@ def _memory(run: Run) -> list[Block]:
 
 
 def _why(run: Run) -> list[Block]:
-    """Why models have no latency, or none that is corrected."""
+    """Why models have no latency, none that is corrected, or could not be run themselves."""
     rows = record_tables.model_summary(run)
     failed = [(row.case, fmt.missing(row.reason)) for row in fmt.rows(rows) if pd.isna(row.latency_s)]
     found = [Block(title="Not constructed", missing=failed)] if failed else []
     latencies = normalized_latency(run).query("strategy == 'corrected'")
     built = latencies[~latencies["case"].isin([case for case, _ in failed])]
     reasons = built.loc[built["latency_s"].isna(), "reason"].dropna().unique()
-    return found + ([Block(title="Not corrected", note=fmt.missing("; ".join(reasons)))] if len(reasons) else [])
+    found += [Block(title="Not corrected", note=fmt.missing("; ".join(reasons)))] if len(reasons) else []
+    unmeasured = latencies[latencies["phase"].eq("all") & latencies["measured_reason"].notna()
+                           & latencies["measured_reason"].ne(NOT_RUN)]  # fmt: skip
+    missing = [(row.case, fmt.missing(row.measured_reason)) for row in fmt.rows(unmeasured)]
+    return found + ([Block(title="Not measured", missing=missing)] if missing else [])
 
 
 def cards(run: Run) -> tuple[list[Card], Legend, Table]:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from support.brick_runs import CASE, brick_run, composition, infer_run, skewed
 
 from charact.analysis.bricks.construction import Construction, construct
+from charact.analysis.bricks.intervals import interval
 from charact.analysis.bricks.matching import brick_case
+from charact.analysis.bricks.record import constructed_case
 from charact.analysis.bricks.times import BrickTimes
 from charact.corrections import Correction
 from charact.errors import UserError
@@ -117,6 +119,24 @@ def test_on_a_device_the_slower_side_counts(tmp_path: Path, device_s: float, clo
     run = infer_run(tmp_path, {"a": 0.01}, device_s={"a": device_s})
     found = construct(composition(["a"]), BrickTimes(run, CASE), NONE)
     assert (found.clock, latencies(found)["sequential", "all"]) == (clock, latency_s)
+
+
+def test_what_starts_once_is_of_the_clock_that_counts(tmp_path: Path) -> None:
+    run = brick_run(tmp_path, {"a": {"forward": 0.010, "backward": 0.025}}, mode="train", device_s={"a": 0.008},
+                    facts={"backward_start_s": {"host_s": 0.005, "device_s": 0.001}})  # fmt: skip
+    found = construct(composition(["a", "a"], mode="train"), BrickTimes(run, CASE.replace("infer", "train")), NONE)
+    assert found.clock == "host_s"
+    assert latencies(found)["sequential", "backward"] == pytest.approx(2 * 0.020 + 0.005)
+    assert constructed_case(found, NONE)[0]["passes"]["construct"]["backward_start_s"] == 0.005
+
+
+def test_an_interval_of_times_has_no_end_below_zero(tmp_path: Path) -> None:
+    times = [1.0, 1.0, 1.0, 1.0, 1.0, 20.0, 20.0, 20.0, 20.0]
+    low, high = intervals(construct(composition(["a"]), BrickTimes(infer_run(tmp_path, {"a": times}), CASE), NONE)
+                          )["sequential"]  # fmt: skip
+    assert 0 < low <= 1.0 <= high <= 20.0
+    assert interval(np.array([1.0, 0.1, 0.1, 3.0, 3.0, 3.0, 3.0])) == pytest.approx((1 / 30, 1.0))
+    assert interval(np.zeros(9)) is None
 
 
 def test_a_model_too_short_for_its_correction_has_no_corrected_latency(tmp_path: Path) -> None:

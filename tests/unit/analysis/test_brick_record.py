@@ -82,6 +82,14 @@ def test_latencies_are_held_against_what_was_measured(tmp_path: Path, times: Bri
     assert found[["g", "cut_method", "timing_method"]].to_numpy().tolist() == [[1, "chains", "contextual"]] * 2
 
 
+def test_a_model_that_could_not_be_run_has_its_reason(tmp_path: Path, times: BrickTimes) -> None:
+    written = record(tmp_path, times, [named("one", "ab")])
+    manifest_path = written.path / "run.json"
+    manifest_path.write_text(manifest_path.read_text().replace(
+        '"passes": {', '"passes": {"timing": {"status": "failed", "reason": "no such luck"}, '))
+    assert normalized_latency(load_run(written.path))["measured_reason"].unique().tolist() == ["no such luck"]
+
+
 def test_trainings_are_compared_by_phase(tmp_path: Path) -> None:
     run = brick_run(tmp_path, {"a": {"forward": 0.010, "backward": 0.020}, "u": {"update": 0.001}}, mode="train",
                     rows={"u": {"kind": "update"}})  # fmt: skip

@@ -77,6 +77,24 @@ def test_a_suite_is_summed_up_with_what_failed(tmp_path: Path) -> None:
     assert case_summary(run)["kind"].tolist() == ["bricks"]
 
 
+def test_of_a_run_that_goes_on_what_has_times_has_not_failed(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "s", {})
+    rows = [made.brick_row(brick, ["relu"], status="running") for brick in ("00aa", "11bb")]
+    writer.add_case(made.suite_entry(), {"bricks": rows, "brick_times": made.time_rows("00aa", 1.0)})
+    run = load_run(writer.close("complete"))
+    assert suite_summary(run)["num_failed"].tolist() == [1]
+    told = brick_summary(run).set_index("brick")["time_reason"]
+    assert told["00aa"] is None
+    assert told["11bb"] == "not timed yet"
+
+
+def test_where_all_times_are_predicted_no_time_is_saved(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "r", {})
+    predicted = [row | {"method": "predicted"} for row in made.piece_rows(["00aa", "11bb"])]
+    writer.add_case(made.model_entry("a"), {"pieces": predicted, "constructions": made.latency_rows(0.010)})
+    assert time_saved(load_run(writer.close("complete"))).empty
+
+
 @pytest.mark.parametrize(("types", "kind", "work"), [
     ('["relu", "conv2d"]', "sequence", "convolution"), ('["add", "relu"]', "sequence", "elementwise"),
     ('["update"]', "update", "optimizer"), ('["add"]', "gradient_sum", "autograd"),

@@ -13,14 +13,13 @@ from support.captured_by_hand import ByHand, branches
 from charact.bricks.brick import (
     Brick,
     BrickInput,
-    brick_from_json,
     brick_of,
-    brick_to_json,
     canonical,
     gradient_sum_brick,
     identity,
     update_brick,
 )
+from charact.bricks.brick_file import brick_from_json, brick_to_json
 from charact.bricks.cut import cut
 from charact.bricks.model import CapturedModel, Layer, TensorType, Update
 

@@ -1,6 +1,5 @@
 """Models that are hard to capture: written in place, cut off from gradients, dependent on numbers, not to be kept."""
 
-import math
 
 import pytest
 import torch
@@ -100,7 +99,6 @@ def test_a_weight_that_is_used_twice_is_one_leaf() -> None:
     assert sorted(captured.leaves.values()) == ["input", "weight"]
     fill, = (layer for layer in captured.layers if layer.operator == "aten.masked_fill.Scalar")
     assert fill.args[2] == {"float": "-inf"}
-    assert math.isinf(captured.samples[captured.layers[-1].inputs[0]].get("x", math.inf))
 
 
 def test_results_that_are_lists_are_values_of_their_own() -> None:

@@ -165,6 +165,8 @@ def broken(suite: Path, how: str) -> None:
         index.write_text('{"format": "other", "schema_version": 1}')
     elif how == "no JSON":
         index.write_text("{")
+    elif how == "not a number":
+        index.write_text(index.read_text().replace('"g": 2', '"g": NaN'))
     elif how == "deep":
         index.write_text("[" * 100_000)
     elif how == "absent":
@@ -186,7 +188,8 @@ def broken(suite: Path, how: str) -> None:
 @pytest.mark.parametrize(("how", "told"), [
     ("missing", "is missing from"), ("tampered brick", "not what the suite's index says"),
     ("tampered index", "changed after it was written"), ("newer", "update charact"),
-    ("other format", "no part of a suite"), ("no JSON", "no part of a suite"), ("deep", "no part of a suite"),
+    ("other format", "no part of a suite"), ("no JSON", "no part of a suite"),
+    ("not a number", "no part of a suite"), ("deep", "no part of a suite"),
     ("absent", "no suite of bricks in"), ("renamed", "holds brick"), ("incomplete", "no part of a suite"),
     ("misnamed", "no part of a suite"),
 ])  # fmt: skip

@@ -64,6 +64,16 @@ def test_a_suite_is_not_merged_into(tmp_path: Path) -> None:
         merge([one, other], one)
 
 
+def test_a_place_that_holds_something_else_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    suites = [written(tmp_path / "a", "one"), written(tmp_path / "b", "other")]
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="no suite of bricks"):
+        merge(suites, tmp_path / "photos")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_damaged_suite_is_refused_also_where_another_has_the_brick(tmp_path: Path) -> None:
     one, other = written(tmp_path / "a", "one"), written(tmp_path / "b", "other")
     path = next((other / "bricks").iterdir())

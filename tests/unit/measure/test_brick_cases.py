@@ -24,7 +24,7 @@ from support.notes import Notes
 from charact import load_run
 from charact.bricks.suite import Suite
 from charact.errors import UserError
-from charact.measure.brick_cases import run_bricks
+from charact.measure.brick_cases import chosen_bricks, run_bricks
 from charact.measure.interrupt import Interrupt
 from charact.measure.timing import StopRule
 from charact.store import Run
@@ -119,8 +119,9 @@ def test_training_has_its_phases(tmp_path: Path) -> None:
     updates = record.brick_times[record.brick_times["phase"] == "update"]
     assert set(updates["num_calls"]) == {4}  # parameters
     facts = record.passes(record.cases["case"][0])["bricks"]
-    assert facts["backward_start_s"] > 0
-    assert facts["step_start_s"] > 0
+    for start in ("backward_start_s", "step_start_s"):
+        assert facts[start]["host_s"] > 0
+        assert facts[start]["device_s"] is None
 
 
 def test_enough_is_when_the_sum_is_precise(tmp_path: Path) -> None:
@@ -167,11 +168,15 @@ class TestFailures:
     def test_what_the_suite_lacks_is_one_line(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
         for mode, options, words in (("train", {}, "no bricks for train in fp32 .it has infer in fp32"),
-                                     ("infer", {"batch_sizes": [8, 3]}, "no bricks of batch size 3 .it has 8"),
+                                     ("infer", {"batch_sizes": [4, 3]}, "what was asked for .it has batch sizes 8."),
                                      ("infer", {"precision": "tf32"}, "--precision fp32")):
             with pytest.raises(UserError, match=words) as caught:
                 time_into(new_writer(tmp_path), suite, mode, **options)
             assert "\n" not in str(caught.value)
+
+    def test_of_sizes_that_were_asked_for_those_that_it_has_are_run(self, tmp_path: Path) -> None:
+        suite = a_suite(tmp_path / "suite", brick := product())
+        assert chosen_bricks(suite, "infer", "fp32", [8, 3]) == [brick.id]
 
     def test_a_brick_that_was_tampered_with_is_one_line(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", brick := product())

@@ -1,7 +1,9 @@
 """Rounds over bricks: who is visited, what happens between visits, and what a brick that fails costs the others."""
 
+import contextlib
 import itertools
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -53,8 +55,32 @@ def test_what_is_done_between_visits_is_no_bricks_time() -> None:
 
     rounds.round(between)
     assert calls == [0, 0, 0]  # a round's times are added when it is whole
-    assert rounds.set_up_s < 0.2
-    assert rounds.timed_s < 0.2
+    assert rounds.set_up_s + rounds.timed_s < 0.3  # slept 0.6 s
+
+
+def test_a_round_that_is_interrupted_is_taken_in_by_no_brick() -> None:
+    rounds = over(BRICKS)
+    rounds.round()
+    inside: list[bool] = []
+
+    @contextlib.contextmanager
+    def interruptible() -> Iterator[None]:
+        inside.append(True)
+        yield
+        inside.append(False)
+        assert rounds.num_rounds == 1  # what is taken in cannot be interrupted
+
+    def signal_at_the_last() -> None:
+        inside.append(True)
+        if inside.count(True) == 1 + len(BRICKS):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rounds.round(signal_at_the_last, interruptible)
+    assert {row["num_rounds"] for row in rounds.rows.values()} == {1}
+    assert len(rounds.times) == len(BRICKS) * 2
+    rounds.round(interruptible=interruptible)
+    assert {row["num_rounds"] for row in rounds.rows.values()} == {2}
 
 
 def test_a_brick_that_fails_is_left_out_and_the_others_go_on() -> None:

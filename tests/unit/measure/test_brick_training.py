@@ -14,7 +14,7 @@ from charact.errors import UserError
 from charact.measure.brick_clock import HostClock, Times
 from charact.measure.brick_inputs import InputPool
 from charact.measure.brick_memory import step_peak_bytes
-from charact.measure.brick_training import GradientSumWork, TrainingWork, UpdateWork, backward_start_s
+from charact.measure.brick_training import GradientSumWork, TrainingWork, UpdateWork, backward_start
 
 pytestmark = pytest.mark.clock
 
@@ -115,6 +115,17 @@ def test_a_parameter_has_its_share_of_a_step_less_what_an_empty_one_takes(monkey
     assert device_s is None
 
 
+def test_an_update_is_the_optimizers_step() -> None:
+    brick = an_update(4, 4, lr=0.5, momentum=0.9)
+    optimizer = UpdateWork(brick, InputPool([brick], CPU), HostClock()).stepped(2)
+    for parameter in optimizer.param_groups[0]["params"]:
+        torch.testing.assert_close(parameter.detach(), 0.5 * parameter.grad)  # it began as its gradient
+    optimizer.step()
+    for parameter in optimizer.param_groups[0]["params"]:
+        # The second step goes on with the first one's momentum: .5 and .5 * 1.9.
+        torch.testing.assert_close(parameter.detach(), (1 - 0.5 - 0.95) * parameter.grad)
+
+
 @pytest.mark.parametrize(("optimizer", "options"), [
     ("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {"lr": 0.1, "betas": [0.9, 0.99]}), ("RMSprop", {"lr": 0.1}),
 ])
@@ -152,4 +163,4 @@ def test_a_backward_pass_that_computes_nothing_takes_less_than_one_that_does() -
     clock = HostClock()
     work = work_on(product(rows=256, width=256, mode="train"))
     times = min(work.warm()["backward"][0] for _ in range(5))
-    assert 0 < backward_start_s(CPU, clock) < times
+    assert 0 < backward_start(CPU, clock)[0] < times
