@@ -1,7 +1,6 @@
 """The models that constructed latencies are held against: how each is cut, and how long its iterations take."""
 
 import itertools
-import resource
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from charact.bricks.capture import capture
 from charact.bricks.composition import Composition, Configuration
 from charact.bricks.suite_writer import CutModel, cut_model
 from charact.errors import UserError
+from charact.measure.brick_timing import num_new_pages
 from charact.measure.loop import Loop
 
 AT_HOME_ITERATIONS = 10
@@ -99,9 +99,9 @@ def iterate(model: Measured, loop: Loop, place: tuple[int, int]) -> None:
     """Iterations to be at home again, as many as memory and a small model's caches need, and two that are timed."""
     begun = time.perf_counter()
     for _ in range(AT_HOME_ITERATIONS):
-        before = _num_new_pages()
+        before = num_new_pages()
         loop.iteration(lambda phase: nullcontext())
-        if time.perf_counter() - begun > AT_HOME_S and _num_new_pages() - before <= FEW_PAGES:
+        if time.perf_counter() - begun > AT_HOME_S and num_new_pages() - before <= FEW_PAGES:
             break
     model.set_up_s += time.perf_counter() - begun
     visit = []
@@ -111,7 +111,3 @@ def iterate(model: Measured, loop: Loop, place: tuple[int, int]) -> None:
         visit.append(time.perf_counter() - begun)
     model.visits.append(visit)
     model.places.append(place)
-
-
-def _num_new_pages() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

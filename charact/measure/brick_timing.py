@@ -6,7 +6,9 @@ before. What is nearer than the last cache, code included, a model's other layer
 is read before each timed call.
 """
 
+import resource
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
@@ -36,6 +38,10 @@ _NEAR_CACHES = 4
 """Of other memory so many times what near caches hold is read. On an Intel Xeon (2 MB of L2) plain sums of 38 models at
 batch 1 are 15.1 % off where half as much is read, and that only between uses of weights that stay in the last cache;
 5.7 % with this, 9.1 % with twice as much. There it is also what the tables of addresses (TLB) reach."""
+_MOST_CALLS_MORE = 7
+"""Untimed calls at most that are made beside to have memory in place."""
+_FEW_PAGES = 8
+"""Pages that a call may take from the system when its memory is in place. One takes 0.5 to 8 µs to have."""
 _TRAINING_FACTOR = 3
 """Gradients, and an optimizer's state, are as large as weights."""
 
@@ -61,8 +67,22 @@ def stays_in_cache(brick: Brick, device: torch.device, *, training: bool = False
     return brick.context_bytes * (_TRAINING_FACTOR if training else 1) <= CACHE_FRAC * cache_bytes(device)
 
 
+def num_new_pages() -> int:
+    """Pages of memory that this process has taken from the system so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def until_in_place(call: Callable[[], object], fewest: int = 1) -> None:
+    """Call so often, and then until a call takes no new pages from the system: one that has run before takes none."""
+    for number in range(1, fewest + _MOST_CALLS_MORE + 1):
+        before = num_new_pages()
+        call()
+        if number >= fewest and num_new_pages() - before <= _FEW_PAGES:
+            return
+
+
 def num_untimed(brick: Brick, *, cached: bool) -> int:
-    """Calls at a visit that come before those that are timed: several of large weights that stay in the cache."""
+    """Fewest calls at a visit before those that are timed: several of large weights that stay in the cache."""
     return _UNTIMED_CALLS_TO_SETTLE if cached and brick.weights_bytes >= _SETTLING_BYTES else _UNTIMED_CALLS
 
 
@@ -97,7 +117,8 @@ def _other_memory(num_bytes: int) -> Tensor:
 class InContext(ABC):
     """A brick that is called as its model calls it.
 
-    An untimed call comes first at each visit: its memory is there then. Before each timed call, other memory drives
+    Untimed calls come first at each visit, until one takes no new pages from the system: a model that has run before
+    takes none. Before each timed call, other memory drives
     from the nearer caches what the one before it left in them. The timed calls get other weights than the call before
     them, which no cache holds; only where a model's weights fit into the last cache they get the same, behind several
     untimed calls if they are large.
@@ -120,14 +141,14 @@ class InContext(ABC):
 
     def in_context(self) -> list[dict[str, Times]]:
         """Times by phase of a visit's calls, as they run in a model."""
-        arguments, weights = self._arguments, self._arguments.weights()
-        for _ in range(self._num_untimed):
-            self.timed(arguments.call_with(weights | arguments.others()))
+        arguments = self._arguments
+        # Taken before the first call: made between two, they would lie where it had its memory.
+        weights = [arguments.weights() for _ in range(1 if self._cached else 1 + CALLS_A_VISIT)]
+        until_in_place(lambda: self.timed(arguments.call_with(weights[0] | arguments.others())), self._num_untimed)
         found = []
-        for _ in range(CALLS_A_VISIT):
-            weights = weights if self._cached else arguments.weights()
+        for number in range(1, CALLS_A_VISIT + 1):
             self._between.read()
-            found.append(self.timed(arguments.call_with(weights | arguments.others())))
+            found.append(self.timed(arguments.call_with(weights[number % len(weights)] | arguments.others())))
         return found
 
     def warm(self) -> dict[str, Times]:

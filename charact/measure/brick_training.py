@@ -12,7 +12,7 @@ from charact.bricks.model import TensorType
 from charact.bricks.program import BrickFunction, optimizer_class
 from charact.measure.brick_clock import HostClock, Times
 from charact.measure.brick_inputs import Arguments, InputPool, copied, key_of, num_sets
-from charact.measure.brick_timing import InContext
+from charact.measure.brick_timing import InContext, until_in_place
 
 _NUM_STARTS = 201
 _FEWEST_PARAMETERS, _MOST_PARAMETERS = 4, 16
@@ -69,6 +69,7 @@ class GradientSumWork:
 
     def in_context(self) -> list[dict[str, Times]]:
         """The same as when warm: its inputs are, wherever they are written."""
+        until_in_place(self.warm)
         return [self.warm()]
 
     def warm(self) -> dict[str, Times]:
@@ -81,7 +82,7 @@ class GradientSumWork:
 
 
 class UpdateWork:
-    """An optimizer's step for parameters of one type, after the step that makes their state.
+    """An optimizer's step for parameters of one type, after the steps that make their state.
 
     *Error*: what a step takes that updates nothing is taken off, and the rest is shared evenly by the parameters: in a
     model, whose parameters are of several sizes, what they share may be another part.
@@ -109,13 +110,13 @@ class UpdateWork:
         return {"update": _share(self._clock.time(self.stepped().step), self.start, self._number)}
 
     def stepped(self, number: int | None = None) -> Any:
-        """The optimizer of so many parameters, by default those that are timed, after the step that makes its state."""
+        """The optimizer of so many parameters, by default those that are timed, after steps that make its state."""
         parameters = [torch.nn.Parameter(copied(self._pool.pristine(self._parameter, self._key)))
                       for _ in range(self._number if number is None else number)]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter).copy_(parameter.detach())
         optimizer = self._class(parameters, **self._options)
-        optimizer.step()
+        until_in_place(optimizer.step)
         return optimizer
 
     def kept_bytes(self) -> float:

@@ -1,7 +1,11 @@
 """Timing bricks in inference: which weights a call finds in the cache, and what it costs beside."""
 
+import itertools
+import resource
 import time
+from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +15,10 @@ from torch import Tensor
 from charact.bricks.brick import Brick
 from charact.bricks.program import runnable
 from charact.measure import brick_timing
-from charact.measure.brick_clock import HostClock
+from charact.measure.brick_clock import HostClock, Times
 from charact.measure.brick_inputs import InputPool
-from charact.measure.brick_timing import Between, InferenceWork, stays_in_cache
+from charact.measure.brick_settings import brick_settings
+from charact.measure.brick_timing import Between, InferenceWork, num_new_pages, stays_in_cache
 
 pytestmark = pytest.mark.clock
 
@@ -55,6 +60,7 @@ def test_time_is_that_of_one_call() -> None:
 @pytest.mark.parametrize(("settling_bytes", "num_untimed"), [(WEIGHT_BYTES, 8), (WEIGHT_BYTES + 1, 1)])
 def test_weights_of_a_small_model_are_in_the_cache(
         monkeypatch: pytest.MonkeyPatch, settling_bytes: int, num_untimed: int) -> None:
+    monkeypatch.setattr(brick_timing, "num_new_pages", lambda: 0)
     monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 100 * WEIGHT_BYTES)
     monkeypatch.setattr(brick_timing, "_SETTLING_BYTES", settling_bytes)
     brick = product(context_bytes=4 * WEIGHT_BYTES)
@@ -71,6 +77,7 @@ def test_weights_of_a_small_model_are_in_the_cache(
 
 
 def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brick_timing, "num_new_pages", lambda: 0)
     monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: WEIGHT_BYTES)
     brick = product(context_bytes=4 * WEIGHT_BYTES)
     watched = Watched(brick)
@@ -81,6 +88,44 @@ def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(weights) == 12  # one untimed and two timed ones each
     weights = weights[-8:]
     assert all(len(set(weights[start:start + 4])) == 4 for start in range(5))
+
+
+def test_a_timed_call_waits_for_no_new_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that join the ring do not take the memory that the untimed call has had for its results."""
+    monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 0)
+    brick = product(rows=512, width=1024, context_bytes=40_000_000)
+    work = InferenceWork(brick, runnable(brick), InputPool([brick], CPU), clock := NewPages())
+    timed: list[int] = []
+    with brick_settings("fp32"), torch.inference_mode():
+        for _ in range(4):
+            work.in_context()
+            timed += clock.num_pages[-2:]
+    assert sum(timed) < 0.1 * 512 * 1024 * 4 / resource.getpagesize()  # of what one result takes
+
+
+@pytest.mark.parametrize(("pages", "num_calls"), [((0,), 3), ((100, 100, 0), 5), ((100,) * 20, 10)])
+def test_calls_are_not_timed_before_their_memory_is_in_place(
+        monkeypatch: pytest.MonkeyPatch, pages: Sequence[int], num_calls: int) -> None:
+    taken = itertools.accumulate(each for call in pages for each in (0, call))
+    monkeypatch.setattr(brick_timing, "num_new_pages", lambda: next(taken))
+    brick = product()
+    watched = Watched(brick)
+    assert len(work_on(brick, watched).in_context()) == 2
+    assert len(watched.places) == num_calls
+
+
+class NewPages(HostClock):
+    """Keeps how many new pages each call takes."""
+
+    def __init__(self) -> None:
+        self.num_pages: list[int] = []
+        super().__init__()
+
+    def time(self, call: Callable[..., Any], *args: Any) -> Times:
+        before = num_new_pages()
+        times = super().time(call, *args)
+        self.num_pages.append(num_new_pages() - before)
+        return times
 
 
 def test_a_training_leaves_the_cache_less_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +166,8 @@ def test_near_caches_are_cleared_before_timed_calls(
             return super().__call__(inputs)
 
     work_on(brick, Noted(brick)).in_context()
-    assert events == ["call", "read", "call", "read", "call"]
+    assert events[-5:] == ["call", "read", "call", "read", "call"]
+    assert set(events[:-5]) <= {"call"}
 
 
 def test_warm_calls_have_the_same_inputs() -> None:

@@ -115,7 +115,8 @@ def test_a_parameter_has_its_share_of_a_step_less_what_an_empty_one_takes(monkey
     assert device_s is None
 
 
-def test_an_update_is_the_optimizers_step() -> None:
+def test_an_update_is_the_optimizers_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("charact.measure.brick_timing.num_new_pages", lambda: 0)
     brick = an_update(4, 4, lr=0.5, momentum=0.9)
     optimizer = UpdateWork(brick, InputPool([brick], CPU), HostClock()).stepped(2)
     for parameter in optimizer.param_groups[0]["params"]:
