@@ -165,7 +165,7 @@ def identity(brick: Brick) -> str:
 
 
 def content(brick: Brick) -> dict[str, Any]:
-    """The brick as JSON, without what follows from how it was captured."""
+    """The brick as JSON, but for which inputs it writes to and how much its model touches."""
     return {
         "kind": brick.kind, "mode": brick.mode, "precision": brick.precision,
         "inputs": [_input_to_json(each) for each in brick.inputs],

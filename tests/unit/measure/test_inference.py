@@ -121,9 +121,11 @@ class TestTimes:
         assert set(rows) == {"data", "forward", "other"}
         total_s = sum(row["host_s"] for row in rows.values())
         assert total_s == pytest.approx(prediction.wall_s)
-        assert 0.9 * around_s < total_s <= around_s
-        for phase, slept_s in ("data", sum(sleeps["data"])), ("forward", sum(sleeps["forward"])), ("other", metric_s):
-            assert slept_s <= rows[phase]["host_s"] < 1.3 * slept_s
+        slept_s = {"data": sum(sleeps["data"]), "forward": sum(sleeps["forward"]), "other": metric_s}
+        assert sum(slept_s.values()) <= total_s <= around_s
+        awake_s = around_s - sum(slept_s.values())
+        for phase, least_s in slept_s.items():
+            assert least_s <= rows[phase]["host_s"] <= least_s + awake_s
         assert {row["num_iterations"] for row in rows.values()} == {4}
         assert {row["device_s"] for row in rows.values()} == {None}
 
