@@ -26,6 +26,8 @@ from charact.measure.autophase.record import read_spool, script_cases
 
 Cases = dict[str, dict[str, Any]]
 
+pytestmark = pytest.mark.clock
+
 
 class Clock:
     """The truth: seconds of each part, once an iteration, by the test's own clock."""

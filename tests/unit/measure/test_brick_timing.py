@@ -1,24 +1,21 @@
 """Timing bricks in inference: which weights a call finds in the cache, and what it costs beside."""
 
 import itertools
-import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import pytest
 import torch
 from support.hand_made_bricks import pointwise, product
 from torch import Tensor
 
-from charact.bricks.brick import Brick
+from charact.bricks.brick import Brick, BrickInput
 from charact.bricks.program import runnable
 from charact.measure import brick_timing
-from charact.measure.brick_clock import HostClock, Times
+from charact.measure.brick_clock import HostClock
 from charact.measure.brick_inputs import InputPool
-from charact.measure.brick_settings import brick_settings
-from charact.measure.brick_timing import Between, InferenceWork, num_new_pages, stays_in_cache
+from charact.measure.brick_timing import Between, InferenceWork, stays_in_cache
 
 pytestmark = pytest.mark.clock
 
@@ -90,17 +87,25 @@ def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(len(set(weights[start:start + 4])) == 4 for start in range(5))
 
 
-def test_a_timed_call_waits_for_no_new_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that join the ring do not take the memory that the untimed call has had for its results."""
+def test_weights_join_their_ring_before_the_first_call_has_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 0)
-    brick = product(rows=512, width=1024, context_bytes=40_000_000)
-    work = InferenceWork(brick, runnable(brick), InputPool([brick], CPU), clock := NewPages())
-    timed: list[int] = []
-    with brick_settings("fp32"), torch.inference_mode():
-        for _ in range(4):
-            work.in_context()
-            timed += clock.num_pages[-2:]
-    assert sum(timed) < 0.1 * 512 * 1024 * 4 / resource.getpagesize()  # of what one result takes
+    events: list[str] = []
+
+    class NotedPool(InputPool):
+        def next_of_ring(self, of: BrickInput, key: str) -> Tensor:
+            events.append("weight")
+            return super().next_of_ring(of, key)
+
+    brick = product(context_bytes=40_000)
+    call = runnable(brick)
+
+    def noted(inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        events.append("call")
+        return call(inputs)
+
+    InferenceWork(brick, noted, NotedPool([brick], CPU), HostClock()).in_context()
+    assert events[:4] == ["weight", "weight", "weight", "call"]
+    assert set(events[4:]) == {"call"}
 
 
 @pytest.mark.parametrize(("pages", "num_calls"), [((0,), 3), ((100, 100, 0), 5), ((100,) * 20, 10)])
@@ -112,20 +117,6 @@ def test_calls_are_not_timed_before_their_memory_is_in_place(
     watched = Watched(brick)
     assert len(work_on(brick, watched).in_context()) == 2
     assert len(watched.places) == num_calls
-
-
-class NewPages(HostClock):
-    """Keeps how many new pages each call takes."""
-
-    def __init__(self) -> None:
-        self.num_pages: list[int] = []
-        super().__init__()
-
-    def time(self, call: Callable[..., Any], *args: Any) -> Times:
-        before = num_new_pages()
-        times = super().time(call, *args)
-        self.num_pages.append(num_new_pages() - before)
-        return times
 
 
 def test_a_training_leaves_the_cache_less_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from charact.measure.op_timing import rotated_inputs, time_direction
 from charact.measure.timing import StopRule
 from charact.ops import all_kinds, parse_problem
 
+pytestmark = pytest.mark.clock
+
 CPU = torch.device("cpu")
 RULE = StopRule(precision_target_frac=0.0, max_iterations=6, max_seconds=5.0)
 NUM_PAIRS = 9
