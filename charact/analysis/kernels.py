@@ -3,6 +3,7 @@
 import pandas as pd
 
 from charact.analysis.counters import counters_by_kernel
+from charact.analysis.once import once
 from charact.analysis.order import in_order
 from charact.analysis.utilization import UTILIZATION_METRICS
 from charact.store import Run
@@ -47,6 +48,7 @@ def _geometries(rows: pd.DataFrame) -> pd.DataFrame:
     return common.assign(varying=varying).reset_index()
 
 
+@once
 def counted_kernels(run: Run) -> pd.DataFrame:
     """Kernels that counters were read of, phases taken together; longest first within a case.
 

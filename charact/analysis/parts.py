@@ -3,10 +3,12 @@
 import pandas as pd
 
 from charact.analysis.cases import iteration_times
+from charact.analysis.once import once
 from charact.analysis.order import in_order
 from charact.store import Run
 
 
+@once
 def part_breakdown(run: Run) -> pd.DataFrame:
     """Time of each model's or optimizer's phases, in cases that have several; other cases have no rows.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.once import once
 from charact.analysis.order import in_order
 from charact.store import Run
 
@@ -22,6 +23,7 @@ def is_imported(run: Run) -> bool:
     return "traces" in run.manifest.get("options", {})
 
 
+@once
 def attribution(run: Run) -> pd.DataFrame:
     """How the phases of each case of a watched program or a trace were found; a run of workloads has no rows.
 
@@ -61,6 +63,7 @@ def has_unexplained_other(run: Run, case: str) -> bool:
     return is_watched(run) and bool(much.any()) and case not in sampled
 
 
+@once
 def sampled_frames(run: Run) -> pd.DataFrame:
     """Where the program was while its time was `other`, by a sampler; the place that was seen most often first.
 

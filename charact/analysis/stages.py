@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.cases import iteration_times
+from charact.analysis.once import once
 from charact.analysis.order import in_order
 from charact.schema import LOAD_PHASES
 from charact.store import Run
@@ -18,6 +19,7 @@ INFERENCE_PARTS = (*LOAD_PHASES, "prediction")
 _QUANTILES = {"p50_s": 0.5, "p90_s": 0.9, "p95_s": 0.95, "p99_s": 0.99}
 
 
+@once
 def stage_times(run: Run) -> pd.DataFrame:
     """Wall time of each stage of each epoch, of each load and of the prediction.
 
@@ -44,6 +46,7 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     return in_order(parts, run, "case", "stage", "phase")
 
 
+@once
 def stage_phase_times(run: Run) -> pd.DataFrame:
     """Rows of `stages` with `time_s`, the phase's part of its stage's wall time."""
     rows = run.table("stages")
@@ -53,6 +56,7 @@ def stage_phase_times(run: Run) -> pd.DataFrame:
     return rows
 
 
+@once
 def learning_curves(run: Run) -> pd.DataFrame:
     """Loss and metrics of each epoch of each training.
 
@@ -74,6 +78,7 @@ def _elapsed(run: Run) -> pd.DataFrame:
     return times[["case", "stage", "epoch", "elapsed_s"]]
 
 
+@once
 def training_summary(run: Run) -> pd.DataFrame:
     """One row a training case, those that failed included; what a case lacks is null.
 
@@ -132,6 +137,7 @@ def _times_to_target(run: Run, summary: pd.DataFrame) -> list[float | None]:
     return [elapsed.get(key) for key in keys]
 
 
+@once
 def inference_summary(run: Run) -> pd.DataFrame:
     """One row an inference case, those that failed included; what a case lacks is null.
 

@@ -7,6 +7,7 @@ import pandas as pd
 from charact.analysis.cases import case_summary
 from charact.analysis.ceilings import case_ceilings
 from charact.analysis.counters import counter_meaning, counter_sources, counter_values, missing_counters
+from charact.analysis.once import once
 from charact.analysis.passes import pass_reason, passes_taken
 from charact.analysis.program import is_imported, is_watched
 from charact.analysis.roofline import work_reason
@@ -104,6 +105,7 @@ def energy_reason(run: Run) -> str | None:
         "not asked for: --counters auto" if sources.empty else "no source gave it")
 
 
+@once
 def energy(run: Run) -> pd.DataFrame:
     """What an iteration of each case costs, as each source tells it of each device.
 

@@ -73,28 +73,32 @@ class TestRealEvents:
         except PermissionError:
             pytest.skip("this kernel lets nobody but administrators count")
 
+    # A virtual machine's core may be taken away within a slice: the task clock counts that, the process's does not.
+
     def test_the_task_clock_is_the_processors_time(self) -> None:
-        around_s = time.process_time()
+        around_s = time.perf_counter()
         reading = EventReading({"task": TASK_CLOCK}, open_perf_event)
         within_s = time.process_time()
         spin(0.2)
         within_s = time.process_time() - within_s
+        time.sleep(0.2)
         task_s = counted(reading)["task"] / 1e9
-        around_s = time.process_time() - around_s
-        assert 0.95 * within_s < task_s < 1.05 * around_s
+        around_s = time.perf_counter() - around_s
+        assert 0.95 * within_s < task_s < around_s - 0.2
 
     def test_threads_that_are_there_and_those_that_come_are_counted(self) -> None:
         ended = threading.Event()
         there = threading.Thread(target=lambda: (ended.wait(), spin(0.1)))
         there.start()
+        begun_s = time.perf_counter()
         reading = EventReading({"task": TASK_CLOCK}, open_perf_event)
-        begun_s = time.process_time()
         ended.set()
         there.join()
         comes = threading.Thread(target=spin, args=(0.1,))
         comes.start()
         comes.join()
-        assert counted(reading)["task"] / 1e9 == pytest.approx(time.process_time() - begun_s, rel=0.1)
+        task_s = counted(reading)["task"] / 1e9
+        assert 0.95 * 0.2 < task_s < 1.05 * (time.perf_counter() - begun_s)
 
     def test_files_are_closed(self) -> None:
         before = len(os.listdir("/proc/self/fd"))

@@ -156,6 +156,7 @@ class TestTime:
         with slept() as sleeps:
             entry, run = trained(tmp_path, training, observer)
         spent_s = time.perf_counter() - begun
+        awake_s = spent_s - sum(map(sum, sleeps.values()))
         rows = run.stages
         for stage, calls, phases in (("training", slice(0, 5), tuple(SLEEPS_S)),
                                      ("validation", slice(5, 8), ("data", "forward", "loss"))):
@@ -163,8 +164,9 @@ class TestTime:
             assert set(of_stage.index) == {*phases, "other"}
             for phase in phases:
                 assert len(sleeps[phase]) == (8 if phase in ("data", "forward", "loss") else 5)
-                assert sum(sleeps[phase][calls]) <= of_stage[phase] < 1.5 * sum(sleeps[phase][calls])
-            assert 0 <= of_stage["other"] < 0.25 * of_stage.sum()
+                slept_s = sum(sleeps[phase][calls])
+                assert slept_s <= of_stage[phase] <= slept_s + awake_s
+            assert 0 <= of_stage["other"] <= awake_s
         assert rows["host_s"].sum() == pytest.approx(observer.epochs[0]["seconds"])
         assert entry["passes"]["training"]["setup_s"] + rows["host_s"].sum() < spent_s
 
@@ -175,7 +177,7 @@ class TestTime:
         of_training = rows["stage"] == "training"
         for stage, count in ((rows[of_training], 5), (rows[~of_training], 3)):
             assert set(stage["num_samples"]) == set(stage["num_iterations"]) == {count}
-        assert 0.7 < sum(map(sum, sleeps.values())) / rows["host_s"].sum() < 1
+        assert sum(map(sum, sleeps.values())) < rows["host_s"].sum()
 
     def test_every_epoch_has_its_stages_and_checkpointing_takes_time(self, tmp_path: Path) -> None:
         _, run = trained(tmp_path, a_training(num_epochs=2))
