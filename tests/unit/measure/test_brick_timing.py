@@ -47,11 +47,12 @@ def test_time_is_that_of_one_call() -> None:
     slow = work_on(brick, Watched(brick, 0.02))
     in_context = slow.in_context()
     assert len(in_context) == 2
-    for times in (*in_context, slow.warm()):
+    visits = [*in_context, slow.warm()]
+    for times in visits:
         assert times.keys() == {"forward"}
-        host_s, device_s = times["forward"]
-        assert 0.02 <= host_s < 0.2  # the call before it is not part of it, however busy the machine
-        assert device_s is None
+        assert times["forward"][0] >= 0.02
+        assert times["forward"][1] is None
+    assert min(times["forward"][0] for times in visits) < 0.04  # the calls before it are not part of it
 
 
 @pytest.mark.parametrize(("settling_bytes", "num_untimed"), [(WEIGHT_BYTES, 8), (WEIGHT_BYTES + 1, 1)])

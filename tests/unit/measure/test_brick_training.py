@@ -11,6 +11,7 @@ from torch import Tensor
 from charact.bricks.brick import Brick
 from charact.bricks.program import BrickFunction, runnable
 from charact.errors import UserError
+from charact.measure import brick_timing
 from charact.measure.brick_clock import HostClock, Times
 from charact.measure.brick_inputs import InputPool
 from charact.measure.brick_memory import step_peak_bytes
@@ -56,7 +57,8 @@ def test_the_passes_are_timed_apart(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["in_context", "warm"])
-def test_gradients_are_made_and_not_added_to(method: str) -> None:
+def test_gradients_are_made_and_not_added_to(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(brick_timing, "num_new_pages", lambda: 0)
     brick = product(mode="train")
     leaves: list[Tensor] = []
     run = runnable(brick)
@@ -110,9 +112,9 @@ def test_a_parameter_has_its_share_of_a_step_less_what_an_empty_one_takes(monkey
     work = UpdateWork(brick, InputPool([brick], CPU), HostClock())
     assert work.num_parameters == 4
     assert work.start[0] >= 0.06
-    host_s, device_s = work.warm()["update"]
-    assert 0.005 < host_s < 0.02  # a quarter of the whole step is 25 ms
-    assert device_s is None
+    times = [work.warm()["update"] for _ in range(3)]
+    assert 0.005 < min(host_s for host_s, _ in times) < 0.02  # a quarter of the whole step is 25 ms
+    assert {device_s for _, device_s in times} == {None}
 
 
 def test_an_update_is_the_optimizers_step(monkeypatch: pytest.MonkeyPatch) -> None:
