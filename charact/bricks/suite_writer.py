@@ -62,7 +62,20 @@ def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str)
     contexts, precision = contexts_of(captured), runs_as(what.precision)
     standing = [brick_of(captured, piece, what.mode, precision, contexts.of(piece)) for piece in pieces]
     composition, others = compose(captured, pieces, standing, what, g, method)
-    return CutModel(composition, tuple({brick.id: brick for brick in reversed([*standing, *others])}.values()))
+    places: dict[str, list[Brick]] = {}
+    for brick in [*standing, *others]:
+        places.setdefault(brick.id, []).append(brick)
+    return CutModel(composition, tuple(_of_all(alike) for alike in places.values()))
+
+
+def _of_all(alike: Sequence[Brick]) -> Brick:
+    """The brick that stands at several places of a model, which reads what all of them read."""
+    from charact.bricks import values  # here, since it imports torch and merging suites does not
+
+    return replace(alike[0], inputs=tuple(
+        replace(each[0], sample=values.mixed([one.sample for one in each]))
+        for each in zip(*(brick.inputs for brick in alike), strict=True)
+    ))  # fmt: skip
 
 
 def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str, torch: str,

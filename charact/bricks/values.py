@@ -16,7 +16,9 @@ what another reads.
 import base64
 import math
 import zlib
+from collections.abc import Sequence
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -70,6 +72,21 @@ def sketch(tensor: Tensor, kind: str) -> Json:
             found |= _likeness(tensor)
     shares = {name: round(values.eq(float(name)).double().mean().item(), 4) for name in ("-inf", "inf")}
     infinite = {name: share for name, share in shares.items() if share > 0}
+    return found | ({"infinite": infinite} if infinite else {})
+
+
+def mixed(sketches: Sequence[Json]) -> Json:
+    """A sketch of the values of several tensors together; the first one's where not all are told by quantiles."""
+    first = sketches[0]
+    if len(sketches) == 1 or any("quantiles" not in one for one in sketches):
+        return first
+    values = sorted(value for one in sketches for value in one["quantiles"])
+    found: dict[str, Json] = {
+        "quantiles": [values[int((number + 0.5) / NUM_QUANTILES * len(values))] for number in range(NUM_QUANTILES)]}
+    if all("alike" in one for one in sketches):
+        found["alike"] = {name: round(fmean(one["alike"][name] for one in sketches), 2) for name in first["alike"]}
+    shares = {name: fmean(one.get("infinite", {}).get(name, 0.0) for one in sketches) for name in ("-inf", "inf")}
+    infinite = {name: round(share, 4) for name, share in shares.items() if share > 0}
     return found | ({"infinite": infinite} if infinite else {})
 
 

@@ -17,6 +17,7 @@ from charact.bricks.values import (
     NUM_QUANTILES,
     blurred,
     draw,
+    mixed,
     sketch,
     storage_elements,
 )
@@ -95,6 +96,32 @@ def test_the_share_of_what_a_mask_hides_is_kept(kind: str) -> None:
     made = drawn(mask, kind)
     assert made.isneginf().double().mean().item() == pytest.approx(0.4975, abs=0.01)
     assert not made.isnan().any()
+
+
+def test_what_stands_at_several_places_reads_what_all_of_them_read() -> None:
+    masked = torch.full((4096,), 1e-40)
+    masked[::4] = 1.0
+    told = mixed([sketch(torch.linspace(2, 3, 4096), "activation"), sketch(masked, "activation")])
+    assert len(told["quantiles"]) == NUM_QUANTILES
+    made = draw(type_of(masked), told, "cpu", torch.Generator().manual_seed(0))
+    shares = [((low <= made) & (made <= high)).double().mean().item() for low, high in ((0, 1e-39), (1, 1), (2, 3))]
+    assert shares == pytest.approx([0.375, 0.125, 0.5], abs=0.03)
+
+
+def test_likeness_and_what_is_infinite_are_those_of_the_mean() -> None:
+    hidden = {"quantiles": [0.0, 1.0], "infinite": {"-inf": 0.5}, "alike": {"channel": 0.2, "neighbours": 0.0}}
+    shown = {"quantiles": [2.0, 3.0], "alike": {"channel": 0.4, "neighbours": 0.3}}
+    told = mixed([hidden, shown])
+    assert told["quantiles"] == sorted([0.0, 1.0, 2.0, 3.0] * (NUM_QUANTILES // 4))
+    assert told["infinite"] == {"-inf": 0.25}
+    assert told["alike"] == {"channel": 0.3, "neighbours": 0.15}
+    assert "alike" not in mixed([hidden, {"quantiles": [2.0]}])
+
+
+@pytest.mark.parametrize("told", [{"constant": 1.5}, {"weight": "normal"}, {"low": 0, "high": 7}, {"quantiles": [1.0]}])
+def test_what_cannot_be_mixed_is_that_of_the_first_place(told: Json) -> None:
+    assert mixed([told]) == told
+    assert mixed([told, {"constant": 0.0}]) == told
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6).map(lambda value: float(f"{value:.3g}")), min_size=1, max_size=64),

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.captured_by_hand import branches, configuration
+from support.captured_by_hand import ByHand, branches, configuration
 
 from charact.bricks.composition import load_compositions, read_composition
+from charact.bricks.model import Json
 from charact.bricks.suite import Suite, brick_path, index_bytes, load_suite, private_directory
 from charact.bricks.suite_writer import CutModel, add_models, alone, blurred, check_place, cut_model
+from charact.bricks.values import mixed
 from charact.errors import UserError
 
 
@@ -39,6 +42,18 @@ def test_bricks_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert {name: suite.brick(name) for name in suite.bricks} == {brick.id: blurred(brick) for brick in model.bricks}
     assert load_compositions(suite.private) == [model.composition]
     assert (suite.name, suite.g, suite.method, suite.torch) == ("suite", 2, "chains", "2.13.0")
+
+
+def test_a_brick_that_stands_twice_tells_the_values_of_both_places() -> None:
+    made = ByHand()
+    x = made.leaf("input", torch.randn(4, 4))
+    y = made.add("relu.default", x)
+    model = made.model(made.add("relu.default", y))
+    samples: Json = {x.number: {"quantiles": [-1.0, 1.0]}, y.number: {"quantiles": [0.0, 0.5]}}
+    found = cut_model(replace(model, samples=model.samples | samples), configuration(), 1, "chains")
+    assert len(found.composition.pieces) == 2
+    (brick,) = found.bricks
+    assert brick.inputs[0].sample == mixed(list(samples.values()))
 
 
 def test_the_index_says_what_bricks_are(tmp_path: Path) -> None:
