@@ -9,8 +9,8 @@ A sketch is one of
     {"whole": base64}               integers and truth values, as they are (zlib), since they may be indices
     {"low": a, "high": b}           likewise of large tensors and of weights: uniform, both ends included
 
-What a suite tells of activations is such a sketch blurred: what one layer makes of its values is then not recognized in
-what another reads.
+What a suite tells of activations is such a sketch, mixed of all places of a model at which the brick stands, and
+blurred: what one layer makes of its values is then not recognized in what another reads.
 """
 
 import base64
