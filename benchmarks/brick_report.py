@@ -12,6 +12,7 @@ from brick_models import Measured
 from charact.analysis.bricks.construction import Construction, construct
 from charact.analysis.bricks.correction import fit_correction
 from charact.analysis.bricks.times import BrickTimes
+from charact.analysis.bricks.typical import typical
 from charact.bricks.suite import Suite
 from charact.measure.brick_choice import left_out
 from charact.measure.brick_memory import as_stored
@@ -57,7 +58,8 @@ def report(g: int, models: list[Measured], constructions: list[Construction], ro
     measured = np.array([statistics.median(model.seconds) for model, _ in kept])
     plain = np.array([each.sum_s for _, each in kept]) / measured
     held_out = np.array([model.member.held_out for model, _ in kept])
-    calibration = _spread([number for number in range(len(kept)) if not held_out[number]], measured)
+    chosen = typical([each for model, each in kept if not model.member.held_out], NUM_CALIBRATION)
+    calibration = [number for number, (_, each) in enumerate(kept) if any(each is one for one in chosen)]
     correction = fit_correction([kept[number][1] for number in calibration], measured[calibration].tolist())
     latencies = [construct(each.composition, each.times, correction).latencies for _, each in kept]
     corrected = np.array([next(row["latency_s"] for row in rows if row["strategy"] == "corrected") or np.nan
@@ -104,10 +106,3 @@ def _halves_differ(model: Measured) -> float:
     halves = [model.visits[first::2] for first in (0, 1)]
     even, odd = (statistics.median([seconds for visit in half for seconds in visit] or [math.nan]) for half in halves)
     return abs(even / odd - 1)
-
-
-def _spread(numbers: list[int], measured: Any) -> list[int]:
-    """At most 8 of them, from short to long."""
-    ordered = sorted(numbers, key=lambda number: measured[number])
-    count = min(NUM_CALIBRATION, len(ordered))
-    return [ordered[round(place * (len(ordered) - 1) / max(1, count - 1))] for place in range(count)]

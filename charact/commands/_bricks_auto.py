@@ -13,9 +13,9 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.analysis.bricks.construction import Construction, construct
 from charact.analysis.bricks.run_tables import suite_summary
 from charact.analysis.bricks.times import BrickTimes
+from charact.analysis.bricks.typical import typical
 from charact.bricks.brick import runs_as
 from charact.bricks.suite_writer import CutModel, add_models
-from charact.commands._bricks_calibrate import spread
 from charact.commands._bricks_models import CapturedSource
 from charact.commands._bricks_verify import timed_source
 from charact.commands._running import open_record
@@ -39,7 +39,7 @@ def chosen_g(captured: Sequence[CapturedSource], quiet: bool, interrupt: Interru
     """The most layers of a brick whose suite is cheapest among those whose constructions are nearly the best.
 
     Bricks of the first model's mode and precision are timed for a few rounds, in place of 1, 2, 4 and 8 layers, and
-    up to four of the models are run themselves. Errors are those of plain sums. What is cheap is told by the time of
+    up to four typical models are run themselves. Errors are those of plain sums. What is cheap is told by the time of
     every brick once.
 
     Raises:
@@ -54,7 +54,7 @@ def chosen_g(captured: Sequence[CapturedSource], quiet: bool, interrupt: Interru
     if not usable:
         raise UserError(f"-g auto could not time the bricks of any model: choose one, as in -g {next(iter(by_g))}")
     reference = by_g[next(iter(by_g))][0]
-    models = spread([reference[case] for case in usable], _MOST_MODELS)
+    models = typical([reference[case] for case in usable], _MOST_MODELS)
     measured_s = {case: time_s for case in (model.composition.case for model in models)
                   if (time_s := _measured_s(alike, case, interrupt)) is not None}
     if not measured_s:

@@ -12,6 +12,7 @@ from charact.analysis.bricks.construction import Construction, construct
 from charact.analysis.bricks.correction import MIN_MODELS, fit_correction
 from charact.analysis.bricks.matching import brick_case
 from charact.analysis.bricks.times import BrickTimes
+from charact.analysis.bricks.typical import typical
 from charact.bricks.composition import Composition
 from charact.commands._bricks_compositions import ALL, brick_run, is_called, kept_compositions
 from charact.commands._bricks_construct import correction_key
@@ -79,7 +80,7 @@ def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str
         for lacking in (each for each in constructions if each.sum_s is None and names):
             print(f"warning: {lacking.composition.case} is left out: {lacking.reason}", file=sys.stderr)
         whole = [each for each in constructions if each.sum_s is not None]
-        found[entry["case"]] = whole if names else spread(whole, MOST_MODELS)
+        found[entry["case"]] = whole if names else typical(whole, MOST_MODELS)
     return found
 
 
@@ -88,14 +89,6 @@ def _fits(run: Run, composition: Composition, case: str) -> bool:
         return brick_case(run, composition) == case
     except UserError:
         return False
-
-
-def spread(constructions: Sequence[Construction], number: int) -> list[Construction]:
-    """So many models from the shortest to the longest, evenly by rank."""
-    ordered = sorted(constructions, key=lambda each: each.sum_s or 0.0)
-    if len(ordered) <= number:
-        return ordered
-    return [ordered[round(place * (len(ordered) - 1) / (number - 1))] for place in range(number)]
 
 
 def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], turns: int, rule: StopRule,

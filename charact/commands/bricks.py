@@ -155,7 +155,7 @@ def run(
 def calibrate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run of a suite on this machine.")],
     models: Annotated[list[str] | None, typer.Argument(
-        metavar="[MODEL]...", help="Models to measure. Default: up to 8 of the suite, from short to long.")] = None,
+        metavar="[MODEL]...", help="Models to measure. Default: up to 8 that stand for the suite's others.")] = None,
     compositions: brick_options.Compositions = None,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Times that each model has its turn.")] = 3,
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Longest turn of a model.")] = 5.0,
