@@ -1,7 +1,6 @@
 """What bricks are called with: weights that take turns, and activations that were written just before."""
 
 import hashlib
-import math
 from collections.abc import Iterable
 
 import torch
@@ -9,12 +8,9 @@ from torch import Tensor
 
 from charact.bricks.brick import Brick, BrickInput, canonical
 from charact.bricks.values import draw
+from charact.measure.brick_weights import WeightBelts, comes_from_belt
 from charact.measure.out_of_memory import free_host_bytes
 
-MOST_RING_BYTES = 48_000_000
-"""Of one type of tensor: more than a cache holds."""
-_MOST_SETS = 64
-"""What is small enough for so many does not fill a cache: the rest of the round does."""
 _WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
 """Shares of the free memory that are kept from one visit to the next. What is drawn anew takes time that is not timed;
 weights that are drawn anew were written just now, and a cache holds them."""
@@ -23,17 +19,8 @@ Tensors = dict[int, Tensor]
 """By the number of the brick's input."""
 
 
-def num_sets(brick: Brick, of: BrickInput) -> int:
-    """Weights of a type that take turns: together as large as the model's, so that a cache holds no more of them."""
-    most = min(brick.context_bytes, MOST_RING_BYTES) / max(1, of.type.num_bytes)
-    return max(1, min(_MOST_SETS, math.ceil(most)))
-
-
 class InputPool:
     """Tensors that are drawn once and kept, as far as memory goes; what does not fit is drawn anew for each visit.
-
-    Weights of one type form a ring that all bricks share. A ring grows by one member each time one is taken, until it
-    has as many as the brick that wants most. Its members differ in place, not in their values.
 
     Args:
         bricks: all that are to be called.
@@ -47,18 +34,11 @@ class InputPool:
         self.device = device
         self._generator = torch.Generator().manual_seed(seed)
         free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
-        self._left_bytes = {
-            which: int(frac * free) if limit_bytes is None else limit_bytes
-            for which, frac in (("weights", _WEIGHTS_FRAC), ("others", _OTHERS_FRAC))
-        }
+        weights_bytes, self._left_bytes = (
+            int(frac * free) if limit_bytes is None else limit_bytes for frac in (_WEIGHTS_FRAC, _OTHERS_FRAC))
         self._kept: dict[str, Tensor] = {}
         self._of_visit: dict[str, Tensor] = {}
-        self._rings: dict[str, list[Tensor]] = {}
-        self._wanted: dict[str, int] = {}
-        for brick in bricks:
-            for each in brick.inputs:
-                key = key_of(each)
-                self._wanted[key] = max(self._wanted.get(key, 1), num_sets(brick, each))
+        self.belts = WeightBelts(bricks, device, weights_bytes, self._generator)
 
     def pristine(self, of: BrickInput, key: str) -> Tensor:
         """Values for an input, which the caller must not change."""
@@ -66,34 +46,17 @@ class InputPool:
             if key in there:
                 return there[key]
         drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
-        place = self._kept if self._take(drawn, "others") else self._of_visit
-        place[key] = drawn
+        num_bytes = drawn.untyped_storage().nbytes()
+        if num_bytes > self._left_bytes:
+            self._of_visit[key] = drawn
+        else:
+            self._left_bytes -= num_bytes
+            self._kept[key] = drawn
         return drawn
 
     def end_visit(self) -> None:
         """Let go of what was drawn for a brick and does not fit."""
         self._of_visit.clear()
-
-    def next_of_ring(self, of: BrickInput, key: str) -> Tensor:
-        """The member of the weights' ring that was taken longest ago."""
-        ring = self._rings.setdefault(key, [])
-        if not ring:
-            drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
-            if not self._take(drawn, "weights"):
-                return drawn
-            ring.append(drawn)
-        elif len(ring) < self._wanted[key] and self._take(ring[0], "weights"):
-            # Where it is taken last: what was written just now is in the cache.
-            ring.append(copied(ring[0]))
-        ring.append(ring.pop(0))
-        return ring[-1]
-
-    def _take(self, tensor: Tensor, which: str) -> bool:
-        """Whether there is room for it."""
-        fits = tensor.untyped_storage().nbytes() <= self._left_bytes[which]
-        if fits:
-            self._left_bytes[which] -= tensor.untyped_storage().nbytes()
-        return fits
 
 
 class Arguments:
@@ -108,9 +71,14 @@ class Arguments:
         self._keys = [key_of(each) for each in brick.inputs]
 
     def weights(self) -> Tensors:
-        """The next weights and buffers."""
-        return {number: self._pool.next_of_ring(each, self._keys[number])
-                for number, each in enumerate(self._brick.inputs) if each.kind in ("weight", "buffer")}
+        """The next weights and buffers; those that the brick changes are copies."""
+        found: Tensors = {}
+        for number, each in enumerate(self._brick.inputs):
+            if each.kind in ("weight", "buffer"):
+                taken = (self._pool.belts.next(each) if comes_from_belt(each)
+                         else self._pool.pristine(each, self._keys[number]))
+                found[number] = copied(taken) if number in self._brick.written else taken
+        return found
 
     def others(self) -> Tensors:
         """Activations, written just now; constants are written only where the brick changes them."""
@@ -160,12 +128,11 @@ def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, also where elements share places or leave gaps."""
+    """A copy of its own with the same strides, also where elements share places or leave gaps."""
     if tensor.is_contiguous():
         return tensor.clone()
-    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.as_strided((elements,), (1,), 0).clone().as_strided(
-        tensor.shape, tensor.stride(), tensor.storage_offset())
+    reached = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((max(0, reached),), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
 def key_of(of: BrickInput) -> str:

@@ -11,7 +11,7 @@ from torch.autograd.profiler import profile
 from charact.bricks.brick import Brick
 from charact.bricks.program import BrickFunction
 from charact.bricks.sizes import literals
-from charact.measure.brick_inputs import Arguments, InputPool
+from charact.measure.brick_inputs import Arguments, InputPool, copied
 from charact.measure.event_tree import Allocation, read_results
 from charact.measure.flops import work_of
 from charact.measure.marks import phase_mark
@@ -44,7 +44,8 @@ def memory_and_work(brick: Brick, call: BrickFunction, pool: InputPool, *, train
     arguments = Arguments(brick, pool, training=training)
 
     def passes() -> _Passes:
-        return _Passes(call, arguments.call_with(arguments.weights() | arguments.others()), training)
+        weights = {number: copied(weight) for number, weight in arguments.weights().items()}  # with a storage of each
+        return _Passes(call, arguments.call_with(weights | arguments.others()), training)
 
     work, uncounted = _work(passes())
     held = _held(passes()) if training else None

@@ -1,5 +1,6 @@
 """Timing a brick in training: its forward pass and its backward pass apart, and updates of parameters."""
 
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -11,11 +12,14 @@ from charact.bricks.brick import Brick, BrickInput
 from charact.bricks.model import TensorType
 from charact.bricks.program import BrickFunction, optimizer_class
 from charact.measure.brick_clock import HostClock, Times
-from charact.measure.brick_inputs import Arguments, InputPool, copied, key_of, num_sets
+from charact.measure.brick_inputs import Arguments, InputPool, copied, key_of
 from charact.measure.brick_timing import InContext, until_in_place
 
 _NUM_STARTS = 201
 _FEWEST_PARAMETERS, _MOST_PARAMETERS = 4, 16
+"""That are updated at once: as many as the model could have, but few enough to be ready soon."""
+_MOST_BYTES = 48_000_000
+"""Of these parameters, where they are larger than the fewest."""
 
 
 class TrainingWork(InContext):
@@ -91,7 +95,8 @@ class UpdateWork:
     def __init__(self, brick: Brick, pool: InputPool, clock: HostClock) -> None:
         self._parameter, self._pool, self._clock = brick.inputs[0], pool, clock
         self._key = key_of(self._parameter)
-        self._number = min(_MOST_PARAMETERS, max(_FEWEST_PARAMETERS, num_sets(brick, self._parameter)))
+        of_model = math.ceil(min(brick.context_bytes, _MOST_BYTES) / max(1, self._parameter.type.num_bytes))
+        self._number = min(_MOST_PARAMETERS, max(_FEWEST_PARAMETERS, of_model))
         (update,) = brick.layers
         self._class, self._options = optimizer_class(update), update.kwargs["options"]
         self.start: Times = _step_start(self._class, self._options, pool.device, clock)

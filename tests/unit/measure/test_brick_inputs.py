@@ -6,7 +6,7 @@ from support.hand_made_bricks import a_brick, a_layer, an_input, pointwise, prod
 from torch import Tensor
 
 from charact.bricks.brick import Brick
-from charact.measure.brick_inputs import MOST_RING_BYTES, Arguments, InputPool, copied, key_of, num_sets
+from charact.measure.brick_inputs import Arguments, InputPool, copied, key_of
 
 CPU = torch.device("cpu")
 WEIGHT_BYTES = 16 * 16 * 4
@@ -16,40 +16,26 @@ def of(brick: Brick, *, training: bool = False, limit_bytes: int | None = None) 
     return Arguments(brick, InputPool([brick], CPU, limit_bytes), training=training)
 
 
-def weights_of(arguments: Arguments, number: int = 1) -> int:
-    return arguments.weights()[number].data_ptr()
+def test_weights_take_turns() -> None:
+    arguments = of(product(context_bytes=4 * WEIGHT_BYTES))
+    places = [arguments.weights()[1].data_ptr() for _ in range(12)]
+    assert len(set(places)) == 4
+    assert places[-4:] == places[-8:-4]  # always the one that was taken longest ago
 
 
-@pytest.mark.parametrize(("context_bytes", "sets"), [
-    (0, 1), (WEIGHT_BYTES, 1), (WEIGHT_BYTES + 1, 2), (10 * WEIGHT_BYTES, 10), (10**12, 64),
-])
-def test_weights_that_take_turns_are_as_large_as_the_models(context_bytes: int, sets: int) -> None:
-    brick = product(context_bytes=context_bytes)
-    assert num_sets(brick, brick.inputs[1]) == sets
+def test_weights_of_which_more_is_told_stay_where_they_are() -> None:
+    indices = an_input(4, kind="buffer", dtype="int64", sample={"low": 2, "high": 2})
+    arguments = of(a_brick([indices], [a_layer("abs.default", [value(0)], 1)], [1], context_bytes=10**6))
+    first, second = (arguments.weights()[0] for _ in range(2))
+    assert first.tolist() == [2, 2, 2, 2]
+    assert first is second
 
 
-def test_weights_that_take_turns_have_a_limit() -> None:
-    brick = product(width=1000, context_bytes=10**9)  # 4 MB
-    assert num_sets(brick, brick.inputs[1]) == MOST_RING_BYTES / 4e6
-
-
-def test_weights_take_turns_and_are_alike() -> None:
-    brick = product(context_bytes=3 * WEIGHT_BYTES)
-    arguments = of(brick)
-    taken = [arguments.weights()[1] for _ in range(12)]
-    places = [tensor.data_ptr() for tensor in taken]
-    assert len(set(places)) == 3
-    assert places[-3:] == places[-6:-3]  # always the one that was taken longest ago
-    assert all(torch.equal(tensor, taken[0]) for tensor in taken)
-
-
-def test_bricks_share_weights_of_one_type() -> None:
-    one, other = product(rows=8, context_bytes=2 * WEIGHT_BYTES), product(rows=9, context_bytes=4 * WEIGHT_BYTES)
-    pool = InputPool([one, other], CPU)
-    first, second = (Arguments(brick, pool, training=False) for brick in (one, other))
-    places = [weights_of(arguments) for _ in range(6) for arguments in (first, second)]
-    assert len(set(places)) == 4  # as many as the one wants that wants most
-    assert len(set(places[-4:])) == 4
+def test_weights_that_are_written_are_copies() -> None:
+    brick = a_brick([an_input(16, 16, kind="buffer")], [a_layer("zero_.default", [value(0)], 1)], [1], written=[0])
+    arguments = of(brick)  # a single place
+    arguments.weights()[0].zero_()
+    assert arguments.weights()[0].count_nonzero() == 256
 
 
 def test_activations_are_written_anew_for_each_call() -> None:
@@ -133,15 +119,19 @@ def test_copies_have_the_same_strides(shape: tuple[int, ...], stride: tuple[int,
     assert copy.numel() == 0 or copy.data_ptr() != tensor.data_ptr()
 
 
+@pytest.mark.parametrize("stride", [(4, 1), (1, 3), (8, 2)])
+def test_copies_of_a_part_hold_that_part(stride: tuple[int, int]) -> None:
+    tensor = torch.arange(10_000.0).as_strided((3, 4), stride, 5000)
+    copy = copied(tensor)
+    assert torch.equal(copy, tensor)
+    assert copy.untyped_storage().nbytes() <= 4 * 24
+
+
 class TestWithoutMemory:
     def test_weights_are_drawn_anew(self) -> None:
         arguments = of(product(context_bytes=4 * WEIGHT_BYTES), limit_bytes=WEIGHT_BYTES - 1)
         first, second = (arguments.weights()[1] for _ in range(2))
         assert not torch.equal(first, second)
-
-    def test_a_ring_stops_growing(self) -> None:
-        arguments = of(product(context_bytes=4 * WEIGHT_BYTES), limit_bytes=2 * WEIGHT_BYTES)
-        assert len({weights_of(arguments) for _ in range(9)}) == 2
 
     def test_activations_are_drawn_anew_for_each_visit(self) -> None:
         brick = pointwise("relu.default")
@@ -158,7 +148,8 @@ class TestWithoutMemory:
         pool.end_visit()
         found = [pool.pristine(brick.inputs[0], key) for key in ("one", "other", "too many")]
         assert [one is other for one, other in zip(kept, found, strict=True)] == [True, True, False]
-        assert len({weights_of(Arguments(brick, pool, training=False)) for _ in range(4)}) == 2
+        arguments = Arguments(brick, pool, training=False)
+        assert len({arguments.weights()[1].data_ptr() for _ in range(4)}) == 2
 
     def test_strides_and_types_are_the_inputs_own(self) -> None:
         given = an_input(3, 4, stride=(1, 3), dtype="bfloat16")

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import pytest
@@ -16,6 +16,7 @@ from charact.measure import brick_timing
 from charact.measure.brick_clock import HostClock
 from charact.measure.brick_inputs import InputPool
 from charact.measure.brick_timing import Between, InferenceWork, stays_in_cache
+from charact.measure.brick_weights import WeightBelts
 
 pytestmark = pytest.mark.clock
 
@@ -88,15 +89,16 @@ def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(len(set(weights[start:start + 4])) == 4 for start in range(5))
 
 
-def test_weights_join_their_ring_before_the_first_call_has_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_there_before_the_first_call_has_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brick_timing, "cache_bytes", lambda device: 0)
     events: list[str] = []
+    found = WeightBelts.next
 
-    class NotedPool(InputPool):
-        def next_of_ring(self, of: BrickInput, key: str) -> Tensor:
-            events.append("weight")
-            return super().next_of_ring(of, key)
+    def next_of_belt(belts: WeightBelts, of: BrickInput) -> Tensor:
+        events.append("weight")
+        return found(belts, of)
 
+    monkeypatch.setattr(WeightBelts, "next", next_of_belt)
     brick = product(context_bytes=40_000)
     call = runnable(brick)
 
@@ -104,7 +106,7 @@ def test_weights_join_their_ring_before_the_first_call_has_its_memory(monkeypatc
         events.append("call")
         return call(inputs)
 
-    InferenceWork(brick, noted, NotedPool([brick], CPU), HostClock()).in_context()
+    InferenceWork(brick, noted, InputPool([brick], CPU), HostClock()).in_context()
     assert events[:4] == ["weight", "weight", "weight", "call"]
     assert set(events[4:]) == {"call"}
 
@@ -186,6 +188,16 @@ def test_what_is_written_in_place_is_restored() -> None:
         assert float(watched.firsts[0].min()) == -1.0
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """No call waits for another thread, which may have to wait for a core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_weights_from_memory_are_slower_than_warm_ones() -> None:
     """A product by few rows reads a matrix of 4 MB once: from memory, or from where it was just before."""
     brick = product(rows=1, width=1024, context_bytes=2**30)

@@ -1,0 +1,108 @@
+"""Weights that bricks are called with: parts of long belts, so that none was used lately when its turn comes."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from charact.bricks.brick import Brick, BrickInput, canonical
+from charact.bricks.model import TensorType
+from charact.bricks.values import draw, storage_elements
+from charact.measure.op_timing import cache_bytes
+
+_NUM_CACHES = 2
+"""A belt is at most so many times as long as the last cache, which holds nothing of it then when it comes round."""
+_UNKNOWN_CACHE_BYTES = 48_000_000
+_LINE_BYTES = 64
+"""Weights begin at a cache's line, as PyTorch's own memory does."""
+
+
+@dataclass
+class _Belt:
+    """Values in a row, and the element at which it goes on."""
+
+    values: Tensor
+    place: int = 0
+
+    def next(self, type: TensorType) -> Tensor:
+        size, line = storage_elements(type), max(1, _LINE_BYTES // self.values.element_size())
+        if self.place + size > self.values.numel():
+            self.place = 0
+        taken = self.values.as_strided(type.shape, type.stride, self.place)
+        self.place += math.ceil(size / line) * line
+        return taken
+
+
+class WeightBelts:
+    """Another place for each weight that is taken, as far from the one before as in a model.
+
+    How long a layer takes does not depend on what its weights are. So those of one precision and about one scale, `1 /
+    sqrt(fan_in)` to the next power of two, come from one belt, part by part, and from its beginning again behind its
+    end. It is as long as what the largest of the models that take from it touches in an iteration, as far as the last
+    cache can tell, and takes no more memory than that, however many weights there are.
+
+    *Error*: of models that fit into the cache, smaller ones find their weights farther away.
+
+    Args:
+        bricks: all that are to be called.
+        device: where.
+        limit_bytes: what all belts may take.
+        generator: of values.
+    """
+
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, limit_bytes: int, generator: torch.Generator
+                 ) -> None:
+        self._device, self._left_bytes, self._generator = device, limit_bytes, generator
+        touched_bytes: dict[str, int] = defaultdict(int)
+        largest_bytes: dict[str, int] = defaultdict(int)
+        for brick in bricks:
+            for each in filter(comes_from_belt, brick.inputs):
+                key, itemsize = _key_of(each), _dtype(each).itemsize
+                touched_bytes[key] = max(touched_bytes[key], brick.context_bytes)
+                largest_bytes[key] = max(largest_bytes[key], storage_elements(each.type) * itemsize)
+        most_bytes = min(_NUM_CACHES * cache_bytes(device) or _UNKNOWN_CACHE_BYTES,
+                         limit_bytes // max(1, len(touched_bytes)))
+        self._num_bytes = {
+            key: max(largest_bytes[key], min(touched, most_bytes)) for key, touched in touched_bytes.items()}
+        self._belts: dict[str, _Belt | None] = {}
+
+    def next(self, of: BrickInput) -> Tensor:
+        """A weight of its type, which the caller must not change; drawn anew where there is no memory for a belt."""
+        key = _key_of(of)
+        if key not in self._belts:
+            self._belts[key] = self._made(of, self._num_bytes[key])
+        belt = self._belts[key]
+        return draw(of.type, of.sample, self._device, self._generator) if belt is None else belt.next(of.type)
+
+    def _made(self, of: BrickInput, num_bytes: int) -> _Belt | None:
+        """A belt of at least so many bytes; none where there is no room for it."""
+        fan_in = 4 ** _scale(of)
+        num_rows = math.ceil(num_bytes / _dtype(of).itemsize / fan_in)
+        type = TensorType(of.type.dtype, (num_rows, fan_in), (fan_in, 1))
+        if type.num_bytes > self._left_bytes:
+            return None
+        self._left_bytes -= type.num_bytes
+        return _Belt(draw(type, of.sample, self._device, self._generator).reshape(-1))
+
+
+def comes_from_belt(of: BrickInput) -> bool:
+    """Whether an input is a weight or buffer of which nothing is told but that it is one."""
+    return of.kind in ("weight", "buffer") and "weight" in of.sample
+
+
+def _key_of(of: BrickInput) -> str:
+    return f"{of.type.dtype}-{_scale(of)}-{canonical(of.sample)}"
+
+
+def _scale(of: BrickInput) -> int:
+    """Binary logarithm of what values are divided by, the square root of the number that a result is a sum of."""
+    shape = of.type.shape
+    return round(math.log2(max(1, math.prod(shape[1:] if len(shape) > 1 else shape))) / 2)
+
+
+def _dtype(of: BrickInput) -> torch.dtype:
+    found: torch.dtype = getattr(torch, of.type.dtype)
+    return found
