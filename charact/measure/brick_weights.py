@@ -55,7 +55,7 @@ class WeightBelts:
 
     def __init__(self, bricks: Iterable[Brick], device: torch.device, limit_bytes: int, generator: torch.Generator
                  ) -> None:
-        self._device, self._left_bytes, self._generator = device, limit_bytes, generator
+        self._device, self._generator = device, generator
         touched_bytes: dict[str, int] = defaultdict(int)
         largest_bytes: dict[str, int] = defaultdict(int)
         for brick in bricks:
@@ -63,10 +63,9 @@ class WeightBelts:
                 key, itemsize = _key_of(each), _dtype(each).itemsize
                 touched_bytes[key] = max(touched_bytes[key], brick.context_bytes)
                 largest_bytes[key] = max(largest_bytes[key], storage_elements(each.type) * itemsize)
-        most_bytes = min(_NUM_CACHES * cache_bytes(device) or _UNKNOWN_CACHE_BYTES,
-                         limit_bytes // max(1, len(touched_bytes)))
-        self._num_bytes = {
-            key: max(largest_bytes[key], min(touched, most_bytes)) for key, touched in touched_bytes.items()}
+        most_bytes = _NUM_CACHES * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
+        wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
+        self._num_bytes = _shared(limit_bytes, wanted_bytes, largest_bytes)
         self._belts: dict[str, _Belt | None] = {}
 
     def next(self, of: BrickInput) -> Tensor:
@@ -78,14 +77,28 @@ class WeightBelts:
         return draw(of.type, of.sample, self._device, self._generator) if belt is None else belt.next(of.type)
 
     def _made(self, of: BrickInput, num_bytes: int) -> _Belt | None:
-        """A belt of at least so many bytes; none where there is no room for it."""
+        """A belt of so many bytes, in whole rows; none where there is no room for it."""
+        if not num_bytes:
+            return None
         fan_in = 4 ** _scale(of)
         num_rows = math.ceil(num_bytes / _dtype(of).itemsize / fan_in)
         type = TensorType(of.type.dtype, (num_rows, fan_in), (fan_in, 1))
-        if type.num_bytes > self._left_bytes:
-            return None
-        self._left_bytes -= type.num_bytes
         return _Belt(draw(type, of.sample, self._device, self._generator).reshape(-1))
+
+
+def _shared(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[str, int]) -> dict[str, int]:
+    """What each belt gets of the limit, evenly but for those that want less or cannot do with it; 0 where none is left.
+
+    Those that cannot do with an even share get what they need first.
+    """
+    found: dict[str, int] = {}
+    left_bytes = limit_bytes
+    for number, key in enumerate(sorted(wanted_bytes, key=lambda key: -least_bytes[key])):
+        share_bytes = left_bytes // (len(wanted_bytes) - number)
+        num_bytes = max(least_bytes[key], min(wanted_bytes[key], share_bytes))
+        found[key] = num_bytes if num_bytes <= left_bytes else 0
+        left_bytes -= found[key]
+    return found
 
 
 def comes_from_belt(of: BrickInput) -> bool:
@@ -99,6 +112,8 @@ def _key_of(of: BrickInput) -> str:
 
 def _scale(of: BrickInput) -> int:
     """Binary logarithm of what values are divided by, the square root of the number that a result is a sum of."""
+    if of.sample["weight"] == "positive":
+        return 0
     shape = of.type.shape
     return round(math.log2(max(1, math.prod(shape[1:] if len(shape) > 1 else shape))) / 2)
 

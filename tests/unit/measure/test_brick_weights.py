@@ -118,3 +118,15 @@ class TestWithoutMemory:
         of = belts(one, other, limit_bytes=2 * 128 * 128 * 4)
         assert len(set(places(of, one, 400))) == 64
         assert len(set(places(of, other, 400))) == 1
+
+    def test_those_that_need_more_than_a_share_get_it_and_the_others_what_is_left(self) -> None:
+        large, *small = (product(1, width, context_bytes=10**6) for width in (128, 16, 40))
+        of = belts(large, *small, limit_bytes=128 * 128 * 4 + 2 * 6400)
+        assert len(set(places(of, large, 100))) == 1
+        assert [len(set(places(of, brick, 100))) for brick in small] == [6, 1]
+
+    def test_one_that_finds_no_room_leaves_it_to_the_others(self) -> None:
+        large, small = (product(1, width, context_bytes=10**6) for width in (128, 16))
+        of = belts(large, small, limit_bytes=10_240)
+        assert not torch.equal(of.next(weight(large)), of.next(weight(large)))
+        assert len(set(places(of, small, 100))) == 10
