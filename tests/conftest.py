@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -34,6 +35,17 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
                                               / "matplotlib"))
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     keep_made_up()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch computes with one thread: of two, one often waits for the other, which may have to wait for a core."""
+    import torch  # here, since most tests need none
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

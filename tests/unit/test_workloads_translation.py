@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -300,15 +299,6 @@ def test_the_older_loss_leaves_padding_out_and_the_present_does_not() -> None:
     batch = (targets, targets)
     assert prepared("seq2seq", "tutorial2017").loss(outputs, batch) == pytest.approx(5 * 2 / 2)
     assert prepared("seq2seq", "bahdanau").loss(outputs, batch) == pytest.approx((5 * 2 + 1000) / 6)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Matrices this small gain nothing from threads, which wait long for one another where cores are shared."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def train(workload: Workload, model: nn.Module, dataset: Dataset[Any], batch_size: int, num_epochs: int) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 import pytest
@@ -186,15 +186,6 @@ def test_what_is_written_in_place_is_restored() -> None:
             getattr(work, method)()
         assert all(torch.equal(first, watched.firsts[0]) for first in watched.firsts)
         assert float(watched.firsts[0].min()) == -1.0
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """No call waits for another thread, which may have to wait for a core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

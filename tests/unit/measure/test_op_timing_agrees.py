@@ -3,7 +3,6 @@
 `benchmarks/operations.py` does the same with many more pairs, and prints the ratios with their intervals.
 """
 
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,20 +12,11 @@ from charact.measure.op_timing import rotated_inputs, time_direction
 from charact.measure.timing import StopRule
 from charact.ops import all_kinds, parse_problem
 
-pytestmark = pytest.mark.clock
+pytestmark = [pytest.mark.clock, pytest.mark.usefixtures("one_thread")]
 
 CPU = torch.device("cpu")
 RULE = StopRule(precision_target_frac=0.0, max_iterations=6, max_seconds=5.0)
 NUM_PAIRS = 25
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Other work on the machine seldom leaves both of two cores free at once."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("text", "statement"), [

@@ -55,7 +55,7 @@ def counted(reading: EventReading) -> dict[str, float]:
 
 
 @pytest.fixture
-def one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def process_of_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process of one thread, so that each file is read once; returns where its threads are listed."""
     tasks = tmp_path / "tasks"
     (tasks / str(os.getpid())).mkdir(parents=True)
@@ -118,7 +118,7 @@ class TestRealEvents:
         assert SOURCE.available() == expected
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("process_of_one_thread")
 def test_what_was_counted_for_a_share_of_the_time_is_scaled(tmp_path: Path) -> None:
     told: dict[Event, tuple[int, int, int] | int] = {
         HARDWARE["num_cycles"]: (1000, 200, 100), HARDWARE["num_instructions"]: (6000, 200, 200),
@@ -131,7 +131,7 @@ def test_what_was_counted_for_a_share_of_the_time_is_scaled(tmp_path: Path) -> N
     assert set(found) == {counter.name for counter in source.counters}
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("process_of_one_thread")
 def test_an_event_that_is_not_there_is_missing_with_what_follows_from_it(tmp_path: Path) -> None:
     told: dict[Event, tuple[int, int, int] | int] = {
         HARDWARE["num_cycles"]: (1000, 200, 200), HARDWARE["num_instructions"]: (0, 200, 0),
@@ -168,8 +168,8 @@ def test_a_thread_that_ends_meanwhile_is_left_out(tmp_path: Path) -> None:
     assert counted(PerfCounters(of_kernel(tmp_path, told)).open(CPU)) == {}
 
 
-def test_files_of_other_threads_are_closed_where_one_is_refused(tmp_path: Path, one_thread: Path) -> None:
-    (one_thread / "77").mkdir()
+def test_files_of_other_threads_are_closed_where_one_is_refused(tmp_path: Path, process_of_one_thread: Path) -> None:
+    (process_of_one_thread / "77").mkdir()
     opened: list[int] = []
 
     def open_event(_: Event, __: int) -> int:
