@@ -22,6 +22,8 @@ Tensors = dict[int, Tensor]
 class InputPool:
     """Tensors that are drawn once and kept, as far as memory goes; what does not fit is drawn anew for each visit.
 
+    Weights come from belts, another part at each call.
+
     Args:
         bricks: all that are to be called.
         device: where.
@@ -39,6 +41,7 @@ class InputPool:
         self._kept: dict[str, Tensor] = {}
         self._of_visit: dict[str, Tensor] = {}
         self.belts = WeightBelts(bricks, device, weights_bytes, self._generator)
+        """Of weights and buffers of which no values are told."""
 
     def pristine(self, of: BrickInput, key: str) -> Tensor:
         """Values for an input, which the caller must not change."""

@@ -3,7 +3,6 @@
 `benchmarks/operations.py` does the same with many more pairs, and prints the ratios with their intervals.
 """
 
-
 import pytest
 import torch
 from torch.utils.benchmark import Timer
