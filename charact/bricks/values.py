@@ -113,7 +113,7 @@ def blurred(sketch: Json, random: Random) -> Json:
 def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: torch.Generator) -> Tensor:
     """A tensor of a type with values after a sketch, strides included; the generator is one of the CPU."""
     dtype: torch.dtype = getattr(torch, type.dtype)
-    size = storage_elements(type)
+    size = storage_elements(type.shape, type.stride)
     if "whole" in sketch:
         storage = torch.zeros(size, dtype=dtype)
         storage[_places(type)] = _whole(sketch["whole"], dtype)
@@ -129,11 +129,11 @@ def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: 
     return storage.to(device, dtype).as_strided(type.shape, type.stride)
 
 
-def storage_elements(type: TensorType) -> int:
-    """Elements from the first to the last that a tensor of the type reaches in its storage."""
-    if 0 in type.shape:
+def storage_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last that a tensor reaches in its storage."""
+    if 0 in shape:
         return 0
-    return 1 + sum((length - 1) * stride for length, stride in zip(type.shape, type.stride, strict=True))
+    return 1 + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
 
 
 def _floats(type: TensorType, sketch: Json, size: int, generator: torch.Generator) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from charact.bricks.brick import Brick, BrickInput, canonical
-from charact.bricks.values import draw
+from charact.bricks.values import draw, storage_elements
 from charact.measure.brick_weights import WeightBelts, comes_from_belt
 from charact.measure.out_of_memory import free_host_bytes
 
@@ -122,10 +122,9 @@ def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
     """What shares its memory with an earlier input; None where that changes nothing, or is out of reach."""
     if tuple(first.shape) == of.type.shape and first.stride() == of.type.stride:
         return first
-    last = sum((size - 1) * stride for size, stride in zip(of.type.shape, of.type.stride, strict=True))
     elements = first.untyped_storage().nbytes() // first.element_size()
     same_type = str(first.dtype).removeprefix("torch.") == of.type.dtype
-    if not brick.written or not same_type or last >= elements:
+    if not brick.written or not same_type or storage_elements(of.type.shape, of.type.stride) > elements:
         return None
     return first.as_strided(of.type.shape, of.type.stride)
 
@@ -134,8 +133,8 @@ def copied(tensor: Tensor) -> Tensor:
     """A copy of its own with the same strides, also where elements share places or leave gaps."""
     if tensor.is_contiguous():
         return tensor.clone()
-    reached = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((max(0, reached),), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+    reached = storage_elements(tensor.shape, tensor.stride())
+    return tensor.as_strided((reached,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
 def key_of(of: BrickInput) -> str:

@@ -28,7 +28,8 @@ class _Belt:
     place: int = 0
 
     def next(self, type: TensorType) -> Tensor:
-        size, line = storage_elements(type), max(1, _LINE_BYTES // self.values.element_size())
+        size = storage_elements(type.shape, type.stride)
+        line = max(1, _LINE_BYTES // self.values.element_size())
         if self.place + size > self.values.numel():
             self.place = 0
         taken = self.values.as_strided(type.shape, type.stride, self.place)
@@ -62,7 +63,8 @@ class WeightBelts:
             for each in filter(comes_from_belt, brick.inputs):
                 key, itemsize = _key_of(each), _dtype(each).itemsize
                 touched_bytes[key] = max(touched_bytes[key], brick.context_bytes)
-                largest_bytes[key] = max(largest_bytes[key], storage_elements(each.type) * itemsize)
+                num_bytes = storage_elements(each.type.shape, each.type.stride) * itemsize
+                largest_bytes[key] = max(largest_bytes[key], num_bytes)
         most_bytes = _NUM_CACHES * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
         wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
         self._num_bytes = _shared(limit_bytes, wanted_bytes, largest_bytes)
