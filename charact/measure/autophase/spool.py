@@ -15,10 +15,9 @@ from typing import Any
 
 from charact.files import writing
 from charact.measure.autophase.spans import Kind, Slice
-from charact.partial import PANEL
+from charact.partial import NOTES, PANEL, SLICES
 from charact.schema import PHASES
 
-SLICES, NOTES = "slices.bin", "notes.jsonl"
 _RECORD = struct.Struct("<BBBqqqqq")
 _KINDS = {int(kind): kind for kind in Kind}
 _NAMED = (None, *PHASES)
