@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from charact.errors import UserError
-from charact.files import lock, sync, write_text, writing
+from charact.files import is_begun, lock, sync, write_text, writing
 from charact.schema import SCHEMA_VERSION
 
 PARTIAL_PREFIX = ".partial-"
@@ -68,6 +68,25 @@ def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return BegunRun(directory, whole, held)
+
+
+def remove_unbegun(directory: Path) -> bool:
+    """Remove a run's directory that a kill left before its manifest was there; returns whether it was one.
+
+    Raises:
+        UserError: another process writes it, or it cannot be removed.
+    """
+    directory = directory.resolve()
+    if not directory.name.startswith(PARTIAL_PREFIX) or not directory.is_dir():
+        return False
+    with writing(directory):
+        files = [path for path in directory.rglob("*") if not path.is_dir() and path.name != LOCK]
+        if not all(map(is_begun, files)):
+            return False
+        held = take_lock(directory)
+        shutil.rmtree(directory)
+        os.close(held)
+    return True
 
 
 def take_lock(directory: Path) -> int:
