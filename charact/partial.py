@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from charact.errors import UserError
-from charact.files import lock, write_text, writing
+from charact.files import is_begun, lock, sync, write_text, writing
 from charact.schema import SCHEMA_VERSION
 
 PARTIAL_PREFIX = ".partial-"
@@ -21,6 +21,16 @@ LOCK = "lock"
 """File that whoever writes the run has locked; in it stands the number of that process."""
 PANEL = "panel"
 """File that a live view of the run has locked; in it stands what gives the terminal back."""
+SLICES, NOTES = "slices.bin", "notes.jsonl"
+"""Files of a watched program's event log."""
+PARTS = "parts"
+"""Folder of each case's rows."""
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints that trainings resume from."""
+RANDOM_WEIGHTS = "random.pt"
+"""File of the weights that an inference loads where it is given none."""
+LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, PANEL, RANDOM_WEIGHTS)
+"""What only a run that is going on needs, next to its lock and to hidden files: a finished run has none of it."""
 
 
 class BegunRun(NamedTuple):
@@ -50,12 +60,33 @@ def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
     try:
         held = take_lock(directory)
         with writing(directory):
-            (directory / "parts").mkdir()
+            (directory / PARTS).mkdir()
         write_manifest(directory, whole)
+        with writing(out):
+            sync(out)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return BegunRun(directory, whole, held)
+
+
+def remove_unbegun(directory: Path) -> bool:
+    """Remove a run's directory that a kill left before its manifest was there; returns whether it was one.
+
+    Raises:
+        UserError: another process writes it, or it cannot be removed.
+    """
+    directory = directory.resolve()
+    if not directory.name.startswith(PARTIAL_PREFIX) or not directory.is_dir():
+        return False
+    with writing(directory):
+        files = [path for path in directory.rglob("*") if not path.is_dir() and path.name != LOCK]
+        if not all(map(is_begun, files)):
+            return False
+        held = take_lock(directory)
+        shutil.rmtree(directory)
+        os.close(held)
+    return True
 
 
 def take_lock(directory: Path) -> int:

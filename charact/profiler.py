@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from charact.errors import UserError
 from charact.files import release
+from charact.measure.autophase.last_signal import LastSignal
 from charact.measure.autophase.session import Plan, Session, is_watched
 from charact.measure.autophase.told import Told
 from charact.partial import LOCK, BegunRun, begin_run
@@ -38,7 +39,8 @@ class Profiler:
 
     Iterations and their phases are found by watching what the thread that entered the block calls of PyTorch: loaders,
     modules, losses, backward, optimizers. What cannot be found can be said with `iterate`, `phase` and `step`. What
-    charact itself says goes to standard error. When the process is killed, `charact recover` makes the run.
+    charact itself says goes to standard error. Where SIGTERM or SIGHUP ends the process, the run is written first,
+    unless the program handles them itself. When the process is killed, `charact recover` makes the run.
 
     *Error*: the marks around phases take some 45 µs an iteration on the host, `iterate` some 30 more.
 
@@ -57,7 +59,9 @@ class Profiler:
         self._begun: BegunRun | None = None
         self._session: Session | None = None
         self._told: Told | None = None
-        self._left = False
+        self._last_signal: LastSignal | None = None
+        self._recovering: subprocess.Popen[str] | None = None
+        self._left = self._is_closing = False
         self._problem: str | None = None
         self._run: Run | None = None
 
@@ -81,10 +85,14 @@ class Profiler:
         if self._session is None or not self._session.mine:  # in a forked child the block is not this process's
             return
         assert self._begun is not None
+        self._is_closing = True
         self._session.close(ending)
         release(self._begun.lock, self._begun.directory / LOCK)
         self._left = True
-        self._problem = _recover(self._begun)
+        self._problem = self._recover(self._begun)
+        self._is_closing = False
+        if self._last_signal is not None:
+            self._last_signal.remove()
         _say(f"wrote {self._final}" if self._problem is None else self._problem)
 
     def iterate(self, batches: Iterable[Item]) -> Iterator[Item]:
@@ -183,7 +191,33 @@ class Profiler:
         })  # fmt: skip
         self._session = Session(self._begun.directory, Plan(), lambda why: _say(f"stopped measuring: {why}"))
         self._told = Told(self._session)
+        self._last_signal = LastSignal(self._on_signal)
         self._session.start()
+
+    def _on_signal(self, words: str) -> None:
+        """A signal ends the process: write the run before that, or name what does so later."""
+        assert self._begun is not None
+        if self._is_closing:
+            if self._recovering is not None:
+                self._recovering.kill()
+            _say(f"the run is not written ({words}): charact recover {self._begun.directory} does it")
+        else:
+            self.close(words)
+
+    def _recover(self, begun: BegunRun) -> str | None:
+        """Make the run of what was written; returns why there is none.
+
+        In a process of its own: the program may have changed anything in this one.
+        """
+        command = [sys.executable, "-P", "-m", "charact", "recover", "--quiet", str(begun.directory)]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True, cwd=begun.directory.parent) as self._recovering:
+            said = self._recovering.communicate()[1].strip().splitlines()
+        if self._recovering.returncode == 0:
+            for line in said:
+                print(line, file=sys.stderr)
+            return None
+        return (said or [f"charact recover ended with {self._recovering.returncode}"])[-1].removeprefix("error: ")
 
 
 def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = None, name: str | None = None,
@@ -236,20 +270,6 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
             "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "ended_by": reason,
             "precision_target_frac": rule.precision_target_frac or None, "interval_frac": spread_frac(wall_s)})
     return profiler.run
-
-
-def _recover(begun: BegunRun) -> str | None:
-    """Make the run of what was written; returns why there is none.
-
-    In a process of its own: the program may have changed anything in this one.
-    """
-    command = [sys.executable, "-P", "-m", "charact", "recover", "--quiet", str(begun.directory)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                          cwd=begun.directory.parent)
-    if done.returncode == 0:
-        return None
-    said = done.stderr.strip().splitlines() or [f"charact recover ended with {done.returncode}"]
-    return said[-1].removeprefix("error: ")
 
 
 def _say(line: str) -> None:

@@ -21,11 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from charact.errors import UserError
-from charact.partial import PARTIAL_PREFIX
+from charact.partial import PARTIAL_PREFIX, PARTS
 from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
 
-CHECKPOINTS = "checkpoints"
-"""Folder of what trainings are gone on with; a finished run has none."""
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
 _MANIFEST_FIELDS: dict[str, Any] = {
@@ -53,14 +51,22 @@ def arrow_schema(table: str) -> pa.Schema:
 
 def part_path(directory: Path, table: str, number: int) -> Path:
     """Where a case's rows of a table are while the run is going on."""
-    return directory / "parts" / f"{table}-{number:04d}.parquet"
+    return directory / PARTS / f"{table}-{number:04d}.parquet"
 
 
 def read_parts(directory: Path, table: str, num_cases: int) -> pa.Table | None:
     """Rows of the cases that the manifest holds; a case that was being flushed when the run was killed is left out."""
     paths = [part_path(directory, table, number) for number in range(num_cases)]
-    parts = [pq.ParquetFile(path).read() for path in paths if path.exists()]
+    parts = [_read_part(path) for path in paths if path.exists()]
     return pa.concat_tables(parts) if parts else None
+
+
+def _read_part(path: Path) -> pa.Table:
+    try:
+        return pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0]}): remove it, and all other rows of the "
+                        "run can be read") from error
 
 
 @dataclass

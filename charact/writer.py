@@ -1,5 +1,6 @@
 """Writing a record: a run directory that is whole or absent, written case by case and renamed into place."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -10,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from charact.errors import UserError
-from charact.files import whole, writing
-from charact.partial import LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
+from charact.files import sync, whole, writing
+from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.schema import TABLES, column_names
-from charact.store import CHECKPOINTS, Rows, arrow_schema, load_run, part_path, read_parts
+from charact.store import Rows, arrow_schema, load_run, part_path, read_parts
+
+_UNFINISHED = ("running", "interrupted")
 
 
 class RunWriter:
@@ -43,9 +46,18 @@ class RunWriter:
         writer.run_id, writer.manifest = run.run_id, run.manifest
         writer.final, writer.directory = directory.parent / run.run_id, directory
         writer._lock = take_lock(directory)
-        # Only now is nobody writing: what was read before may be old.
-        writer.manifest = load_run(directory, partial=True).manifest
+        try:
+            # Only now is nobody writing: what was read before may be old.
+            writer.manifest = load_run(directory, partial=True).manifest
+        except BaseException:
+            writer.leave()
+            raise
         return writer
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether nothing in the record has finished: no case, and of none an epoch or a round."""
+        return not any(map(_has_finished, self.manifest["cases"]))
 
     def folder(self, name: str) -> Path:
         """A folder of the run, made if it is not there."""
@@ -55,8 +67,8 @@ class RunWriter:
         return folder
 
     def trace_path(self, case: str) -> Path:
-        """Where the raw trace of a case goes, whose name may hold what a file's may not."""
-        return self.folder("trace") / f"{case.replace('/', '_')}.pt.trace.json.gz"
+        """Where the raw trace of a case goes."""
+        return self.folder("trace") / _trace_name(case)
 
     def entry(self, case: str) -> dict[str, Any] | None:
         """A case's entry in the manifest; None before it was flushed."""
@@ -84,13 +96,12 @@ class RunWriter:
         """Merge the cases into the tables and write the final manifest; the directory stays hidden.
 
         Raises:
-            UserError: the disk is full; the cases can still be read with `load_run(path, partial=True)`.
+            UserError: the disk is full, or a part is damaged; the cases stay, and closing can be tried again.
         """
         if self.manifest["status"] == "running":
             self._merge(status)
         # Last: until the manifest says that the run has ended, a reader looks for its rows here.
-        for folder in ("parts", CHECKPOINTS):
-            shutil.rmtree(self.directory / folder, ignore_errors=True)
+        self._remove_leftovers()
         return self.directory
 
     def _merge(self, status: str) -> None:
@@ -105,17 +116,61 @@ class RunWriter:
         self.manifest = final
 
     def publish(self) -> Path:
-        """Rename the directory into place; returns where it is."""
-        (self.directory / LOCK).unlink(missing_ok=True)
+        """Rename the directory into place, without what the way there has left in it; returns where it is."""
         with writing(self.final):
+            self._remove_leftovers()
+            for trace in self.directory.glob("trace/*"):
+                sync(trace)
+            (self.directory / LOCK).unlink(missing_ok=True)
+            sync(self.directory)
             self.directory.rename(self.final)
+            # Another process that wants to recover the run may have made it again just before.
+            (self.final / LOCK).unlink(missing_ok=True)
+            sync(self.final.parent)
         os.close(self._lock)
         return self.final
+
+    def _remove_leftovers(self) -> None:
+        """Remove what only a run that is going on needs, and what a kill left half written."""
+        written = {_trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
+        written |= {Path(facts["weights"]).name for entry in self.manifest["cases"]
+                    if (facts := entry.get("passes", {}).get("training")) and facts.get("weights")}
+        unfinished = [path for folder in ("trace", "weights") for path in self.directory.glob(f"{folder}/*")
+                      if path.name not in written]
+        hidden = [path for path in self.directory.glob(".*") if path.is_file()]
+        for path in (*unfinished, *hidden, *(self.directory / name for name in LEFTOVERS)):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for folder in ("trace", "weights"):
+            with contextlib.suppress(OSError):  # it is not there, or holds what was written
+                (self.directory / folder).rmdir()
+
+    def leave(self) -> None:
+        """Let others continue with what was written, which stays hidden."""
+        os.close(self._lock)
 
     def discard(self) -> None:
         """Remove what was written."""
         shutil.rmtree(self.directory, ignore_errors=True)
+        os.close(self._lock)
 
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
         with whole(path) as temporary:
             pq.write_table(rows.cast(arrow_schema(table)), temporary, compression="zstd")
+
+
+def _has_finished(entry: dict[str, Any]) -> bool:
+    """Whether a case has ended, or an epoch of its training or a round of its suite has."""
+    facts = entry.get("passes", {}).values()
+    return entry["status"] not in _UNFINISHED or any(one.get("num_epochs") or one.get("num_rounds") for one in facts)
+
+
+def _has_trace(entry: dict[str, Any]) -> bool:
+    return bool(entry.get("passes", {}).get("operators", {}).get("status") == "ok")
+
+
+def _trace_name(case: str) -> str:
+    """Name of the file with a case's trace; the case's own may hold what a file's may not."""
+    return f"{case.replace('/', '_')}.pt.trace.json.gz"

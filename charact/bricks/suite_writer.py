@@ -178,15 +178,15 @@ def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[
         for path in begun + unnamed:
             path.unlink()
     for identifier in sorted(new):
-        _write(brick_path(directory, identifier), new[identifier])
+        _write(brick_path(directory, identifier), new[identifier], durable=False)
     _write(directory / INDEX, index_bytes(g, method, torch, entries))
     with writing(directory):
         for place in (directory / BRICKS, directory):
             os.utime(place, (_WRITTEN_AT, _WRITTEN_AT))
 
 
-def _write(path: Path, data: bytes) -> None:
-    with whole(path) as temporary:
+def _write(path: Path, data: bytes, *, durable: bool = True) -> None:
+    with whole(path, durable=durable) as temporary:
         temporary.write_bytes(data)
         os.utime(temporary, (_WRITTEN_AT, _WRITTEN_AT))
 

@@ -20,7 +20,7 @@ from charact.analysis.bricks.times import BrickTimes
 from charact.commands._bricks_compositions import Models, brick_run, chosen_models, kept_compositions
 from charact.commands._bricks_models import Asked
 from charact.commands._bricks_verify import is_of_this_machine, verified
-from charact.commands._publishing import publish_and_tell
+from charact.commands._publishing import keeping_finished, publish_and_tell
 from charact.corrections import Correction, CorrectionKey, NotCorrected, correction_file, read_correction
 from charact.errors import UserError
 from charact.measure.interrupt import Interrupt
@@ -46,8 +46,8 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], directory: Pat
         interrupt: what ends it early.
 
     Raises:
-        UserError: a run or a model is not what it should be, or a record cannot be written.
-        KeyboardInterrupt: a signal came; records that were not whole are not written.
+        UserError: a run or a model is not what it should be, or a record cannot be written; what had finished is kept.
+        KeyboardInterrupt: a signal came before a model was constructed.
     """
     names, runs = _parted(words)
     if stop is not None and not any(map(is_of_this_machine, runs)):
@@ -56,21 +56,31 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], directory: Pat
                            runs, quiet, interrupt)
     cases = [{composition.case: brick_case(run, composition) for composition in models.compositions} for run in runs]
     written: list[RunWriter] = []
-    try:
+    with keeping_finished(written):
         for run, by_model in zip(runs, cases, strict=True):
+            writer = _open(run, next(iter(by_model.values())), out, name, verifies=stop is not None)
+            written.append(writer)
             rule = stop if is_of_this_machine(run) else None
-            written.append(_constructed(run, by_model, models, rule, out, name, quiet, interrupt))
-    except BaseException:
-        for writer in written:
-            writer.discard()
-        raise
-    any_ok = []
-    for run, writer in zip(runs, written, strict=True):
-        if len(runs) > 1 and not quiet:
-            Console().print(Rule(Text(f"of {run.run_id}", style="bold"), align="left", style="dim"))
-        any_ok.append(publish_and_tell(writer, quiet))
+            try:
+                _construct(writer, run, by_model, models, rule, quiet, interrupt)
+            except KeyboardInterrupt:
+                if writer.holds_nothing:
+                    written.remove(writer)
+                    writer.discard()
+                else:
+                    writer.close("interrupted")
+                break
+        if not written:
+            raise KeyboardInterrupt
+        any_ok = []
+        for run, writer in zip(runs, written, strict=False):
+            if len(runs) > 1 and not quiet:
+                Console().print(Rule(Text(f"of {run.run_id}", style="bold"), align="left", style="dim"))
+            any_ok.append(publish_and_tell(writer, quiet))
     if len(written) > 1:
         Console().print(machines(latency_by_machine([load_run(writer.final) for writer in written])))
+    if interrupt.signal is not None:
+        return 128 + interrupt.signal
     return 0 if any(any_ok) else 1
 
 
@@ -91,50 +101,56 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[Run]]:
     return list(dict.fromkeys(names)), [brick_run(Path(path)) for path in dict.fromkeys(paths)]
 
 
-def _constructed(run: Run, cases: Mapping[str, str], models: Models, stop: StopRule | None, out: Path,
-                 name: str | None, quiet: bool, interrupt: Interrupt) -> RunWriter:
-    """A whole record of the models, with the facts of the machine that the run is of; it is not yet to be seen.
+def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -> RunWriter:
+    """A new record with the facts of the machine that the run is of.
 
     Args:
+        run: of a suite.
+        case: one of the run's.
+        out: where the record is made.
+        name: its.
+        verifies: whether models are run, too.
+    """
+    suite = BrickTimes(run, case).facts["suite"]
+    return RunWriter(out, name or f"constructed-{suite}", {
+        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": run.manifest["machine"], "software": run.manifest["software"],
+        "options": {"brick_run": run.run_id, "threads": run.manifest["options"]["threads"], "verify": verifies},
+    })
+
+
+def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models, stop: StopRule | None,
+               quiet: bool, interrupt: Interrupt) -> None:
+    """Construct the models into a record, and close it.
+
+    Args:
+        writer: of the record.
         run: of a suite.
         cases: of the run, by the model whose bricks it timed.
         models: to construct.
         stop: when verifying one is enough; None where they are not to be run here.
-        out: where the record is made.
-        name: its.
         quiet: whether no progress is drawn.
         interrupt: what ends it early.
     """
     times = {case: BrickTimes(run, case) for case in dict.fromkeys(cases.values())}
     corrections = {case: machine_correction(run, case) for case in times}
-    suite = next(iter(times.values())).facts["suite"]
-    writer = RunWriter(out, name or f"constructed-{suite}", {
-        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": run.manifest["machine"], "software": run.manifest["software"],
-        "options": {"brick_run": run.run_id, "threads": run.manifest["options"]["threads"], "verify": stop is not None},
-    })
     console, failed = Console(stderr=True), list[str]()
-    try:
-        with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
-            for number, composition in enumerate(models.compositions, start=1):
-                progress.case_started(composition.case, number, len(models.compositions))
-                case = cases[composition.case]
-                construction = construct(composition, times[case], corrections[case], models.layer_types)
-                entry, tables = constructed_case(construction, corrections[case])
-                if stop is not None:
-                    progress.pass_started("running the model")
-                    timing, tables["iterations"] = verified(composition, run, case, stop, interrupt)
-                    entry["passes"]["timing"] = timing
-                    if timing["reason"] is not None:
-                        failed.append(f"warning: {composition.case} is not verified: {timing['reason']}")
-                writer.add_case(entry, tables)
-        writer.close("complete")
-        for line in failed:
-            print(line, file=sys.stderr)
-    except BaseException:
-        writer.discard()
-        raise
-    return writer
+    with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+        for number, composition in enumerate(models.compositions, start=1):
+            progress.case_started(composition.case, number, len(models.compositions))
+            case = cases[composition.case]
+            construction = construct(composition, times[case], corrections[case], models.layer_types)
+            entry, tables = constructed_case(construction, corrections[case])
+            if stop is not None:
+                progress.pass_started("running the model")
+                timing, tables["iterations"] = verified(composition, run, case, stop, interrupt)
+                entry["passes"]["timing"] = timing
+                if timing["reason"] is not None:
+                    failed.append(f"warning: {composition.case} is not verified: {timing['reason']}")
+            writer.add_case(entry, tables)
+    writer.close("complete")
+    for line in failed:
+        print(line, file=sys.stderr)
 
 
 def correction_key(run: Run, case: str) -> CorrectionKey:

@@ -1,8 +1,9 @@
 """What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
 
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from charact.bricks.composition import load_compositions
 from charact.bricks.suite import Suite, load_suite
 from charact.commands._bricks_verify import is_of_this_machine
 from charact.commands._ceilings import recorded_ceilings
-from charact.commands._publishing import program, publish_and_tell
+from charact.commands._publishing import keeping_finished, program, publish, publish_and_tell, tell
 from charact.commands._running import open_record
 from charact.errors import UserError
 from charact.hardware import resolve_device
@@ -23,7 +24,6 @@ from charact.measure.brick_cases import run_bricks
 from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
 from charact.measure.timing import StopRule
-from charact.measure.training import UNFINISHED
 from charact.store import load_run
 from charact.views.progress import BrickProgress
 from charact.writer import RunWriter
@@ -48,7 +48,8 @@ def start(path: Path, options: Options, out: Path, name: str | None, threads: in
     kept = options | {"device": str(device), "cases": cases, "suite": str(path.absolute()),
                       "suite_digest": suite.digest, "compositions": str(suite.private)}
     writer = open_record(out, name or f"bricks-{suite.name}", kept, threads)
-    writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [str(device)])
+    with keeping_finished([writer]):
+        writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [str(device)])
     return _run(writer, suite, quiet, interrupt)
 
 
@@ -103,10 +104,10 @@ def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[st
 def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> int:
     options, console = writer.manifest["options"], Console(stderr=True)
     rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
-    resume = f"{program()} bricks run --resume {writer.directory}"
+    resume = f"{program()} bricks run --resume {shlex.quote(str(writer.directory))}"
     share_frac = options.get("share_frac", 1.0)  # records of earlier versions lack it
-    models = _known_models(Path(options["compositions"])) if share_frac < 1 else []
-    try:
+    with keeping_finished([writer], f"whole rounds are kept, then go on with {resume}"):
+        models = _known_models(Path(options["compositions"])) if share_frac < 1 else []
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
             for number, (mode, precision) in enumerate(options["cases"], start=1):
                 run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,
@@ -114,30 +115,18 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
                            share_frac, models, options["precisions"])
                 if interrupt.signal is not None:
                     break
-    except UserError as error:
-        if _discard_empty(writer):
-            raise
-        raise UserError(f"{error}; whole rounds are kept, then go on with {resume}") from error
-    if interrupt.signal is not None:
-        if _discard_empty(writer):
-            print("interrupted before a round was whole: nothing is written", file=sys.stderr)
-        else:
-            print(f"interrupted; whole rounds are kept: go on with {resume}", file=sys.stderr)
-        return 128 + interrupt.signal
-    writer.close("complete")
-    return 0 if publish_and_tell(writer, quiet) else 1
+        if interrupt.signal is not None:
+            if writer.holds_nothing:
+                writer.discard()
+                print("interrupted before a round was whole: nothing is written", file=sys.stderr)
+            else:
+                print(f"interrupted; whole rounds are kept: go on with {resume}", file=sys.stderr)
+            return 128 + interrupt.signal
+        publish(writer, load_run(writer.close("complete")))
+    return 0 if tell(load_run(writer.final), quiet) else 1
 
 
 def _known_models(private: Path) -> list[Mapping[str, int]]:
     """How often each model whose composition is here uses which bricks; none where there are no compositions."""
     compositions = load_compositions(private) if any(private.glob("*.json")) else []
     return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]
-
-
-def _discard_empty(writer: RunWriter) -> bool:
-    """Remove a record that holds no round and no case that ended; returns whether it was one."""
-    cases: Sequence[dict[str, Any]] = writer.manifest["cases"]
-    empty = all(case["status"] in UNFINISHED and not case["passes"]["bricks"]["num_rounds"] for case in cases)
-    if empty:
-        writer.discard()
-    return empty

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from charact.measure.autophase.record import read_spool, script_cases
+from charact.measure.autophase.record import read_spool, script_cases, script_options
 from charact.store import Run, arrow_schema, load_run
 
 
@@ -21,12 +21,12 @@ def read_run(path: Path, *, partial: bool) -> Run:
         UserError: there is no record, it is corrupt, unfinished (and `partial` is false), or of a newer schema.
     """
     run = load_run(path, partial=partial)
-    options = run.manifest.get("options", {}) if run.partial else {}
-    if "script" not in options:
+    options = script_options(run.manifest) if run.partial else None
+    if options is None:
         return run
     watched = read_spool(path)
-    cases = script_cases(watched, run.manifest["name"], str(options["script"]), options["skip"],
-                         options["iterations"], options["passes"])
+    cases = script_cases(watched, run.manifest["name"], options.script, options.skip, options.iterations,
+                         options.passes)
     rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry, tables in cases:
         for table, some in tables.items():

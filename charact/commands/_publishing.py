@@ -1,8 +1,12 @@
-"""What commands that write a record share: draw its views, let it be seen, say what came out. No torch in here."""
+"""What commands that write a record share: keep what finished, draw the views, publish, report. No torch in here."""
 
+import contextlib
+import shlex
 import shutil
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -10,6 +14,69 @@ from charact.errors import UserError
 from charact.files import write_text
 from charact.store import Run, load_run
 from charact.writer import RunWriter
+
+if TYPE_CHECKING:
+    from charact.measure.interrupt import Interrupt
+
+
+@contextlib.contextmanager
+def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) -> Iterator[None]:
+    """When the block fails, keep records in which something has finished, and name the command that continues.
+
+    Records in which nothing has finished are removed.
+
+    Args:
+        writers: of records that the block writes; published and discarded ones are left alone.
+        remedy: what is kept and how to continue; by default `charact recover`.
+
+    Raises:
+        UserError: the block raised one; this one also says what is kept.
+    """
+    try:
+        yield
+    except BaseException as error:
+        kept = [writer for writer in writers if _is_kept(writer)]
+        if not kept:
+            raise
+        said = remedy or ("what had finished is kept: "
+                          f"{recover_command(writer.directory for writer in kept)} makes a run of it")
+        if isinstance(error, UserError):
+            raise UserError(f"{error}; {said}") from error
+        with contextlib.suppress(OSError):  # nobody reads any more
+            print(said, file=sys.stderr)
+        raise
+
+
+def _is_kept(writer: RunWriter) -> bool:
+    """Whether a record of a block that failed is still hidden; it is removed where nothing in it has finished."""
+    if not writer.directory.exists():
+        return False
+    if writer.holds_nothing:
+        writer.discard()
+        return False
+    writer.leave()
+    return True
+
+
+def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool) -> int:
+    """Write cases into a new record and publish it; returns the exit status.
+
+    It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
+
+    Raises:
+        UserError: the record cannot be written; what had finished is kept.
+    """
+    with keeping_finished([writer]):
+        measure()
+        if interrupt.signal is not None and writer.holds_nothing:
+            writer.discard()
+            print("interrupted before a case had finished: nothing is written", file=sys.stderr)
+            return 128 + interrupt.signal
+        publish(writer, load_run(writer.close("complete" if interrupt.signal is None else "interrupted")))
+    any_ok = tell(load_run(writer.final), quiet)
+    if interrupt.signal is not None:
+        return 128 + interrupt.signal
+    return 0 if any_ok else 1
 
 
 def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
@@ -23,20 +90,28 @@ def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
 
 
 def publish(writer: RunWriter, run: Run) -> None:
-    """Draw the views into the run's directory and let it be seen; a view that fails leaves the tables."""
+    """Draw the views into the run's directory and let it be seen; a view that fails leaves the tables.
+
+    Raises:
+        UserError: the disk is full; the directory stays hidden, and publishing can be tried again.
+    """
     from charact.views.html import report
     from charact.views.tensorboard.scalars import write_scalars
 
     try:
         write_text(run.path / "report.html", report([run]))
         write_scalars(run, run.path)
-    except UserError as error:
-        writer.publish()
-        raise UserError(f"{error}; the tables are in {writer.final}") from error
+    except UserError:
+        raise
     except Exception:
         writer.publish()
         raise
     writer.publish()
+
+
+def recover_command(directories: Iterable[Path]) -> str:
+    """What to type to publish hidden runs."""
+    return f"{program()} recover {shlex.join(map(str, directories))}"
 
 
 def tell(run: Run, quiet: bool) -> bool:

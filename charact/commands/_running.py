@@ -11,12 +11,10 @@ from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.commands._ceilings import recorded_ceilings
-from charact.commands._publishing import publish, tell
-from charact.errors import UserError
+from charact.commands._publishing import measure_and_publish
 from charact.hardware import machine_facts, software_facts
 from charact.measure.counters import described
 from charact.measure.interrupt import Interrupt
-from charact.store import load_run
 from charact.views.progress import LiveProgress
 from charact.writer import RunWriter
 
@@ -34,28 +32,17 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
     It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
 
     Raises:
-        UserError: the record cannot be written.
+        UserError: the record cannot be written; what had finished is kept.
     """
-    writer = open_record(out, label, options, threads)
-    writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
-                                         interrupt if measures_ceilings else None, quiet=quiet)
-    console = Console(stderr=True)
-    try:
+    writer, console = open_record(out, label, options, threads), Console(stderr=True)
+
+    def run_cases() -> None:
+        writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
+                                             interrupt if measures_ceilings else None, quiet=quiet)
         with progress_of(console, enabled=console.is_terminal and not quiet) as progress:
             measure(writer, progress)
-        if all(case["status"] == "interrupted" for case in writer.manifest["cases"]):
-            writer.discard()
-            print("interrupted before a case had finished: nothing is written", file=sys.stderr)
-            return 128 + (interrupt.signal or 0)
-        run = load_run(writer.close("complete" if interrupt.signal is None else "interrupted"))
-    except UserError:
-        writer.discard()
-        raise
-    publish(writer, run)
-    any_ok = tell(load_run(writer.final), quiet)
-    if interrupt.signal is not None:
-        return 128 + interrupt.signal
-    return 0 if any_ok else 1
+
+    return measure_and_publish(writer, run_cases, interrupt, quiet)
 
 
 def open_record(out: Path, label: str, options: dict[str, Any], threads: int | None) -> RunWriter:

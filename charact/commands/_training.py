@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
         UserError: the options do not fit each other, or the record cannot be written.
     """
     from charact.commands._ceilings import recorded_ceilings
+    from charact.commands._publishing import keeping_finished
     from charact.commands._running import open_record
 
     trainings = make_trainings(options)
@@ -34,7 +36,8 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
     # What "auto" was: elsewhere it may be another device, and the case another one.
     options = options | {"device": str(trainings[0].case.device)}
     writer = open_record(out, label, options, options.get("threads"))
-    writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [options["device"]])
+    with keeping_finished([writer]):
+        writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [options["device"]])
     return _train(writer, trainings, quiet, interrupt)
 
 
@@ -145,36 +148,25 @@ def _used(case: Any, chosen: Options) -> dict[str, Any]:
 def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt") -> int:
     from rich.console import Console
 
-    from charact.commands._publishing import program, publish_and_tell
+    from charact.commands._publishing import keeping_finished, program, publish, tell
     from charact.measure.training import train_cases
+    from charact.store import load_run
     from charact.views.progress import TrainingProgress
 
     console = Console(stderr=True)
-    resume = f"{program()} train --resume {writer.directory}"
-    try:
+    resume = f"{program()} train --resume {shlex.quote(str(writer.directory))}"
+    with keeping_finished([writer], f"whole epochs are kept, then go on with {resume}"):
         with TrainingProgress(console, enabled=console.is_terminal and not quiet, lines=not quiet) as progress:
             train_cases(trainings, writer, progress, interrupt)
-    except UserError as error:
-        if _discard_empty(writer):
-            raise
-        raise UserError(f"{error}; whole epochs are kept, then go on with {resume}") from error
-    if interrupt.signal is not None:
-        if _discard_empty(writer):
-            print("interrupted before an epoch was whole: nothing is written", file=sys.stderr)
-        else:
-            print(f"interrupted; whole epochs are kept: go on with {resume}", file=sys.stderr)
-        return 128 + interrupt.signal
-    writer.close("complete")
-    return 0 if publish_and_tell(writer, quiet) else 1
-
-
-def _discard_empty(writer: "RunWriter") -> bool:
-    """Remove a record that holds no epoch and no case that ended; returns whether it was one."""
-    empty = all(case["status"] in ("running", "interrupted") and not case["passes"]["training"]["num_epochs"]
-                for case in writer.manifest["cases"])
-    if empty:
-        writer.discard()
-    return empty
+        if interrupt.signal is not None:
+            if writer.holds_nothing:
+                writer.discard()
+                print("interrupted before an epoch was whole: nothing is written", file=sys.stderr)
+            else:
+                print(f"interrupted; whole epochs are kept: go on with {resume}", file=sys.stderr)
+            return 128 + interrupt.signal
+        publish(writer, load_run(writer.close("complete")))
+    return 0 if tell(load_run(writer.final), quiet) else 1
 
 
 def parse_target(text: str) -> tuple[str, float]:

@@ -9,6 +9,8 @@ import typer
 from charact.errors import UserError
 
 if TYPE_CHECKING:
+    from charact.measure.interrupt import Interrupt
+    from charact.store import Rows
     from charact.traces.files import Trace
     from charact.writer import RunWriter
 
@@ -33,19 +35,18 @@ def command(
       charact import trace.json.gz
       charact import --name ddp traces/              all ranks of one training
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._publishing import publish_and_tell
-    from charact.traces.files import readable, stem, trace_files
+    from charact.measure.interrupt import Interrupt
 
-    files = trace_files(traces)
-    label = name or (stem(files[0]) if len(files) == 1 else readable(Path(files[0].resolve().parent.name))) or "trace"
-    writer = _open(out, label, files)
-    try:
-        _add_cases(writer, label, files, named=name is not None)
-        writer.close("complete")
-    except BaseException:
-        writer.discard()
-        raise
-    return 0 if publish_and_tell(writer, quiet) else 1
+    with Interrupt() as interrupt:
+        from charact.commands._publishing import measure_and_publish
+        from charact.traces.files import readable, stem, trace_files
+
+        files = trace_files(traces)
+        folder = readable(Path(files[0].resolve().parent.name))
+        label = name or (stem(files[0]) if len(files) == 1 else folder) or "trace"
+        writer = _open(out, label, files)
+        return measure_and_publish(
+            writer, lambda: _add_cases(writer, label, files, interrupt, named=name is not None), interrupt, quiet)
 
 
 def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
@@ -63,31 +64,42 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
     })
 
 
-def _add_cases(writer: "RunWriter", label: str, files: list[Path], *, named: bool) -> None:
-    """Read one trace after another into the record.
+def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "Interrupt", *, named: bool) -> None:
+    """Read one trace after another into the record, until a signal comes.
 
     Raises:
-        UserError: one is no trace, or two are of the same rank.
+        UserError: one is no trace, or two are of the same rank, and the record is removed; or it cannot be written.
     """
-    from charact.traces.cases import trace_case
-    from charact.traces.files import read_trace, stem
-
     origins: dict[str, Path] = {}
     for path in files:
-        trace = read_trace(path)
-        alone = len(files) == 1
-        if trace.rank is not None and not (alone and (trace.world_size or 1) == 1):
-            program = f"{label}-rank{trace.rank}"
-        else:
-            program = label if alone else f"{label}-{stem(path)}" if named else stem(path)
-        entry, tables = trace_case(trace, program)
-        if entry["case"] in origins:
-            raise UserError(f"{origins[entry['case']]} and {path} both make the case {entry['case']}: import them one "
-                            "by one")
+        try:
+            with interrupt.allowed():
+                trace, entry, tables = _case(path, label, alone=len(files) == 1, named=named)
+            if entry["case"] in origins:
+                raise UserError(f"{origins[entry['case']]} and {path} both make the case {entry['case']}: import them "
+                                "one by one")
+        except KeyboardInterrupt:
+            return
+        except UserError:  # a mistake, which is the same the next time
+            writer.discard()
+            raise
         origins[entry["case"]] = path
         if len(origins) == 1:
             _describe(writer, trace)
         writer.add_case(entry, tables)
+
+
+def _case(path: Path, label: str, *, alone: bool, named: bool) -> "tuple[Trace, dict[str, Any], dict[str, Rows]]":
+    """A trace, and the case's entry and rows that it gives."""
+    from charact.traces.cases import trace_case
+    from charact.traces.files import read_trace, stem
+
+    trace = read_trace(path)
+    if trace.rank is not None and not (alone and (trace.world_size or 1) == 1):
+        program = f"{label}-rank{trace.rank}"
+    else:
+        program = label if alone else f"{label}-{stem(path)}" if named else stem(path)
+    return trace, *trace_case(trace, program)
 
 
 def _describe(writer: "RunWriter", trace: "Trace") -> None:

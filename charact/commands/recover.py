@@ -1,6 +1,7 @@
 """`charact recover`."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +11,10 @@ import typer
 from charact.errors import UserError
 
 if TYPE_CHECKING:
+    from charact.measure.autophase.record import ScriptOptions
     from charact.writer import RunWriter
 
+_NOTHING = "{} held nothing that had been measured, and is removed"
 _BLIND = ("called no model of PyTorch outside of functions that it compiled whole: there is nothing to tell unless it "
           "runs without torch.compile, or names its phases with charact.Profiler")
 _ELSEWHERE = ("called no model of PyTorch in the thread that is watched: there is nothing to tell. charact.Profiler "
@@ -27,35 +30,72 @@ def command(
     \b
       charact recover runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
+    from charact.measure.interrupt import Interrupt
+
     any_ok, refused = False, []
-    for directory in partial:
-        try:
-            any_ok |= _recover(directory, quiet)
-        except UserError as error:  # one that is still going on is no reason to leave the others
-            refused.append(str(error))
+    with Interrupt() as interrupt:
+        from charact.commands._publishing import recover_command
+
+        for number, directory in enumerate(partial):
+            try:
+                with interrupt.allowed():
+                    any_ok |= _recover(directory, quiet)
+            except UserError as error:  # one that is still going on is no reason to leave the others
+                refused.append(str(error))
+            except KeyboardInterrupt:
+                left = [one for one in partial[number:] if one.exists()]
+                if left:
+                    print(f"interrupted, and nothing is lost: go on with {recover_command(left)}", file=sys.stderr)
+                return 128 + (interrupt.signal or signal.SIGINT)
     if refused:
         raise UserError("; ".join(refused))
     return 0 if any_ok else 1
 
 
 def _recover(directory: Path, quiet: bool) -> bool:
-    """Make a whole run of a partial one; returns whether any of its cases succeeded."""
-    from charact.measure.autophase.spool import remove_spool
+    """Make a whole run of a partial one; returns whether any of its cases succeeded.
+
+    Raises:
+        UserError: it is none, or holds nothing and is removed; or the run cannot be written, and it stays.
+    """
+    from charact.commands._publishing import publish, recover_command, tell
+    from charact.partial import remove_unbegun
+    from charact.store import load_run
     from charact.writer import RunWriter
 
+    if remove_unbegun(directory):
+        raise UserError(_NOTHING.format(directory))
     writer = RunWriter.reopen(directory)
-    if writer.manifest["status"] == "running":
-        status, nothing = "interrupted", f"{directory} held nothing that had been measured, and is removed"
-        if "script" in writer.manifest["options"]:
-            status, nothing = _add_cases_of_program(writer, nothing)
-        if not writer.manifest["cases"]:
-            writer.discard()
-            raise UserError(nothing)
-        writer.close(status)
-        remove_spool(directory)
-    from charact.commands._publishing import publish_and_tell
+    try:
+        if writer.manifest["status"] == "running":
+            _close(writer)
+        publish(writer, load_run(writer.directory))
+    except BaseException as error:
+        if not writer.directory.exists():
+            raise
+        writer.leave()
+        if isinstance(error, UserError):
+            again = recover_command([directory])
+            raise UserError(f"{error}; nothing is removed, and {again} tries again") from error
+        raise
+    return tell(load_run(writer.final), quiet)
 
-    return publish_and_tell(writer, quiet)
+
+def _close(writer: "RunWriter") -> None:
+    """Close a record that was not closed.
+
+    Raises:
+        UserError: it held nothing, and is removed; or it cannot be written.
+    """
+    from charact.measure.autophase.record import script_options
+
+    status, nothing = "interrupted", _NOTHING.format(writer.directory)
+    if (options := script_options(writer.manifest)) is not None:
+        status, nothing = _add_cases_of_program(writer, options, nothing)
+    if writer.holds_nothing:
+        writer.discard()
+        raise UserError(nothing)
+    writer.close(status)
 
 
 def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
@@ -71,18 +111,26 @@ def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
     return {"machine": machine, "software": software_facts(), **recorded_ceilings(machine["fingerprint"], devices)}
 
 
-def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
-    """Add what a watched program left to its record; returns the run's status, and what to say if that was nothing."""
+def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing: str) -> tuple[str, str]:
+    """Add what a watched program left to its record; returns the run's status, and what to say if that was nothing.
+
+    Raises:
+        UserError: the event log is damaged from its beginning on, or the record cannot be written.
+    """
     from charact.measure.autophase.record import read_spool, script_cases
     from charact.measure.autophase.stretches import TRACE
     from charact.measure.counters import described
 
-    options = writer.manifest["options"]
     watched = read_spool(writer.directory)
-    cases = script_cases(watched, writer.manifest["name"], str(options["script"]), options["skip"],
-                         options["iterations"], options["passes"])
+    cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
+                         options.passes)
+    for damage in watched.damage:
+        print(f"charact: {writer.directory}: {damage}", file=sys.stderr)
+    if watched.damage and not cases:
+        raise UserError(f"no iteration can be read of the damaged event log in {writer.directory}")
     if cases:
         writer.manifest |= {"ending": watched.ending or "killed", "counters": described(),
+                            "event_log_damage": [damage._asdict() for damage in watched.damage],
                             **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases])}
         for entry, tables in cases:
             writer.add_case(entry, tables)
@@ -91,8 +139,8 @@ def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
     if watched.ending is None:
         return "interrupted", nothing
     if watched.iterations:
-        nothing = (f"{options['script']} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
+        nothing = (f"{options.script} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
                    "give a smaller number")
     else:
-        nothing = f"{options['script']} {_BLIND if watched.compiled_whole else _ELSEWHERE}"
+        nothing = f"{options.script} {_BLIND if watched.compiled_whole else _ELSEWHERE}"
     return "complete", nothing

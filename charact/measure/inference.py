@@ -25,6 +25,7 @@ from charact.measure.prediction import predict, wait_for
 from charact.measure.runner import Observer
 from charact.measure.stage import value_of
 from charact.measure.weights import place_weights, read_weights, save_weights
+from charact.partial import RANDOM_WEIGHTS
 from charact.schema import LOAD_PHASES
 from charact.store import Rows
 from charact.writer import RunWriter
@@ -109,7 +110,7 @@ class _InferenceRun:
             yield self._plan.weights
             return
         self._facts |= {"weights": None, "weights_reason": "random: --weights names none"}
-        path = self._folder / "random.pt"
+        path = self._folder / RANDOM_WEIGHTS
         try:
             save_weights(self._case.workload.model(dataset), path)
             yield path

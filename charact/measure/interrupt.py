@@ -1,13 +1,18 @@
-"""Ctrl-C and SIGTERM: they end what is being measured, never what is being written."""
+"""Ctrl-C, SIGTERM and SIGHUP: they end what is being measured, never what is being written."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Interrupt:
-    """Turns SIGINT and SIGTERM into `KeyboardInterrupt` inside `with interrupt.allowed():`, and holds them elsewhere.
+    """Turns signals into `KeyboardInterrupt` inside `with interrupt.allowed():`, and holds them elsewhere.
+
+    They are SIGINT, SIGTERM and SIGHUP, but for a SIGHUP that is ignored, as under nohup.
 
     Use as a context manager in the main thread: the handlers that were there come back at its end.
     """
@@ -16,9 +21,11 @@ class Interrupt:
         self.signal: int | None = None
         """The signal that came; None while none has."""
         self._allowed = False
+        self._terminals = [file for file in (0, 1, 2) if _is_terminal(file)]
 
     def __enter__(self) -> "Interrupt":
-        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS
+                        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -41,7 +48,24 @@ class Interrupt:
             self._allowed = False
 
     def _handle(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._leave_terminals()
         first = self.signal is None
         self.signal = self.signal or number
         if self._allowed and first:  # a second one must not break what the first has set going
             raise KeyboardInterrupt
+
+    def _leave_terminals(self) -> None:
+        """Let output go nowhere where its terminal is gone: else each line printed would be an error."""
+        for file in self._terminals:
+            if not _is_terminal(file):
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, file)
+                os.close(nowhere)
+
+
+def _is_terminal(file: int) -> bool:
+    try:
+        return os.isatty(file)
+    except OSError:
+        return False

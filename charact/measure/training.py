@@ -19,7 +19,7 @@ from charact.measure.precision import float32_products
 from charact.measure.stage import DivergedError, Stage
 from charact.measure.trainer import Trainer
 from charact.measure.training_plan import Training
-from charact.store import CHECKPOINTS
+from charact.partial import CHECKPOINTS
 from charact.writer import RunWriter
 
 UNFINISHED = ("running", "interrupted")

@@ -65,7 +65,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., t
         profiler = charact.Profiler("test", tmp_path, skip=0, **options)
         return profiler, lambda: _cases(profiler)
 
-    monkeypatch.setattr(api, "_recover", lambda begun: None)
+    monkeypatch.setattr(api.Profiler, "_recover", lambda self, begun: None)
     return make
 
 

@@ -11,17 +11,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from charact.files import release
+from charact.measure.autophase.last_signal import SIGNALS, LastSignal
 from charact.measure.autophase.panel import end_panel
 from charact.measure.autophase.session import Session
 from charact.partial import LOCK, BegunRun
 
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
            resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_STACK)
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class StandardError:
@@ -46,12 +45,13 @@ class StandardError:
                 os.write(2, text)
 
     @staticmethod
-    def _status() -> tuple[int, int] | None:
+    def _status() -> tuple[int, int, bool] | None:
+        """Which file it is, and whether a terminal; one that is closed is none any more, and writing to it fails."""
         try:
             status = os.fstat(2)
+            return status.st_dev, status.st_ino, os.isatty(2)
         except OSError:
             return None
-        return status.st_dev, status.st_ino
 
 
 class Ending:
@@ -75,15 +75,15 @@ class Ending:
         self._limits = {limit: resource.getrlimit(limit) for limit in _LIMITS}
         self._exit_at_once = os._exit
         self._mask = threading.local()
+        self._is_finishing = False
+        self._recovering: subprocess.Popen[bytes] | None = None
 
     def await_it(self) -> None:
         """Be told of every end but a kill or a crash."""
         atexit.register(self._at_exit)  # the first that is registered is the last that is called
         os._exit = self._before_exit_at_once
         os.execv, os.execve = self._before_exec(os.execv), self._before_exec(os.execve)
-        for number in _SIGNALS:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, self._on_signal)
+        self._last_signal = LastSignal(self._on_signal)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
 
     def _at_exit(self) -> None:
@@ -110,15 +110,17 @@ class Ending:
 
         return watched
 
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, words: str) -> None:
         if self._session.mine:
-            self._finish(f"ended by {signal.Signals(number).name}")
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+            self._finish(words)
+        elif self._is_finishing:
+            if self._recovering is not None:
+                self._recovering.kill()  # not to be waited for: what this interrupts may be waiting
+            self._say_unfinished(words)
 
     def _before_fork(self) -> None:
         """Python forgets a signal with a handler that comes while it forks; these have none if not for us."""
-        self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     def _after_fork(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask.before)
@@ -126,13 +128,15 @@ class Ending:
     def _in_child(self) -> None:
         """A child ends as if it were not watched, and does not hold the lock if it lives longer."""
         os._exit = self._exit_at_once
-        for number in _SIGNALS:
-            if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, signal.SIG_DFL)
         self._after_fork()
         release(self._run.lock, self._run.directory / LOCK)
 
     def _finish(self, words: str) -> None:
+        self._is_finishing = True
+        self._make_record(words)
+        self._is_finishing = False
+
+    def _make_record(self, words: str) -> None:
         """Make the record, in a process of its own: the program may have changed anything in this one."""
         self._session.close(words)
         directory = self._run.directory
@@ -149,7 +153,10 @@ class Ending:
         except OSError as error:
             reason = error.strerror or str(error)
         if reason is not None:
-            self._error.say(f"the record is not finished ({reason.lower()}): charact recover {directory} does it")
+            self._say_unfinished(reason.lower())
+
+    def _say_unfinished(self, reason: str) -> None:
+        self._error.say(f"the record is not finished ({reason}): charact recover {self._run.directory} does it")
 
     def _recover(self, directory: Path) -> str | None:
         """Run `charact recover`; returns what killed it, if anything did. What it has to say it says itself."""
@@ -158,12 +165,12 @@ class Ending:
         place = self._started_in if self._started_in.is_dir() else directory.parent
         output = self._error.descriptor
         with self._first_limits():
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=place,
-                                     env=self._environment)
+            self._recovering = child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=place, env=self._environment)
         try:
             status = child.wait()
         except KeyboardInterrupt:
-            child.terminate()
+            child.kill()
             child.wait()
             raise
         return signal.Signals(-status).name if status < 0 else None

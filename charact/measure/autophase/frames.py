@@ -142,7 +142,8 @@ class Samples:
 
     def in_other(self, iterations: Sequence[Iteration]) -> dict[str, Any]:
         """Facts of the pass `frames` over a case: the places that were seen most often while its time was `other`."""
-        counts = Counter(number for time_ns, number in self._samples if _is_other(time_ns, iterations))
+        counts = Counter(number for time_ns, number in self._samples
+                         if number < len(self._places) and _is_other(time_ns, iterations))
         frames = [
             dict(zip(("place", "function", "library"), self._places[number], strict=True)) | {"num_samples": count}
             for number, count in counts.most_common(NUM_KEPT)

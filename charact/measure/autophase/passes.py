@@ -20,6 +20,8 @@ class Passes:
     """When the first of them began to get going; None where there are none."""
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """How each ended, by its name."""
+    damaged: bool = False
+    """Whether the event log is damaged, which may have held more notes."""
 
     def add(self, note: dict[str, Any]) -> None:
         """Take in a note of the spool, if it is one of a pass."""
@@ -48,7 +50,8 @@ class Passes:
         for name in asked_for:
             note = self.notes.get(name)
             if note is None:
-                passes[name] = {"status": "failed", "reason": "the program was killed before this pass had ended"}
+                reason = "its event log is damaged" if self.damaged else "the program was killed"
+                passes[name] = {"status": "failed", "reason": f"{reason} before this pass had ended"}
                 continue
             passes[name] = {"status": note["status"], "reason": note["reason"],
                             "iterations": _served(note["windows"], iterations), **note.get("facts", {})}

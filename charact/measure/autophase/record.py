@@ -1,19 +1,24 @@
 """From a spool to the cases and tables of a record. No torch in here."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
+
+from charact.errors import UserError
 from charact.measure.autophase.blind_spots import blind_spots, is_compiled_whole
 from charact.measure.autophase.frames import Samples
 from charact.measure.autophase.iterations import Iteration, Stretch
 from charact.measure.autophase.passes import Passes
 from charact.measure.autophase.segments import Segmenter
 from charact.measure.autophase.spans import Kind, Slice
-from charact.measure.autophase.spool import SpoolReader
+from charact.measure.autophase.spool import Damage, SpoolReader, num_slices
+from charact.partial import NOTES, SLICES
 
 MOST_WARMUP = 3
 """Iterations that are left out as warm-up where the user named no number: at most so many, and a quarter of all."""
@@ -42,15 +47,49 @@ class Watched:
     """Whether anything was compiled outside of all spans."""
     full: bool = False
     """Whether the watching ended because the spool took no more."""
+    damage: list[Damage] = field(default_factory=list)
+    """Where the files are damaged, of which the rest is lost."""
+
+
+class ScriptOptions(msgspec.Struct):
+    """Options of the run of a watched program: its source, and what of it is measured."""
+
+    script: str
+    skip: Annotated[int, Meta(ge=0)] | None
+    iterations: Annotated[int, Meta(ge=1)] | None
+    passes: list[str]
+
+
+def script_options(manifest: Mapping[str, Any]) -> ScriptOptions | None:
+    """Options of a run's watched program; None of a run that is of none.
+
+    Raises:
+        UserError: they are not what they should be.
+    """
+    options = manifest.get("options", {})
+    if "script" not in options:
+        return None
+    try:
+        return msgspec.convert(options, ScriptOptions)
+    except msgspec.ValidationError as error:
+        raise UserError(f"run.json is corrupt (options: {error}): restore it from a copy") from error
 
 
 def read_spool(directory: Path) -> Watched:
-    """All of a spool."""
+    """All of a spool.
+
+    Raises:
+        UserError: a file is larger than any that a program writes.
+    """
     reader = SpoolReader(directory)
     slices: list[Slice] = list(reader.slices())
+    if SLICES in reader.damage:
+        del slices[num_slices(reader.damage[SLICES].at_byte):]
     segmenter = Segmenter(told=any(one.kind is Kind.END for one in slices))
     watched = Watched([*segmenter.feed(slices), *segmenter.finish()], compiled_whole=is_compiled_whole(slices))
-    for note in reader.notes():
+    notes = reader.notes()
+    watched.damage, watched.passes.damaged = list(reader.damage.values()), NOTES in reader.damage
+    for note in notes:
         if note["note"] == "owner":
             watched.owners[note["owner"]] = note
         elif note["note"] == "names":
@@ -127,7 +166,8 @@ def _case(watched: Watched, name: str, source: str, training: bool, iterations: 
             "num_iterations": len(iterations), "ended_by": ended_by, "precision_target_frac": None,
             "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / sum(walls_s),
             "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
-            "blind_spots": blind_spots(iterations, compiled_whole=watched.compiled_whole, full=watched.full),
+            "blind_spots": [*(f"the event log was damaged: {one}" for one in watched.damage),
+                            *blind_spots(iterations, compiled_whole=watched.compiled_whole, full=watched.full)],
             **watched.rule,
         }},
     }
@@ -207,6 +247,6 @@ def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[I
                      for one in iterations]
     for loader, _ in sum(of_iterations, Counter[int]()).most_common():
         size = owners.get(loader, {}).get("batch_size")
-        if size is not None:
-            return int(size) * round(median(fetches[loader] for fetches in of_iterations if loader in fetches))
+        if isinstance(size, int) and 0 < size < 2**53:
+            return size * round(median(fetches[loader] for fetches in of_iterations if loader in fetches))
     return None

@@ -3,7 +3,8 @@
     slices.bin     one fixed record a slice
     notes.jsonl    one line a note: what the owners of slices are, stretches of passes, rows of tables, the end
 
-Only whole records count: what a kill cut off is left out.
+Only whole records count: what a kill cut off is left out. A file that a power loss or a broken disk has damaged counts
+up to its first bad record, which is one that no writer writes.
 """
 
 import json
@@ -11,14 +12,14 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from charact.bounded import check_declared
 from charact.files import writing
 from charact.measure.autophase.spans import Kind, Slice
-from charact.partial import PANEL
+from charact.partial import NOTES, PANEL, SLICES
 from charact.schema import PHASES
 
-SLICES, NOTES = "slices.bin", "notes.jsonl"
 _RECORD = struct.Struct("<BBBqqqqq")
 _KINDS = {int(kind): kind for kind in Kind}
 _NAMED = (None, *PHASES)
@@ -26,7 +27,23 @@ _NAMED = (None, *PHASES)
 _PLACES = {phase: place for place, phase in enumerate(_NAMED)}
 
 _GRAD, _TRAINING, _ENDS, _BEGINS = 1, 2, 4, 8
+_ALL_FLAGS = _GRAD | _TRAINING | _ENDS | _BEGINS
 _NO_TIME = -1
+_MOST_BYTES = 2**30
+"""Of a file; what a program writes is some 20 MB of slices, and less of notes."""
+
+
+class Damage(NamedTuple):
+    """Where a file of an event log is damaged: what lies before can be read, and is kept."""
+
+    file: str
+    at_byte: int
+    lost_bytes: int
+
+    def __str__(self) -> str:
+        share = self.lost_bytes / (self.at_byte + self.lost_bytes)
+        return (f"{self.file} is damaged from byte {self.at_byte:,} on: its last {self.lost_bytes:,} bytes "
+                f"({share:.0%}) are lost, what came before is kept")
 
 
 class SpoolWriter:
@@ -57,7 +74,8 @@ class SpoolWriter:
 
     def notes(self, notes: list[dict[str, Any]]) -> None:
         """Append notes."""
-        self._append(NOTES, b"".join(json.dumps(note).encode() + b"\n" for note in notes))
+        self._append(NOTES, b"".join(
+            json.dumps(note, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for note in notes))
 
     def _append(self, name: str, content: bytes | bytearray, flags: int = 0) -> None:
         """Append to a file, which is open no longer than that.
@@ -75,18 +93,33 @@ class SpoolWriter:
 
 
 class SpoolReader:
-    """Reads a spool, again and again where it grows."""
+    """Reads a spool, again and again where it grows; of a damaged file nothing is read from the first bad record on.
+
+    Raises:
+        UserError: a file is larger than any that a program writes.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._slices_read = self._notes_read = 0
+        self._last_ns = -(1 << 63)
+        self.damage: dict[str, Damage] = {}
+        """By name the files that have turned out to be damaged."""
 
     def slices(self) -> Iterator[Slice]:
         """Slices since the last call; their events are times of the device in nanoseconds, or None."""
         content = self._since(SLICES, self._slices_read)
         whole = len(content) - len(content) % _RECORD.size
-        self._slices_read += whole
-        for number, flags, named, start_ns, end_ns, owner, begun, ended in _RECORD.iter_unpack(content[:whole]):
+        for record in _RECORD.iter_unpack(content[:whole]):
+            number, flags, named, start_ns, end_ns, owner, begun, ended = record
+            if number not in _KINDS or flags > _ALL_FLAGS or named >= len(_NAMED) or end_ns < start_ns:
+                self._note_damage(SLICES, self._slices_read)
+                return
+            if start_ns < self._last_ns:  # slices come in order: the time of this one is wrong, or of the one before
+                self._note_damage(SLICES, self._slices_read - _RECORD.size)
+                return
+            self._slices_read += _RECORD.size
+            self._last_ns = end_ns
             yield Slice(_KINDS[number], start_ns, end_ns, owner, bool(flags & _GRAD), bool(flags & _TRAINING),
                         bool(flags & _ENDS), None if begun == _NO_TIME else begun,
                         None if ended == _NO_TIME else ended, _NAMED[named],
@@ -94,18 +127,41 @@ class SpoolReader:
 
     def notes(self) -> list[dict[str, Any]]:
         """Notes since the last call."""
+        from charact.measure.autophase.notes import read_note  # a watched program only writes them
+
         content = self._since(NOTES, self._notes_read)
-        whole = content.rfind(b"\n") + 1
-        self._notes_read += whole
-        return [json.loads(line) for line in content[:whole].splitlines()]
+        *lines, rest = content.split(b"\n")
+        found = []
+        for line in lines:
+            try:
+                found.append(read_note(line))
+            except ValueError:
+                self._note_damage(NOTES, self._notes_read)
+                return found
+            self._notes_read += len(line) + 1
+        if b"\0" in rest:  # no part of a line that goes on
+            self._note_damage(NOTES, self._notes_read)
+        return found
+
+    def _note_damage(self, name: str, at_byte: int) -> None:
+        size = (self._directory / name).stat().st_size
+        self.damage[name] = Damage(name, at_byte, size - at_byte)
 
     def _since(self, name: str, offset: int) -> bytes:
+        if name in self.damage:
+            return b""
         try:
             with open(self._directory / name, "rb") as file:
+                check_declared(os.fstat(file.fileno()).st_size, self._directory / name, _MOST_BYTES)
                 file.seek(offset)
                 return file.read()
         except FileNotFoundError:
             return b""
+
+
+def num_slices(num_bytes: int) -> int:
+    """Number of whole records of slices in so many bytes."""
+    return num_bytes // _RECORD.size
 
 
 def remove_spool(directory: Path) -> None:

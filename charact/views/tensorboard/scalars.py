@@ -1,7 +1,5 @@
 """Native TensorBoard scalars of a run, so that runs compare in Time Series."""
 
-import contextlib
-import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +23,7 @@ from charact.analysis import (
 from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.bricks.run_tables import suite_times
 from charact.analysis.cases import phase_times
-from charact.files import writing
+from charact.files import whole
 from charact.store import Run
 
 EVENTS_FILE = "events.out.tfevents.0000000000.charact"
@@ -128,14 +126,10 @@ def write_scalars(run: Run, directory: Path) -> Path:
         UserError: the directory is not writable, or the disk is full.
     """
     path = directory / EVENTS_FILE
-    hidden = directory / ".events-partial"
     started = datetime.fromisoformat(run.manifest["started"]).timestamp()
-    with writing(path), contextlib.ExitStack() as cleanup:
-        cleanup.callback(hidden.unlink, missing_ok=True)
-        with open(hidden, "wb") as file:
-            writer = Writer(_EventsFile(file, started))
-            for point in scalars(run):
-                writer.add_scalar(point.tag, point.value, point.step, wall_time=started)
-            writer.close()
-        os.replace(hidden, path)
+    with whole(path) as temporary, temporary.open("wb") as file:
+        writer = Writer(_EventsFile(file, started))
+        for point in scalars(run):
+            writer.add_scalar(point.tag, point.value, point.step, wall_time=started)
+        writer.close()
     return path

@@ -23,7 +23,8 @@ from charact.measure.trainer import Trainer
 from charact.measure.training import train_cases
 from charact.measure.training_plan import Target, Training
 from charact.metrics import Accuracy, Metric
-from charact.store import CHECKPOINTS, Run
+from charact.partial import CHECKPOINTS
+from charact.store import Run
 from charact.workload import DataRequest, Workload
 from charact.writer import RunWriter
 

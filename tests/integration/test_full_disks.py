@@ -1,0 +1,133 @@
+"""A disk that fills at any write of a command loses nothing that had finished, and the run is whole afterwards."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.forked import Server, assert_clean, assert_holds, hidden, published, serving
+from support.traces import training
+
+from charact.measure.autophase.record import read_spool, script_cases
+from charact.store import load_run
+
+QUICK = ["--threads", "1", "--quiet"]
+COMMANDS: dict[str, list[str]] = {
+    "import": ["import", "a.json", "b.json", "c.json", "--quiet"],
+    "profile": ["profile", "mlp", "--input-sizes", "2,4", "--batch-sizes", "2", "--mode", "infer", "--max-iterations",
+                "6", *QUICK],
+    "memory": ["memory", "mlp", "--input-sizes", "2,4", "--batch-sizes", "2", "--mode", "infer", "--predict", *QUICK],
+    "ops": ["ops", "gemm:8x8x8", "gemm:8x8x16", "--max-repetitions", "6", *QUICK],
+    "infer": ["infer", "mlp", "--input-sizes", "2,4", "--batch-sizes", "256", "--max-batches", "2", *QUICK],
+    "train": ["train", "mlp", "--input-sizes", "2", "--batch-sizes", "2048", "--epochs", "2", *QUICK],
+}
+SCRIPT = """
+import torch
+from torch.nn import functional
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+for number in range(200):
+    loss = functional.mse_loss(model(torch.ones(4, 4)), torch.ones(4, 4))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as one:
+        yield one
+
+
+def place(directory: Path) -> Path:
+    """An empty directory with what the commands need."""
+    directory.mkdir()
+    for name in "abc":
+        training().write(directory / f"{name}.json")
+    return directory
+
+
+def check(server: Server, cwd: Path, command: list[str], full_from: int) -> bool:
+    """Run a command whose disk fills at a write, and recover it; returns whether it failed at all."""
+    done, flushed = server.run(*command, cwd=cwd, full_from=full_from)
+    out = cwd / "runs"
+    if done.status in (0, 1):
+        return False
+    assert (done.status, done.error.count("\n")) == (2, 1), done
+    assert re.match("error: no space left while writing ", done.error)
+    finished = {case: one for case, one in flushed.items()
+                if one.entry["status"] == "ok" or one.entry["passes"].get("training", {}).get("num_epochs")}
+    assert published(out) == []
+    left = hidden(out)
+    if not finished:
+        assert left == []
+        return True
+    (partial,) = left
+    assert f"runs/{partial.name}" in done.error
+    assert re.search("charact (recover|train --resume) ", done.error)
+    again, _ = server.run("recover", "--quiet", f"runs/{partial.name}", cwd=cwd)
+    assert again.status == 0, again
+    (path,) = published(out)
+    assert hidden(out) == []
+    assert_holds(load_run(path), finished)
+    assert_clean(path)
+    return True
+
+
+def walk(server: Server, tmp_path: Path, name: str, steps: int) -> int:
+    """Fill the disk at every so many writes of a command; returns how often it failed."""
+    whole = place(tmp_path / "whole")
+    done, flushed = server.run(*COMMANDS[name], cwd=whole)
+    assert done.status == 0, done
+    (path,) = published(whole / "runs")
+    assert_holds(load_run(path), flushed)
+    assert_clean(path)
+    return sum(check(server, place(tmp_path / f"full{number}"), COMMANDS[name], number)
+               for number in range(1, done.num_writes + 1, steps))
+
+
+def test_a_disk_that_fills_while_traces_are_imported(server: Server, tmp_path: Path) -> None:
+    assert walk(server, tmp_path, "import", 17) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "steps", "least"), [
+    ("import", 3, 20), ("profile", 3, 10), ("memory", 3, 5), ("ops", 3, 5), ("infer", 3, 5), ("train", 2, 8)])
+def test_a_disk_that_fills_at_any_write(server: Server, tmp_path: Path, name: str, steps: int, least: int) -> None:
+    assert walk(server, tmp_path, name, steps) >= least
+
+
+def watched(server: Server, cwd: Path) -> Path:
+    """The hidden run of a program that was killed at its end."""
+    cwd.mkdir()
+    (cwd / "program.py").write_text(SCRIPT + "import os, signal, time\ntime.sleep(.3); model(torch.ones(1, 4))\n"
+                                             "os.kill(os.getpid(), signal.SIGKILL)\n")
+    server.run("run", "program.py", cwd=cwd)
+    (partial,) = hidden(cwd / "runs")
+    return partial
+
+
+def test_a_disk_that_fills_while_a_run_is_recovered(server: Server, tmp_path: Path) -> None:
+    made = watched(server, tmp_path / "made")
+    number, failed = 1, 0
+    while True:
+        cwd = tmp_path / f"full{number}"
+        shutil.copytree(made.parent.parent, cwd)
+        name = f"runs/{made.name}"
+        done, _ = server.run("recover", "--quiet", name, cwd=cwd, full_from=number)
+        if done.status == 0:
+            break
+        assert (done.status, done.error.count("\n")) == (2, 1), done
+        assert f"nothing is removed, and charact recover {name} tries again" in done.error
+        again, _ = server.run("recover", "--quiet", name, cwd=cwd)
+        assert again.status == 0, again
+        (path,) = published(cwd / "runs")
+        assert_clean(path)
+        ((entry, tables),) = script_cases(read_spool(made), "program", "program.py", None, None)
+        run = load_run(path)
+        assert run.passes(entry["case"])["timing"]["num_iterations"] == entry["passes"]["timing"]["num_iterations"]
+        assert len(run.iterations) == len(tables["iterations"])
+        number, failed = number + 8, failed + 1
+    assert failed >= 2

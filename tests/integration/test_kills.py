@@ -1,0 +1,118 @@
+"""Commands that are killed at random moments: what their records had flushed is in the run that `recover` makes."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.forked import Flushed, Server, assert_clean, assert_holds, hidden, published, serving
+from support.traces import training
+
+from charact.commands._partial import read_run
+from charact.store import load_run
+
+QUICK = ["--threads", "1", "--quiet"]
+SCRIPT = """
+import time
+import torch
+from torch.nn import functional
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+until = time.monotonic() + 2
+while time.monotonic() < until:
+    loss = functional.mse_loss(model(torch.ones(4, 4)), torch.ones(4, 4))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(.002)
+"""
+COMMANDS: dict[str, list[str]] = {
+    "profile": ["profile", "mlp", "--input-sizes", "2,3,4", "--batch-sizes", "2", "--mode", "infer",
+                "--max-iterations", "6", *QUICK],
+    "train": ["train", "mlp", "--input-sizes", "2", "--batch-sizes", "1024", "--epochs", "3", *QUICK],
+    "import": ["import", "a.json", "b.json", "c.json", "--quiet"],
+    "run": ["run", "--quiet", "program.py"],
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as one:
+        yield one
+
+
+def place(directory: Path) -> Path:
+    """An empty directory with what the commands need."""
+    directory.mkdir()
+    (directory / "program.py").write_text(SCRIPT)
+    for name in "abc":
+        training().write(directory / f"{name}.json")
+    return directory
+
+
+def iterations_of(partial: Path) -> dict[str, int]:
+    """Number of the iterations that a hidden run of a watched program holds, by case."""
+    run = read_run(partial, partial=True)
+    return {case["case"]: run.passes(case["case"])["timing"]["num_iterations"] for case in run.manifest["cases"]}
+
+
+def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], seconds: float) -> str:
+    """Kill a command, and at times its recovery, and check what is there in the end; returns what became of it."""
+    child = server.start(*command, cwd=cwd)
+    time.sleep(rng.random() * seconds)
+    child.kill()
+    child.wait()
+    flushed = finished(child.flushed())
+    out = cwd / "runs"
+    watched = {name: count for partial in hidden(out) if command[0] == "run" and (partial / "run.json").exists()
+               for name, count in iterations_of(partial).items()}
+    became = "finished" if published(out) else "recovered"
+    while left := hidden(out):
+        again = server.start("recover", "--quiet", *(f"runs/{path.name}" for path in left), cwd=cwd)
+        if rng.random() < 0.3:
+            time.sleep(rng.random() * 1.5)
+            again.kill()
+        done = again.wait()
+        if done.status == 2 and "held nothing that had been measured, and is removed" in done.error:
+            became = "nothing"
+        else:
+            assert done.status in (0, -9), done
+    if became == "nothing":
+        assert (flushed, watched, published(out)) == ({}, {}, [])
+        return became
+    if not published(out):
+        assert not out.exists() or list(out.iterdir()) == []
+        assert flushed == {}
+        return "not begun"
+    (path,) = published(out)
+    run = load_run(path)
+    assert_holds(run, flushed)
+    assert_clean(path)
+    for name, count in watched.items():
+        assert run.passes(name)["timing"]["num_iterations"] == count
+    return became
+
+
+def finished(flushed: dict[str, Flushed]) -> dict[str, Flushed]:
+    """Cases of which something has finished."""
+    return {case: one for case, one in flushed.items() if one.entry["status"] not in ("running", "interrupted")
+            or one.entry["passes"]["training"]["num_epochs"]}
+
+
+@pytest.mark.parametrize(("name", "kills"), [
+    ("import", 2), *(pytest.param(name, kills, marks=pytest.mark.slow)
+                     for name, kills in (("profile", 35), ("train", 25), ("import", 20), ("run", 20)))])
+def test_kills(server: Server, tmp_path: Path, name: str, kills: int) -> None:
+    begun = time.monotonic()
+    child = server.start(*COMMANDS[name], cwd=place(tmp_path / "whole"))
+    while not published(tmp_path / "whole" / "runs") and not child.has_ended():
+        time.sleep(0.02)
+    seconds = time.monotonic() - begun
+    child.kill()
+    rng = random.Random(f"{name}-{kills}")
+    became = [survive(server, rng, place(tmp_path / f"killed{number}"), COMMANDS[name], seconds)
+              for number in range(kills)]
+    print(name, {one: became.count(one) for one in set(became)}, f"{seconds:.1f} s")
+    assert kills < 10 or became.count("recovered") >= kills / 4

@@ -1,0 +1,256 @@
+"""Commands in forked children of a process that has imported everything: each starts at once, and may be killed.
+
+A child keeps a list of what its records had flushed, and can be given a disk that is full from its n-th write on.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX
+from charact.store import Run, arrow_schema, load_run
+
+_ANSWER_S = 120.0
+
+
+class Done(NamedTuple):
+    """What a command left: its exit status (below 0 the signal), its output, and the number of files it wrote."""
+
+    status: int
+    output: str
+    error: str
+    num_writes: int
+
+
+class Flushed(NamedTuple):
+    """A case as a record took it in."""
+
+    entry: dict[str, Any]
+    tables: dict[str, list[dict[str, Any]]]
+
+
+class Child:
+    """A command that runs in a forked child."""
+
+    def __init__(self, server: "Server", pid: int, place: Path) -> None:
+        self._server, self.pid, self._place = server, pid, place
+        self._status: int | None = None
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal, where it has not ended yet."""
+        if not self.has_ended():
+            os.kill(self.pid, number)
+
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        if self._status is None:
+            self._status = self._server.ask({"poll": self.pid})
+        return self._status is not None
+
+    def wait(self) -> Done:
+        """Wait for its end."""
+        until = time.monotonic() + _ANSWER_S
+        while not self.has_ended():
+            assert time.monotonic() < until, "the command hangs"
+            time.sleep(0.01)
+        assert self._status is not None
+        count = self._place / "writes"
+        return Done(self._status, (self._place / "out").read_text(), (self._place / "err").read_text(),
+                    int(count.read_text()) if count.exists() else -1)
+
+    def flushed(self) -> dict[str, Flushed]:
+        """What records had flushed, by case; of one that was flushed several times the last."""
+        path = self._place / "flushed"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        found = [Flushed(*json.loads(line)) for line in lines]
+        return {one.entry["case"]: one for one in found}
+
+
+class Server:
+    """The process that children are forked from."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-m", "support.forked"], cwd=Path(__file__).parents[1],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._num_started = 0
+
+    def start(self, *arguments: object, cwd: Path, full_from: int | None = None) -> Child:
+        """Start a command.
+
+        Args:
+            arguments: as they follow `charact`.
+            cwd: where it runs; its output is kept next to that.
+            full_from: number of the write, from 1, from which on there is no space left.
+        """
+        self._num_started += 1
+        place = cwd.with_name(f"{cwd.name}.{self._num_started}")
+        place.mkdir()
+        pid = self.ask({"arguments": list(map(str, arguments)), "cwd": str(cwd), "place": str(place),
+                        "full_from": full_from})
+        assert pid is not None
+        return Child(self, pid, place)
+
+    def run(self, *arguments: object, cwd: Path, full_from: int | None = None) -> tuple[Done, dict[str, Flushed]]:
+        """Run a command to its end."""
+        child = self.start(*arguments, cwd=cwd, full_from=full_from)
+        return child.wait(), child.flushed()
+
+    def ask(self, question: dict[str, Any]) -> int | None:
+        """Answer of the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        answer: int | None = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """End it; children that run go on."""
+        self._process.communicate()
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Server]:
+    """A server that ends with the block."""
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def assert_holds(run: Run, flushed: dict[str, Flushed]) -> None:
+    """A published run holds what was flushed, row for row."""
+    for case, (entry, tables) in flushed.items():
+        (found,) = [one for one in run.manifest["cases"] if one["case"] == case]
+        assert found == entry
+        for table, rows in tables.items():
+            held = run.table(table)
+            held = held[held["case"] == case].reset_index(drop=True)
+            schema = arrow_schema(table)
+            wanted = pa.Table.from_pylist([{"case": case, **row} for row in rows], schema=schema).to_pandas()
+            pd.testing.assert_frame_equal(held, wanted)
+
+
+def assert_clean(path: Path) -> None:
+    """A published run holds nothing that only the way to it needs."""
+    names = [str(file.relative_to(path)) for file in path.rglob("*")]
+    left = [name for name in names if Path(name).name.startswith(".") or Path(name).parts[0] in (*LEFTOVERS, LOCK)]
+    assert left == []
+    run = load_run(path)
+    traces = {f"trace/{entry['case']}.pt.trace.json.gz" for entry in run.manifest["cases"]}
+    known = {"run.json", "report.html", "events.out.tfevents.0000000000.charact", "trace", "weights"} | traces | {
+        f"{table}.parquet" for table in run.manifest["tables"]} | {
+        f"weights/{entry['case']}.pt" for entry in run.manifest["cases"]}
+    assert set(names) <= known
+    assert {"run.json", "report.html", "events.out.tfevents.0000000000.charact"} <= set(names)
+
+
+def hidden(out: Path) -> list[Path]:
+    """Directories of runs that are not published."""
+    return sorted(out.glob(f"{PARTIAL_PREFIX}*")) if out.exists() else []
+
+
+def published(out: Path) -> list[Path]:
+    """Directories of runs that are."""
+    return sorted(path for path in out.iterdir() if not path.name.startswith(".")) if out.exists() else []
+
+
+# The process that forks
+
+def _serve() -> None:
+    import matplotlib.pyplot  # noqa: F401
+    import torch
+
+    from charact import cli
+
+    cli.build_app()
+    torch.set_num_threads(1)  # a pool of threads does not outlive a fork
+    ended: dict[int, int] = {}
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "poll" in question:
+            while question["poll"] not in ended:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                ended[pid] = os.waitstatus_to_exitcode(status)
+            answer = ended.get(question["poll"])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _run(**question)
+        print(json.dumps(answer), flush=True)
+
+
+def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None) -> None:
+    status = 70
+    try:
+        os.setpgid(0, 0)
+        os.chdir(cwd)
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        for file, number in ((nowhere, 0), *((os.open(Path(place, name), os.O_WRONLY | os.O_CREAT), number)
+                                             for name, number in (("out", 1), ("err", 2)))):
+            os.dup2(file, number)
+        sys.argv = ["charact", *arguments]
+        _keep_list(Path(place, "flushed"))
+        count = _count_writes(full_from)
+        from charact import cli
+
+        try:
+            status = cli.run(arguments)
+        except SystemExit as leaving:
+            status = leaving.code if isinstance(leaving.code, int) else 1
+        Path(place, "writes").write_text(str(count[0]))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _keep_list(path: Path) -> None:
+    from charact.writer import RunWriter
+
+    add_case = RunWriter.add_case
+
+    def kept(writer: RunWriter, case: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> None:
+        line = json.dumps([case, {table: rows for table, rows in tables.items() if rows}])
+        add_case(writer, case, tables)
+        with path.open("a") as file:
+            file.write(line + "\n")
+
+    RunWriter.add_case = kept  # type: ignore[method-assign]
+
+
+def _count_writes(full_from: int | None) -> list[int]:
+    """Count writes by their syncing, of which each has one; from some number on there is no space."""
+    count, sync = [0], os.fsync
+
+    def fsync(file: int) -> None:
+        count[0] += 1
+        if full_from is not None and count[0] >= full_from:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(file)
+
+    os.fsync = fsync
+    return count
+
+
+if __name__ == "__main__":
+    _serve()
