@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from support import records
 from support.brick_records import three_models
 from support.brick_runs import infer_run
+from support.damage import reseal, unseal
 
 from charact import partial
 from charact.errors import UserError
 from charact.files import write_text
-from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
+from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, UNIQUE, Column, column_names
 from charact.store import PARTIAL_PREFIX, Run, load_run
 from charact.writer import RunWriter
 
@@ -31,19 +32,32 @@ MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scope
 REAL_RECORD = Path(__file__).parents[2] / "reports" / "epyc-2-cores" / "run"
 HTML = "<script>alert('x')</script>&amp;\"'"
 TEXTS = st.one_of(st.just(HTML), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-VALUES: dict[str, st.SearchStrategy[Any]] = {
-    # An integer column with nulls is one of floats in pandas: whole up to 53 bits.
-    "string": TEXTS, "int64": st.integers(-2**53, 2**53), "float64": st.floats(allow_nan=False),
-}
+# An integer column with nulls is one of floats in pandas: whole up to 53 bits.
+NUMBERS = {"int64": lambda least: st.integers(-2**53 if least is None else int(least), 2**53),
+           "float64": lambda least: st.floats(-1e30 if least is None else least, 1e30)}  # fmt: skip
 
 
-def row_of(table: str) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({column.name: st.none() | VALUES[column.type]
-                                  for column in TABLES[table] if column.name != "case"})
+def values_of_column(column: Column) -> st.SearchStrategy[Any]:
+    if column.words is not None:
+        values: st.SearchStrategy[Any] = st.sampled_from(column.words)
+    elif column.json is not None:
+        values = st.just('{"saved_inputs": [0], "outputs": []}' if column.name == "held" else "[]")
+    else:
+        values = TEXTS if column.type == "string" else NUMBERS[column.type](column.least)
+    return st.none() | values if column.nullable else values
+
+
+def rows_of(table: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    row = st.fixed_dictionaries({column.name: values_of_column(column)
+                                 for column in TABLES[table] if column.name != "case"})
+    keys = UNIQUE.get(table)
+    if keys is None:
+        return st.lists(row, max_size=4)
+    return st.lists(row, max_size=4, unique_by=lambda row: tuple(row[key] for key in keys if key != "case"))
 
 
 def entry(case: str) -> dict[str, Any]:
-    return {"case": case, "status": "ok", "reason": None, "passes": {}}
+    return records.case_entry("resnet50", 32, "train") | {"case": case}
 
 
 def values_of(frame: pd.DataFrame) -> list[list[Any]]:
@@ -58,7 +72,7 @@ def iteration_rows(number: int) -> list[dict[str, Any]]:
 @given(data=st.data())
 @pytest.mark.parametrize("table", TABLES)
 def test_rows_come_back_as_they_were(tmp_path: Path, table: str, data: st.DataObject) -> None:
-    cases = data.draw(st.lists(st.lists(row_of(table), max_size=4), min_size=1, max_size=3))
+    cases = data.draw(st.lists(rows_of(table), min_size=1, max_size=3))
     writer = RunWriter(tmp_path, "round", {})
     for number, rows in enumerate(cases):
         writer.add_case(entry(f"case-{number}"), {table: rows})
@@ -455,8 +469,10 @@ def test_a_manifest_with_a_foreign_field_is_refused_or_read(tmp_path: Path, fiel
 
 @pytest.mark.parametrize("content", [
     "[" * 100_000, '{"schema_version": 1e999}', '{"schema_version": true}', '{"schema_version": 0}', "\ufeff{}",
-    '{"schema_version": 1}', '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [3]}',
-    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [{"case": "a"}, {"case": "a"}]}',
+    '{"schema_version": 1}', '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": 3}',
+    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "finished", "cases": []}',
+    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [], "later": NaN}',
+    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [], "later": 1e999}',
 ])
 def test_a_manifest_that_no_writer_wrote_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content, encoding="utf-8")
@@ -492,6 +508,7 @@ def test_a_table_that_was_damaged_is_refused_or_read(record: Path, data: st.Data
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1PAR1", b"not a table" * 100])
 def test_a_foreign_table_is_refused(record: Path, content: bytes) -> None:
     (record / "memory.parquet").write_bytes(content)
+    reseal(record)
     with pytest.raises(UserError, match=r"memory\.parquet is corrupt"):
         load_run(record).memory  # noqa: B018 - reading is what is refused
 
@@ -505,6 +522,7 @@ def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
     pq.write_table(table, path / "layers.parquet", compression="none", use_dictionary=False)
     damaged = (path / "layers.parquet").read_bytes().replace(b"unique-name", b"unique\x80name")
     (path / "layers.parquet").write_bytes(damaged)
+    reseal(path)
     with pytest.raises(UserError, match=r"layers\.parquet is corrupt"):
         load_run(path).table("layers")
 
@@ -512,6 +530,7 @@ def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_a_table_without_a_column_is_refused(record: Path) -> None:
     path = record / "operators.parquet"
     pq.write_table(pq.ParquetFile(path).read().drop_columns(["layer"]), path)
+    reseal(record)
     run = load_run(record)
     with pytest.raises(UserError, match=r"operators\.parquet is not a record's table: it has no column 'layer'"):
         run.table("operators")
@@ -525,6 +544,7 @@ def test_a_column_that_was_added_since_is_null_in_older_records(record: Path, tm
         record = made[table](tmp_path / "made").path
     path = record / f"{table}.parquet"
     pq.write_table(pq.ParquetFile(path).read().drop_columns(list(ADDED_COLUMNS[table])), path)
+    unseal(record)
     rows = load_run(record).table(table)
     assert len(rows) > 0
     assert list(rows.columns) == column_names(table)
@@ -543,6 +563,7 @@ def test_a_column_of_another_type_is_refused(record: Path) -> None:
     path = record / "layers.parquet"
     rows = pq.ParquetFile(path).read().drop_columns(["num_parameters"])
     pq.write_table(rows.append_column("num_parameters", pa.array(["many"] * len(rows))), path)
+    reseal(record)
     with pytest.raises(UserError, match=r"layers\.parquet is corrupt"):
         load_run(record).table("layers")
 
@@ -551,6 +572,7 @@ def test_a_column_from_a_later_version_is_left_out(record: Path) -> None:
     path = record / "layers.parquet"
     rows = pq.ParquetFile(path).read()
     pq.write_table(rows.append_column("colour", pa.array(["red"] * len(rows))), path)
+    reseal(record)
     assert list(load_run(record).layers.columns) == column_names("layers")
 
 
@@ -579,6 +601,9 @@ def test_a_table_of_another_run_is_refused(tmp_path: Path) -> None:
         writer.close("complete")
         paths.append(writer.publish())
     (paths[0] / "layers.parquet").write_bytes((paths[1] / "layers.parquet").read_bytes())
+    with pytest.raises(UserError, match=r"layers.parquet was changed since it was written"):
+        load_run(paths[0]).table("layers")
+    reseal(paths[0])
     with pytest.raises(UserError, match=r"run.json has no case 'two'"):
         load_run(paths[0]).table("layers")
 
