@@ -1,4 +1,4 @@
-"""Checksums of a record: of run.json in itself, and of each table in run.json. They find damage; they prove no origin."""
+"""Checksums of a record: of run.json, and of each table, both in run.json. They find damage and prove no origin."""
 
 import hashlib
 import json

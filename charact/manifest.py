@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
@@ -11,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from charact.bounded import read_all
-from charact.checksums import CHECKSUM, TABLE_CHECKSUMS, is_intact, is_sealed
+from charact.checksums import is_intact, is_sealed
 from charact.errors import UserError
 from charact.files import reading
 from charact.schema import (
@@ -361,6 +360,9 @@ class Options(Struct):
     command: str | None = None
     data: str | None = None
     device: str | None = None
+    workers: Count | None = None
+    traces: list[str] = []
+    channels_last: bool | None = None
     threads: Annotated[int, Meta(ge=1, le=2**20)] | None = None
     suite: str | None = None
     suite_digest: str | None = None
@@ -456,7 +458,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
         _check(manifest)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is corrupt ({one_line(error)}): {REMEDY}") from error
-    return manifest | {"cases": _checked_cases(manifest["cases"], path.name)}
+    return {"machine": {}, "software": {}, "options": {}, **manifest,
+            "cases": _checked_cases(manifest["cases"], path.name)}
+
+
+def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) -> None:
+    """Check that a manifest has facts which a command cannot do without, and no damaged case.
+
+    Args:
+        manifest: of the run.
+        run: the run's directory, for the message.
+        wanted: names of facts, by the part of the manifest that holds them.
+
+    Raises:
+        UserError: a fact is missing, or a case is damaged.
+    """
+    missing = [f"{part}.{name}" for part, names in wanted.items() for name in names if manifest[part].get(name) is None]
+    if missing:
+        raise UserError(f"{run / 'run.json'} lacks {', '.join(missing)}: {REMEDY}")
+    for case in manifest["cases"]:
+        if case["status"] == DAMAGED:
+            raise UserError(f"case {case['case']} of {run} is damaged ({case['reason']}): {REMEDY}")
 
 
 def displayable(value: Any) -> Any:

@@ -149,7 +149,7 @@ def _decoded(content: bytes, path: Path, table: str) -> pa.Table:
 def _declared_bytes(metadata: pq.FileMetaData) -> int:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     unpacked = sum(max(group.total_byte_size, 0) for group in groups)
-    return max(unpacked, 8 * max(metadata.num_rows, 0) * metadata.num_columns)
+    return int(max(unpacked, 8 * max(metadata.num_rows, 0) * metadata.num_columns))
 
 
 def _decoded_bytes(column: pa.Array) -> int:

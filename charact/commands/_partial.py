@@ -25,8 +25,8 @@ def read_run(path: Path, *, partial: bool) -> Run:
     if "script" not in options:
         return run
     watched = read_spool(path)
-    cases = script_cases(watched, run.manifest["name"], str(options["script"]), options["skip"],
-                         options["iterations"], options["passes"])
+    cases = script_cases(watched, run.manifest["name"], str(options["script"]), options.get("skip"),
+                         options.get("iterations"), options.get("passes", []))
     rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry, tables in cases:
         for table, some in tables.items():

@@ -79,8 +79,8 @@ def _add_cases_of_program(writer: "RunWriter", nothing: str) -> tuple[str, str]:
 
     options = writer.manifest["options"]
     watched = read_spool(writer.directory)
-    cases = script_cases(watched, writer.manifest["name"], str(options["script"]), options["skip"],
-                         options["iterations"], options["passes"])
+    cases = script_cases(watched, writer.manifest["name"], str(options["script"]), options.get("skip"),
+                         options.get("iterations"), options.get("passes", []))
     if cases:
         writer.manifest |= {"ending": watched.ending or "killed", "counters": described(),
                             **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases])}

@@ -1,5 +1,6 @@
-"""Damaged and hostile run directories: whatever a file holds, readers answer in one line, and no flipped bit is missed."""
+"""Damaged and hostile run directories: whatever a file holds, readers answer in one line; they notice a flipped bit."""
 
+import contextlib
 import functools
 import io
 import json
@@ -9,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,12 +73,12 @@ def _memory(out: Path) -> Path:
     return writer.publish()
 
 
-def _many_memory_kinds(out: Path) -> Path:
+def _sweep(out: Path) -> Path:
     return records.write_record(out, sizes=(32, 64), modes=("train",), oom=True)
 
 
 KINDS: dict[str, Callable[[Path], Path]] = {
-    "profile": lambda out: records.write_record(out, sizes=(32,)), "sweep": _many_memory_kinds,
+    "profile": lambda out: records.write_record(out, sizes=(32,)), "sweep": _sweep,
     "train": lambda out: records.write_training(out), "infer": lambda out: records.write_inference(out),
     "watched": lambda out: records.write_watched(out), "imported": _imported, "memory": _memory,
     "gpu": lambda out: counter_records.write_gpu(out), "cpu": lambda out: counter_records.write_cpu(out),
@@ -105,8 +105,9 @@ def _intact(kind: str) -> Run:
 
 # Damage
 
-_ODD_TEXTS = ["", " ", "forward", "peak", "ok", "cpu", "cuda:0", "\x1b[31m", "<script>alert(1)</script>", "nan", "[]",
-              "[[1,2]]", "{}", "[1e400]", '["conv2d"]', "a" * 3000, "ß\u202e", "\x00", "=1+1", "%s{}", "../x", "null"]
+_ODD_TEXTS = ["", " ", "forward", "peak", "ok", "cpu", "cuda:0", "\x1b[31m", "<script>alert(1)</script>", "nan",
+              "[]", "[[1,2]]", "{}", "[1e400]", '["conv2d"]', "a" * 3000, "ß\u202e", "\x00", "=1+1", "%s{}", "../x",
+              "null"]
 _ODD_NUMBERS = [0.0, -0.0, 1.0, -1.0, 1e-320, 1e30, -1e30, 1e300, 1.7e308, float("nan"), float("inf"), -float("inf"),
                 2.0**53, 1e-9]
 _ODD_INTEGERS = [0, 1, -1, 2, 2**31, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]
@@ -114,8 +115,7 @@ _ODD_INTEGERS = [0, 1, -1, 2, 2**31, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]
 
 def _odd_rows(rng: random.Random, rows: pa.Table) -> pa.Table:
     """Rows with a column or a row that is not as it was."""
-    kind = rng.choice(["values", "values", "values", "values", "nulls", "type", "drop", "repeat", "case", "fewer", "add",
-                       "empty", "shuffle"])
+    kind = rng.choice(["values"] * 4 + ["nulls", "type", "drop", "repeat", "case", "fewer", "add", "empty", "shuffle"])
     number = rng.randrange(rows.num_columns)
     name, column = rows.column_names[number], rows.column(number)
     if kind in ("values", "nulls"):
@@ -203,7 +203,7 @@ def _damage_files(rng: random.Random, run: Path) -> None:
     elif kind == "dangling":
         path.symlink_to("nothing")
     elif kind == "device":
-        path.symlink_to(rng.choice(["/dev/zero", "/dev/null", "/etc", "/proc/self/mem"]))
+        path.symlink_to(rng.choice(["/dev/zero", "/dev/null", "/etc"]))
     elif kind == "other":
         others = sorted(file for file in _originals()[rng.choice(sorted(KINDS))].rglob("*") if file.is_file())
         path.write_bytes(rng.choice(others).read_bytes())
@@ -236,10 +236,9 @@ def make_run(rng: random.Random, directory: Path) -> Path:
             except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException):
                 continue  # a damage before left nothing that this one could damage
     if rng.random() < 0.9 and "bytes" not in kinds and "files" not in kinds and kind != "partial":
-        try:
+        # What is no manifest has no checksum.
+        with contextlib.suppress(ValueError, TypeError, KeyError, OSError, RecursionError):
             reseal(run)
-        except (ValueError, TypeError, KeyError, OSError, RecursionError):
-            pass  # what is no manifest has no checksum
     return run
 
 
@@ -254,10 +253,16 @@ def show_run(path: Path) -> None:
     attempts += {"terminal": _terminal, "scalars": _scalars, "export": _export, "compare": _compare, "html": _html,
                  "tab": lambda run, kind: []}[shown](run, kind)  # fmt: skip
     for attempt in attempts:
-        try:
-            attempt()
-        except UserError as error:
-            assert len(str(error).splitlines()) == 1, error
+        if (refused := _refusal(attempt)) is not None:
+            assert len(refused.splitlines()) == 1, refused
+
+
+def _refusal(attempt: Callable[[], object]) -> str | None:
+    try:
+        attempt()
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _terminal(run: Run, kind: str) -> list[Callable[[], object]]:
@@ -301,3 +306,37 @@ def _tab(path: Path) -> None:
     pages = Records(str(path.parent))
     for run_id in pages.directories():
         pages.sections(run_id)
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_runs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _originals()
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert fuzz("run", make_run, show_run, count) == []
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(6_000, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, count: int) -> None:
+    run = counter_records.write_gpu(tmp_path)
+    intact = load_run(run)
+    before = {table: intact.table(table) for table in TABLES}
+    files = [run / "run.json"] * 2 + sorted(run.glob("*.parquet"))
+    rng = random.Random("bits")
+    unnoticed = []
+    for number in range(count):
+        path = files[number % len(files)]
+        content = path.read_bytes()
+        bit = rng.randrange(8 * len(content))
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with contextlib.suppress(UserError):
+            read = load_run(run)
+            if path.name != "run.json":
+                same = read.table(path.stem).equals(before[path.stem])
+            else:
+                same = read.manifest == intact.manifest and read.checksums == intact.checksums
+            if not same or path.name != "run.json":
+                unnoticed.append((path.name, bit))
+        path.write_bytes(content)
+    assert unnoticed == []
