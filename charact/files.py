@@ -32,6 +32,22 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write {path} ({reason}): choose another place") from error
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses while `path` is read into one line with its remedy.
+
+    Raises:
+        UserError: the file is absent, no file, or this user may not read it.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        remedy = "ask its owner for the permission to read it" if isinstance(error, PermissionError) else (
+            "name another, or restore it from a copy")
+        raise UserError(f"cannot read {path} ({reason}): {remedy}") from error
+
+
 def user_cache() -> Path:
     """The user's folder for what charact has measured and may measure again.
 

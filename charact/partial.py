@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from charact.checksums import sealed
 from charact.errors import UserError
 from charact.files import is_begun, lock, sync, write_text, writing
 from charact.schema import SCHEMA_VERSION
@@ -113,9 +114,9 @@ def writer_of(directory: Path) -> int | None:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a run, whole or not at all.
+    """Write the manifest of a run with its checksum, whole or not at all.
 
     Raises:
         UserError: the disk is full.
     """
-    write_text(directory / "run.json", json.dumps(manifest, indent=1, allow_nan=False) + "\n")
+    write_text(directory / "run.json", json.dumps(sealed(manifest), indent=1, allow_nan=False) + "\n")

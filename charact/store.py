@@ -10,7 +10,6 @@ killed run can still be read with `load_run(path, partial=True)`; a training can
 `checkpoints/` holds.
 """
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,25 +17,23 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from charact.bounded import check_declared, read_all
+from charact.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.errors import UserError
+from charact.files import reading
+from charact.manifest import REMEDY, displayable, one_line, read_manifest
 from charact.partial import PARTIAL_PREFIX, PARTS
-from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
+from charact.schema import ADDED_COLUMNS, DAMAGED, TABLES, column_names
+from charact.table_checks import table_problem
 
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
-_MANIFEST_FIELDS: dict[str, Any] = {
-    "cases": list, "machine": dict, "software": dict, "options": dict, "command_line": list, "tables": list,
-    "reference": dict,
-}
-_CASE_FIELDS: dict[str, Any] = {
-    "workload": str, "variant": str, "mode": str, "precision": str, "device": str, "input_size": int | None,
-    "batch_size": int | None, "num_parameters": int | None, "reason": str | None, "passes": dict, "status": str,
-    "device_name": str | None, "data": str | None,
-}
-
-_REMEDY = "restore it from a copy, or move the run away"
+_MOST_TABLE_BYTES = 2 * 2**30
+"""Memory that a table may take unless the user sets another limit."""
+_BATCH_ROWS = 65536
 
 Rows = list[dict[str, Any]]
 
@@ -55,18 +52,111 @@ def part_path(directory: Path, table: str, number: int) -> Path:
 
 
 def read_parts(directory: Path, table: str, num_cases: int) -> pa.Table | None:
-    """Rows of the cases that the manifest holds; a case that was being flushed when the run was killed is left out."""
+    """Rows of the cases that the manifest holds; a case that was being flushed when the run was killed is left out.
+
+    Raises:
+        UserError: a file cannot be read or is corrupt.
+    """
     paths = [part_path(directory, table, number) for number in range(num_cases)]
-    parts = [_read_part(path) for path in paths if path.exists()]
+    remedy = "remove it, and all other rows of the run can be read"
+    parts = [read_table(path, table, remedy=remedy) for path in paths if path.exists()]
     return pa.concat_tables(parts) if parts else None
 
 
-def _read_part(path: Path) -> pa.Table:
+def write_table(path: Path, table: str, rows: pa.Table) -> None:
+    """Write rows of a table to a file; each page has a checksum."""
+    pq.write_table(rows.cast(arrow_schema(table)), path, compression="zstd", write_page_checksum=True)
+
+
+def finite(rows: pa.Table) -> pa.Table:
+    """The rows with null for every number that is not finite: what could not be measured is missing."""
+    for number, column in enumerate(rows.columns):
+        if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+            rows = rows.set_column(number, rows.field(number),
+                                   pc.if_else(pc.is_finite(column), column, pa.scalar(None, column.type)))
+    return rows
+
+
+def read_table(path: Path, table: str, checksum_of_file: str | None = None, *, remedy: str = REMEDY) -> pa.Table:
+    """Read and check a table from a file.
+
+    Args:
+        path: the file.
+        table: one of `schema.TABLES`.
+        checksum_of_file: what the manifest says; None where it says nothing.
+        remedy: what the error advises.
+
+    Raises:
+        UserError: the file cannot be read, was changed since it was written, or unpacks to more than the limit, or a
+            column is missing, has another type, or holds a value that the schema does not allow.
+    """
+    with reading(path):
+        if not path.is_file():
+            raise UserError(f"{path} is no regular file: {remedy}")
+        with path.open("rb") as file:
+            content = read_all(file, path, _MOST_TABLE_BYTES)
+    if checksum_of_file is not None and checksum(content) != checksum_of_file:
+        raise UserError(f"{path} was changed since it was written (its checksum does not match): {remedy}")
     try:
-        return pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0]}): remove it, and all other rows of the "
-                        "run can be read") from error
+        rows = _decoded(content, path, table)
+        missing = [column for column in column_names(table) if column not in rows.column_names]
+        for column in missing:
+            if column not in ADDED_COLUMNS.get(table, ()):
+                raise UserError(f"{path} is not a record's table: it has no column '{column}'")
+            rows = rows.append_column(column, pa.nulls(len(rows)))
+        rows = rows.select(column_names(table))
+        rows = pa.table([_cast(rows[name], kind, name) for name, kind in _types(table).items()], arrow_schema(table))
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
+        raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0][:200]}): {remedy}") from error
+    if (problem := table_problem(rows, table)) is not None:
+        raise UserError(f"{path} is corrupt ({problem}): {remedy}")
+    return rows
+
+
+def _types(table: str) -> dict[str, pa.DataType]:
+    return {column.name: _ARROW_TYPES[column.type] for column in TABLES[table]}
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+    if pa.types.is_floating(kind) and pa.types.is_string(column.type):
+        raise ValueError(f"column '{name}' holds text")  # which Arrow would parse
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise ValueError(f"column '{name}': {error}") from error
+
+
+def _decoded(content: bytes, path: Path, table: str) -> pa.Table:
+    """Rows of a Parquet file within the limit on memory, texts included.
+
+    A file of a few kilobytes can declare a billion rows, or repeat one long text in each of a million.
+    """
+    metadata = pq.read_metadata(pa.BufferReader(content))
+    check_declared(_declared_bytes(metadata), path, _MOST_TABLE_BYTES)
+    columns = [name for name in column_names(table) if name in metadata.schema.names]
+    file = pq.ParquetFile(pa.BufferReader(content), metadata=metadata, page_checksum_verification=True,
+                          read_dictionary=[name for name in columns if _types(table)[name] == pa.string()])
+    batches, num_bytes = [], 0
+    for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+        num_bytes += sum(_decoded_bytes(column) for column in batch.columns)
+        check_declared(num_bytes, path, _MOST_TABLE_BYTES)
+        batches.append(batch)
+    empty = pa.schema([file.schema_arrow.field(name) for name in columns])
+    return pa.Table.from_batches(batches, batches[0].schema if batches else empty)
+
+
+def _declared_bytes(metadata: pq.FileMetaData) -> int:
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    unpacked = sum(max(group.total_byte_size, 0) for group in groups)
+    return int(max(unpacked, 8 * max(metadata.num_rows, 0) * metadata.num_columns))
+
+
+def _decoded_bytes(column: pa.Array) -> int:
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    lengths = pc.binary_length(column.dictionary).take(column.indices)
+    return int(pc.sum(lengths).as_py() or 0) + 8 * len(column)
 
 
 @dataclass
@@ -79,6 +169,8 @@ class Run:
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
     found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What analyses have found in it, kept by `charact.analysis.once`."""
+    checksums: dict[str, str] | None = field(default=None, repr=False)
+    """Checksums of the tables' files, by table; None where the record has none, as early ones."""
 
     def __repr__(self) -> str:
         cases = ", ".join(f"{case['case']}: {case['status']}" for case in self.manifest["cases"]) or "no cases"
@@ -108,7 +200,8 @@ class Run:
         """A table of `schema.TABLES`; with no rows, but all columns, where the run has none.
 
         Raises:
-            UserError: the file is corrupt, lacks a column or holds one of another type.
+            UserError: the file cannot be read, was changed since it was written, lacks a column, or holds a value that
+                the schema does not allow.
         """
         if name not in self._tables:
             self._tables[name] = self._read(name)
@@ -116,29 +209,31 @@ class Run:
 
     def _read(self, name: str) -> pd.DataFrame:
         path = self.path / f"{name}.parquet"
-        try:
-            if self.partial:
-                rows = read_parts(self.path, name, len(self.manifest["cases"]))
-            else:
-                rows = pq.ParquetFile(path).read() if path.exists() else None
-            if rows is None and not self.partial and name in self.manifest.get("tables", []):
-                raise UserError(f"{path} is missing, which the record once held: {_REMEDY}")
-            if rows is None:
-                rows = arrow_schema(name).empty_table()
-            missing = [column for column in column_names(name) if column not in rows.column_names]
-            for column in missing:
-                if column not in ADDED_COLUMNS.get(name, ()):
-                    raise UserError(f"{path} is not a record's table: it has no column '{column}'")
-                rows = rows.append_column(column, pa.nulls(len(rows)))
-            rows = rows.select(column_names(name)).cast(arrow_schema(name))
-            rows.validate(full=True)
-            frame: pd.DataFrame = rows.to_pandas()
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0]}): {_REMEDY}") from error
-        strangers = set(frame["case"]) - {case["case"] for case in self.manifest["cases"]}
-        if strangers:
-            raise UserError(f"{path} is corrupt (run.json has no case '{min(map(str, strangers))}'): {_REMEDY}")
-        return frame
+        if self.partial:
+            rows = read_parts(self.path, name, len(self.manifest["cases"]))
+        else:
+            with reading(path):
+                exists = path.exists()
+            rows = self._read_file(path, name) if exists else None
+            if rows is None and name in self.manifest.get("tables", []):
+                raise UserError(f"{path} is missing, which the record once held: {REMEDY}")
+        frame: pd.DataFrame = (arrow_schema(name).empty_table() if rows is None else rows).to_pandas()
+        sound = {case["case"] for case in self.manifest["cases"] if case["status"] != DAMAGED}
+        strangers = set(frame["case"]) - sound
+        if not strangers:
+            return frame
+        if len(sound) == len(self.manifest["cases"]):
+            stranger = one_line(ValueError(min(strangers)))
+            raise UserError(f"{path} is corrupt (column 'case': run.json has no case '{stranger}'): {REMEDY}")
+        # Rows of damaged cases, whose names may be what was damaged.
+        return frame[frame["case"].isin(sound)].reset_index(drop=True)
+
+    def _read_file(self, path: Path, name: str) -> pa.Table:
+        if self.checksums is None:
+            return read_table(path, name)
+        if name not in self.checksums:
+            raise UserError(f"{path} was not written with its run (run.json has no checksum of it): move it away")
+        return read_table(path, name, self.checksums[name])
 
     @property
     def iterations(self) -> pd.DataFrame:
@@ -233,55 +328,16 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
     """
     path = Path(path)
     manifest_path = path / "run.json"
-    try:
+    with reading(path):
         if not manifest_path.is_file():
             final = path.with_name(path.name.removeprefix(PARTIAL_PREFIX))
             if final != path and not path.exists() and final.exists():
                 raise UserError(f"{path} has ended: its run is {final}")
             raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
-        manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
-        version = manifest["schema_version"]
-        if type(version) is not int or version < 1:
-            raise ValueError(f"schema_version is {version!r}")
-        if version > SCHEMA_VERSION:
-            raise UserError(f"{path} was written with schema {version}, this charact reads up to {SCHEMA_VERSION}: "
-                            "upgrade charact")
-        _check(manifest)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"{manifest_path} is corrupt ({type(error).__name__}: {error}): {_REMEDY}") from error
+    manifest = displayable(read_manifest(manifest_path))
     unfinished = manifest["status"] == "running"
     if unfinished and not partial:
         raise UserError(f"{path} was not finished: charact report --partial reads what it holds")
-    return Run(path=path, manifest=manifest, partial=unfinished)
-
-
-def _check(manifest: dict[str, Any]) -> None:
-    """Refuse a manifest that lacks what every writer of this schema puts there.
-
-    Raises:
-        ValueError, TypeError, KeyError: what is missing or not what it should be.
-    """
-    for name, kind in _MANIFEST_FIELDS.items():
-        if name in manifest and not isinstance(manifest[name], kind):
-            raise TypeError(f"{name} is not what it should be")
-    if not isinstance(manifest.get("software", {}).get("torch"), str | None):
-        raise TypeError("the version of torch is not what it should be")
-    if not isinstance(manifest.get("machine", {}).get("cpu", {}), dict | None):
-        raise TypeError("the machine's cpu is not what it should be")
-    for case in manifest["cases"]:
-        if not isinstance(case, dict):
-            raise TypeError("a case is not what it should be")
-        if "status" not in case:
-            raise KeyError("status of a case")
-        for name, kind in _CASE_FIELDS.items():
-            if name in case and not isinstance(case[name], kind):
-                raise TypeError(f"{name} of a case is not what it should be")
-        for facts in case.get("passes", {}).values():
-            if not isinstance(facts["status"], str):
-                raise TypeError("a pass is not what it should be")
-    cases = [case["case"] for case in manifest["cases"]]
-    for text in (manifest["run_id"], manifest["name"], manifest["status"], *cases):
-        if not isinstance(text, str):
-            raise TypeError(f"{text!r} is not a text")
-    if len(set(cases)) < len(cases):
-        raise ValueError("a case stands there twice")
+    # An export and a run made from this one have other files.
+    manifest.pop(CHECKSUM, None)
+    return Run(path=path, manifest=manifest, partial=unfinished, checksums=manifest.pop(TABLE_CHECKSUMS, None))

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from charact.checksums import TABLE_CHECKSUMS, checksum
 from charact.errors import UserError
 from charact.files import sync, whole, writing
+from charact.manifest import read_manifest
 from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.schema import TABLES, column_names
-from charact.store import Rows, arrow_schema, load_run, part_path, read_parts
+from charact.store import Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
+from charact.table_checks import table_problem
 
 _UNFINISHED = ("running", "interrupted")
 
@@ -47,8 +49,8 @@ class RunWriter:
         writer.final, writer.directory = directory.parent / run.run_id, directory
         writer._lock = take_lock(directory)
         try:
-            # Only now is nobody writing: what was read before may be old.
-            writer.manifest = load_run(directory, partial=True).manifest
+            # Only now is nobody writing: what was read before may be old. Paths among the options stay as they are.
+            writer.manifest = read_manifest(directory / "run.json")
         except BaseException:
             writer.leave()
             raise
@@ -86,8 +88,9 @@ class RunWriter:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
-                self._write_table(part_path(self.directory, table, number), table,
-                                  pa.Table.from_pylist(filled, schema=arrow_schema(table)))
+                typed = finite(pa.Table.from_pylist(filled, schema=arrow_schema(table)))
+                assert (problem := table_problem(typed, table)) is None, f"table {table}: {problem}"
+                self._write_table(part_path(self.directory, table, number), table, typed)
         extended = self.manifest | {"cases": list(entries.values())}
         write_manifest(self.directory, extended)
         self.manifest = extended
@@ -105,13 +108,15 @@ class RunWriter:
         return self.directory
 
     def _merge(self, status: str) -> None:
-        written = []
+        written: dict[str, str] = {}
         for table in TABLES:
             parts = read_parts(self.directory, table, len(self.manifest["cases"]))
             if parts is not None:
-                self._write_table(self.directory / f"{table}.parquet", table, parts)
-                written.append(table)
-        final = self.manifest | {"status": status, "tables": written, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+                path = self.directory / f"{table}.parquet"
+                self._write_table(path, table, parts)
+                written[table] = checksum(path.read_bytes())
+        final = self.manifest | {"status": status, "tables": list(written), TABLE_CHECKSUMS: written,
+                                 "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         write_manifest(self.directory, final)
         self.manifest = final
 
@@ -158,7 +163,7 @@ class RunWriter:
 
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
         with whole(path) as temporary:
-            pq.write_table(rows.cast(arrow_schema(table)), temporary, compression="zstd")
+            write_table(temporary, table, rows)
 
 
 def _has_finished(entry: dict[str, Any]) -> bool:

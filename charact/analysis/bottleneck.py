@@ -113,12 +113,13 @@ def _memory(case: Situation) -> tuple[float, float] | None:
     """What the case held of its device's memory at most, and what that has (bytes); None where one is not known."""
     measured, machine = case.entry["passes"].get("memory", {}), case.run.manifest.get("machine", {})
     held = measured.get("process_peak_bytes" if case.on_cpu else "reserved_peak_bytes")
-    if held is None or "memory_bytes" not in machine:
-        return None
     if case.on_cpu:
-        return held, min(filter(None, [machine["memory_bytes"], machine.get("memory_limit_bytes")]))
-    index = int(case.entry["device"].partition(":")[2] or 0)
-    return held, next(gpu["memory_bytes"] for gpu in machine["gpus"] if gpu["index"] == index)
+        sizes = [machine.get("memory_bytes"), machine.get("memory_limit_bytes")]
+    else:
+        index = int(case.entry["device"].partition(":")[2] or 0)
+        sizes = [gpu.get("memory_bytes") for gpu in machine.get("gpus", []) if gpu.get("index") == index]
+    has = min(filter(None, sizes), default=None)
+    return None if held is None or has is None else (held, has)
 
 
 def _full(case: Situation, held: float, has: float) -> dict[str, Any]:

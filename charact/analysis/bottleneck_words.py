@@ -129,8 +129,10 @@ def _load_beside(case: Situation) -> str:
     num_needed = math.ceil(loading_s / rest_s) if rest_s > 0 else math.inf
     if workers is None:
         return "load batches in processes beside the rest: num_workers of the DataLoader"
-    num_cores = case.run.manifest["machine"]["cpu"]["num_usable_cores"]
-    num_useful = max(min(num_needed, num_cores), 1)
+    num_cores = (case.run.manifest["machine"].get("cpu") or {}).get("num_usable_cores")
+    num_useful = max(num_needed if num_cores is None else min(num_needed, num_cores), 1)
+    if num_cores is None and num_useful == math.inf:
+        return "load batches in processes beside the rest: more --workers"
     if num_useful > workers:
         return f"load batches in processes beside the rest: --workers {num_useful:.0f}"
     return (f"make samples cheaper to load, such as by decoding them once, ahead: more loader processes than {workers} "

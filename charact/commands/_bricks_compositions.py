@@ -11,6 +11,7 @@ from charact.bricks.composition import Composition, load_compositions
 from charact.bricks.sources import SAVED_SUFFIX
 from charact.commands._bricks_models import Asked, captured_sources
 from charact.errors import UserError
+from charact.manifest import check_holds
 from charact.measure.interrupt import Interrupt
 from charact.store import Run, load_run
 
@@ -39,6 +40,7 @@ def brick_run(path: Path) -> Run:
     run = load_run(path)
     if not is_brick_run(run):
         raise UserError(f"{path} is no run of a suite: charact bricks run makes one")
+    check_holds(run.manifest, path, machine=("fingerprint",), software=("torch",), options=("threads",))
     return run
 
 
@@ -52,8 +54,10 @@ def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
     Raises:
         UserError: there are none where the user says, or they cannot be read.
     """
-    place = Path(run.manifest["options"]["compositions"]) if directory is None else directory
-    return load_compositions(place) if directory is not None or place.is_dir() else []
+    if directory is not None:
+        return load_compositions(directory)
+    recorded = run.manifest["options"].get("compositions")
+    return load_compositions(Path(recorded)) if recorded and Path(recorded).is_dir() else []
 
 
 def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run], quiet: bool, interrupt: Interrupt

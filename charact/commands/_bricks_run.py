@@ -20,6 +20,7 @@ from charact.commands._publishing import keeping_finished, program, publish, pub
 from charact.commands._running import open_record
 from charact.errors import UserError
 from charact.hardware import resolve_device
+from charact.manifest import check_holds
 from charact.measure.brick_cases import run_bricks
 from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
@@ -70,6 +71,8 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
     if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
         writer.close("complete")
         return 0 if publish_and_tell(writer, quiet) else 1
+    check_holds(writer.manifest, directory, options=(
+        "suite", "threads", "device", "cases", "precision_target_frac", "max_rounds", "max_seconds", "method"))
     options = writer.manifest["options"]
     suite = load_suite(Path(options["suite"]))
     if suite.digest != options["suite_digest"]:

@@ -23,8 +23,8 @@ _QUIET_FRAC = 0.9
 
 def is_of_this_machine(run: Run) -> bool:
     """Whether a run is of a machine like this one, with the same PyTorch."""
-    return bool(run.manifest["machine"]["fingerprint"] == machine_facts()["fingerprint"]
-                and run.manifest["software"]["torch"] == torch.__version__)
+    return bool(run.manifest["machine"].get("fingerprint") == machine_facts()["fingerprint"]
+                and run.manifest["software"].get("torch") == torch.__version__)
 
 
 def timed_source(source: Source, rule: StopRule, device: torch.device, interrupt: Interrupt) -> Timing:

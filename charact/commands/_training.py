@@ -50,6 +50,7 @@ def go_on(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
     import torch
 
     from charact.commands._publishing import publish_and_tell
+    from charact.manifest import check_holds
     from charact.store import load_run
     from charact.writer import RunWriter
 
@@ -59,6 +60,7 @@ def go_on(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
     if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
         writer.close("complete")
         return 0 if publish_and_tell(writer, quiet) else 1
+    check_holds(writer.manifest, directory, options=("threads",))
     options = writer.manifest["options"]
     torch.set_num_threads(options["threads"])
     return _train(writer, make_trainings(options), quiet, interrupt)

@@ -49,7 +49,12 @@ def _start(logdir: Path, port: int) -> str:
     """
     from tensorboard import program
 
-    server = program.TensorBoard(plugins=_plugins())
+    from charact.views.tensorboard.hosts import allowed_hosts, guarded
+
+    def guarded_server(app: Any, flags: Any) -> Any:
+        return program.create_port_scanning_werkzeug_server(guarded(app, allowed_hosts(flags)), flags)
+
+    server = program.TensorBoard(plugins=_plugins(), server_class=guarded_server)
     flags = [f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}", f"--samples_per_plugin={_SAMPLES}"]
     server.configure(argv=["", *flags])
     try:

@@ -4,7 +4,6 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -38,6 +37,9 @@ def _write_json(table: str, rows: pd.DataFrame, path: Path) -> None:
 def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
     pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), path)
 
+
+_DESCRIBED = ("name", "type", "description", "nullable", "words")
+"""What `columns.json` says of each column."""
 
 FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {
     "csv": _write_csv, "json": _write_json, "parquet": _write_parquet,
@@ -100,6 +102,7 @@ def _write_all(run: Run, form: str, directory: Path) -> list[str]:
         FORMATS[form](table, run.table(table), directory / f"{table}.{form}")
     manifest = json.dumps(run.manifest, indent=1, allow_nan=False)
     (directory / "run.json").write_text(f"{manifest}\n", encoding="utf-8")
-    columns = {table: [asdict(column) for column in described] for table, described in TABLES.items()}
+    columns = {table: [{name: getattr(column, name) for name in _DESCRIBED} for column in described]
+               for table, described in TABLES.items()}
     (directory / "columns.json").write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
     return sorted(path.name for path in directory.iterdir())

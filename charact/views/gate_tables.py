@@ -42,7 +42,8 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Side]) -> Table:
     order = judged["outcome"].map({outcome: rank for rank, outcome in enumerate(_SHOWN)})
     rows = judged.loc[order.sort_values(kind="stable").index]
     words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
-    rows[["outcome", "base", "value", "interval"]] = pd.DataFrame(words, index=rows.index)
+    shown = ["outcome", "base", "value", "interval"]
+    rows[shown] = pd.DataFrame(words, index=rows.index, columns=shown)
     named = [Column("side", "Side", unbroken=True)] if len(sides) > 2 else []
     other = "Side’s" if named else sides[1].label
     columns = [

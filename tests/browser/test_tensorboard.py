@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import ConsoleMessage, FrameLocator, Page, Response, expect
 from support import records
+from support.damage import change_manifest
 
 from charact.store import load_run
 from charact.views.html import sections
@@ -74,8 +75,7 @@ def runs(tmp_path: Path) -> Path:
     out = tmp_path / "runs"
     for name, day in [("resnet50", 19), ("resnet50", 20), ("<b>other</b>", 18)]:
         path = records.write_record(out, name=name)
-        manifest = json.loads((path / "run.json").read_text())
-        (path / "run.json").write_text(json.dumps(manifest | {"started": f"2026-11-{day}T10:00:00+0000"}))
+        change_manifest(path, started=f"2026-11-{day}T10:00:00+0000")
         write_scalars(load_run(path), path)
     return out
 

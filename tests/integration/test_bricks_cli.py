@@ -13,6 +13,7 @@ from torch import nn
 from charact import load_run
 from charact.bricks.composition import load_compositions
 from charact.bricks.suite import load_suite
+from charact.partial import write_manifest
 
 Here = Callable[..., Any]
 FEW = ["--max-rounds", "6", "--threads", "1"]
@@ -242,7 +243,7 @@ class TestSeveralMachines:
         manifest = json.loads((other / "run.json").read_text())
         manifest["machine"] |= {"fingerprint": "0" * 12, "hostname": "elsewhere"}
         manifest["run_id"] = "elsewhere"
-        (other / "run.json").write_text(json.dumps(manifest))
+        write_manifest(other, manifest)
         done = here("bricks", "construct", "mlp", str(mine), str(other), "--verify", "--max-seconds", "0.2", cwd=there)
         assert done.returncode == 0, done.stderr
         assert "latency by machine" in done.stdout

@@ -18,6 +18,7 @@ from charact import cli, load_run
 from charact.bricks.audit import audit
 from charact.bricks.composition import load_compositions
 from charact.bricks.suite import load_suite
+from charact.partial import write_manifest
 from charact.store import Run
 
 Here = Callable[..., Any]
@@ -78,7 +79,7 @@ def shorten(directory: Path) -> None:
     """Let a run that is gone on with end after its next rounds."""
     manifest = json.loads((directory / "run.json").read_text())
     manifest["options"]["max_rounds"] = manifest["cases"][0]["passes"]["bricks"]["num_rounds"] + 3
-    (directory / "run.json").write_text(json.dumps(manifest))
+    write_manifest(directory, manifest)
 
 
 def the_run(directory: Path) -> Run:
@@ -176,7 +177,7 @@ def test_what_another_machine_began_is_not_gone_on_with(there: Path, here: Here)
     partial = (there / "runs" / "done").rename(there / "runs" / ".partial-done")
     manifest = json.loads((partial / "run.json").read_text())
     manifest["status"], manifest["machine"]["fingerprint"] = "running", "0" * 12
-    (partial / "run.json").write_text(json.dumps(manifest))
+    write_manifest(partial, manifest)
     done = here("bricks", "run", "--resume", str(partial), cwd=there)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "was begun on another machine" in done.stderr

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from support import pairs, records
 
+from charact.partial import write_manifest
+
 Run = Callable[..., Any]
 K80, P100 = "reference:northeastern-k80", "reference:northeastern-p100"
 TRAIN = "resnet50-32-b8-train-fp32-cpu"
@@ -114,7 +116,7 @@ def spoil(run: Path, what: str, value: Any) -> None:
         del place[last]
     else:
         place[last] = value
-    (run / "run.json").write_text(json.dumps(manifest))
+    write_manifest(run, manifest)
 
 
 @pytest.mark.parametrize(("what", "value"), [

@@ -1,11 +1,15 @@
 """Files as they arrive when something went wrong on their way, and readers that may refuse them."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
+from charact.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.errors import UserError
+from charact.partial import write_manifest
 
 
 @st.composite
@@ -25,3 +29,22 @@ def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
         refusal = error
     assert "\n" not in str(refusal)
     return refusal
+
+
+def change_manifest(run: Path, **changes: Any) -> None:
+    """Change keys of a run's manifest; its checksum is that of what it holds then."""
+    write_manifest(run, json.loads((run / "run.json").read_text()) | changes)
+
+
+def reseal(run: Path) -> None:
+    """Give a run the checksums of what its files hold now, as if it had been written so."""
+    tables = {path.stem: checksum(path.read_bytes()) for path in run.glob("*.parquet")}
+    change_manifest(run, **{TABLE_CHECKSUMS: tables})
+
+
+def unseal(run: Path) -> None:
+    """Remove a run's checksums: early versions of charact wrote none."""
+    manifest = json.loads((run / "run.json").read_text())
+    for key in (CHECKSUM, TABLE_CHECKSUMS):
+        manifest.pop(key)
+    (run / "run.json").write_text(json.dumps(manifest))

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from charact.partial import write_manifest
 from charact.schema import TABLES
 from charact.store import Rows
 from charact.writer import RunWriter
@@ -136,7 +137,7 @@ def drop_table(record: Path, table: str) -> None:
     (record / f"{table}.parquet").unlink()
     manifest = json.loads((record / "run.json").read_text())
     manifest["tables"].remove(table)
-    (record / "run.json").write_text(json.dumps(manifest))
+    write_manifest(record, manifest)
 
 
 def _stage(stage: str, number: int, phases: dict[str, float], num_iterations: int, num_samples: int) -> Rows:

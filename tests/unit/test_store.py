@@ -1,6 +1,8 @@
+import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +20,14 @@ from hypothesis import strategies as st
 from support import records
 from support.brick_records import three_models
 from support.brick_runs import infer_run
+from support.damage import change_manifest, reseal, unseal
 
 from charact import partial
+from charact.bounded import limited_to
+from charact.checksums import CHECKSUM, TABLE_CHECKSUMS
 from charact.errors import UserError
 from charact.files import write_text
-from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
+from charact.schema import ADDED_COLUMNS, DAMAGED, SCHEMA_VERSION, TABLES, UNIQUE, Column, column_names
 from charact.store import PARTIAL_PREFIX, Run, load_run
 from charact.writer import RunWriter
 
@@ -31,19 +36,32 @@ MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scope
 REAL_RECORD = Path(__file__).parents[2] / "reports" / "epyc-2-cores" / "run"
 HTML = "<script>alert('x')</script>&amp;\"'"
 TEXTS = st.one_of(st.just(HTML), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-VALUES: dict[str, st.SearchStrategy[Any]] = {
-    # An integer column with nulls is one of floats in pandas: whole up to 53 bits.
-    "string": TEXTS, "int64": st.integers(-2**53, 2**53), "float64": st.floats(allow_nan=False),
-}
+# An integer column with nulls is one of floats in pandas: whole up to 53 bits.
+NUMBERS = {"int64": lambda least: st.integers(-2**53 if least is None else int(least), 2**53),
+           "float64": lambda least: st.floats(-1e30 if least is None else least, 1e30)}  # fmt: skip
 
 
-def row_of(table: str) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({column.name: st.none() | VALUES[column.type]
-                                  for column in TABLES[table] if column.name != "case"})
+def values_of_column(column: Column) -> st.SearchStrategy[Any]:
+    if column.words is not None:
+        values: st.SearchStrategy[Any] = st.sampled_from(column.words)
+    elif column.json is not None:
+        values = st.just('{"saved_inputs": [0], "outputs": []}' if column.name == "held" else "[]")
+    else:
+        values = TEXTS if column.type == "string" else NUMBERS[column.type](column.least)
+    return st.none() | values if column.nullable else values
+
+
+def rows_of(table: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    row = st.fixed_dictionaries({column.name: values_of_column(column)
+                                 for column in TABLES[table] if column.name != "case"})
+    keys = UNIQUE.get(table)
+    if keys is None:
+        return st.lists(row, max_size=4)
+    return st.lists(row, max_size=4, unique_by=lambda row: tuple(row[key] for key in keys if key != "case"))
 
 
 def entry(case: str) -> dict[str, Any]:
-    return {"case": case, "status": "ok", "reason": None, "passes": {}}
+    return records.case_entry("resnet50", 32, "train") | {"case": case}
 
 
 def values_of(frame: pd.DataFrame) -> list[list[Any]]:
@@ -58,7 +76,7 @@ def iteration_rows(number: int) -> list[dict[str, Any]]:
 @given(data=st.data())
 @pytest.mark.parametrize("table", TABLES)
 def test_rows_come_back_as_they_were(tmp_path: Path, table: str, data: st.DataObject) -> None:
-    cases = data.draw(st.lists(st.lists(row_of(table), max_size=4), min_size=1, max_size=3))
+    cases = data.draw(st.lists(rows_of(table), min_size=1, max_size=3))
     writer = RunWriter(tmp_path, "round", {})
     for number, rows in enumerate(cases):
         writer.add_case(entry(f"case-{number}"), {table: rows})
@@ -455,8 +473,10 @@ def test_a_manifest_with_a_foreign_field_is_refused_or_read(tmp_path: Path, fiel
 
 @pytest.mark.parametrize("content", [
     "[" * 100_000, '{"schema_version": 1e999}', '{"schema_version": true}', '{"schema_version": 0}', "\ufeff{}",
-    '{"schema_version": 1}', '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [3]}',
-    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [{"case": "a"}, {"case": "a"}]}',
+    '{"schema_version": 1}', '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": 3}',
+    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "finished", "cases": []}',
+    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [], "later": NaN}',
+    '{"schema_version": 1, "run_id": "a", "name": "a", "status": "complete", "cases": [], "later": 1e999}',
 ])
 def test_a_manifest_that_no_writer_wrote_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content, encoding="utf-8")
@@ -492,6 +512,7 @@ def test_a_table_that_was_damaged_is_refused_or_read(record: Path, data: st.Data
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1PAR1", b"not a table" * 100])
 def test_a_foreign_table_is_refused(record: Path, content: bytes) -> None:
     (record / "memory.parquet").write_bytes(content)
+    reseal(record)
     with pytest.raises(UserError, match=r"memory\.parquet is corrupt"):
         load_run(record).memory  # noqa: B018 - reading is what is refused
 
@@ -505,6 +526,7 @@ def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
     pq.write_table(table, path / "layers.parquet", compression="none", use_dictionary=False)
     damaged = (path / "layers.parquet").read_bytes().replace(b"unique-name", b"unique\x80name")
     (path / "layers.parquet").write_bytes(damaged)
+    reseal(path)
     with pytest.raises(UserError, match=r"layers\.parquet is corrupt"):
         load_run(path).table("layers")
 
@@ -512,6 +534,7 @@ def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_a_table_without_a_column_is_refused(record: Path) -> None:
     path = record / "operators.parquet"
     pq.write_table(pq.ParquetFile(path).read().drop_columns(["layer"]), path)
+    reseal(record)
     run = load_run(record)
     with pytest.raises(UserError, match=r"operators\.parquet is not a record's table: it has no column 'layer'"):
         run.table("operators")
@@ -525,6 +548,7 @@ def test_a_column_that_was_added_since_is_null_in_older_records(record: Path, tm
         record = made[table](tmp_path / "made").path
     path = record / f"{table}.parquet"
     pq.write_table(pq.ParquetFile(path).read().drop_columns(list(ADDED_COLUMNS[table])), path)
+    unseal(record)
     rows = load_run(record).table(table)
     assert len(rows) > 0
     assert list(rows.columns) == column_names(table)
@@ -543,6 +567,7 @@ def test_a_column_of_another_type_is_refused(record: Path) -> None:
     path = record / "layers.parquet"
     rows = pq.ParquetFile(path).read().drop_columns(["num_parameters"])
     pq.write_table(rows.append_column("num_parameters", pa.array(["many"] * len(rows))), path)
+    reseal(record)
     with pytest.raises(UserError, match=r"layers\.parquet is corrupt"):
         load_run(record).table("layers")
 
@@ -551,6 +576,7 @@ def test_a_column_from_a_later_version_is_left_out(record: Path) -> None:
     path = record / "layers.parquet"
     rows = pq.ParquetFile(path).read()
     pq.write_table(rows.append_column("colour", pa.array(["red"] * len(rows))), path)
+    reseal(record)
     assert list(load_run(record).layers.columns) == column_names("layers")
 
 
@@ -579,6 +605,9 @@ def test_a_table_of_another_run_is_refused(tmp_path: Path) -> None:
         writer.close("complete")
         paths.append(writer.publish())
     (paths[0] / "layers.parquet").write_bytes((paths[1] / "layers.parquet").read_bytes())
+    with pytest.raises(UserError, match=r"layers.parquet was changed since it was written"):
+        load_run(paths[0]).table("layers")
+    reseal(paths[0])
     with pytest.raises(UserError, match=r"run.json has no case 'two'"):
         load_run(paths[0]).table("layers")
 
@@ -651,3 +680,190 @@ class TestReopening:
 def test_a_trace_lies_in_its_folder_whatever_its_case_is_called(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "a/b", {})
     assert writer.trace_path("a/b-train") == writer.directory / "trace" / "a_b-train.pt.trace.json.gz"
+
+
+# Checksums, and what they cannot tell
+
+
+def spoiled(path: Path, table: str, column: str, value: Any) -> None:
+    """Give a column of a table a value in its first row, and the run the checksums of that."""
+    rows = pq.ParquetFile(path / f"{table}.parquet").read()
+    values = [value, *rows[column].to_pylist()[1:]]
+    number = rows.column_names.index(column)
+    pq.write_table(rows.set_column(number, rows.field(number), pa.array(values, rows[column].type)),
+                   path / f"{table}.parquet")
+    reseal(path)
+
+
+class TestChecksums:
+    def test_a_manifest_that_was_edited_says_so(self, record: Path) -> None:
+        text = (record / "run.json").read_text()
+        (record / "run.json").write_text(text.replace('"num_iterations": 10', '"num_iterations": 11'))
+        with pytest.raises(UserError, match=r"run\.json was changed since it was written .*: restore it from a copy"):
+            load_run(record)
+
+    @pytest.mark.parametrize("key", [CHECKSUM, TABLE_CHECKSUMS])
+    def test_a_manifest_without_one_of_its_checksums_was_changed(self, record: Path, key: str) -> None:
+        manifest = json.loads((record / "run.json").read_text())
+        manifest.pop(key)
+        (record / "run.json").write_text(json.dumps(manifest))
+        with pytest.raises(UserError, match="was changed since it was written"):
+            load_run(record)
+
+    def test_a_table_that_was_changed_says_so_and_the_others_are_read(self, record: Path) -> None:
+        path = record / "memory.parquet"
+        pq.write_table(pq.ParquetFile(path).read(), path, compression="none")
+        run = load_run(record)
+        with pytest.raises(UserError, match=r"memory\.parquet was changed since it was written"):
+            run.table("memory")
+        assert len(run.iterations) > 0
+
+    def test_a_table_of_no_run_is_not_read(self, record: Path) -> None:
+        shutil.copy(record / "layers.parquet", record / "kernels.parquet")
+        with pytest.raises(UserError, match=r"kernels\.parquet was not written with its run"):
+            load_run(record).table("kernels")
+
+    def test_a_record_without_checksums_is_read(self, record: Path) -> None:
+        before = {table: load_run(record).table(table) for table in TABLES}
+        unseal(record)
+        run = load_run(record)
+        assert run.checksums is None
+        for table, rows in before.items():
+            pd.testing.assert_frame_equal(run.table(table), rows)
+
+    def test_views_that_are_added_later_change_nothing(self, record: Path) -> None:
+        (record / "report.html").write_text("x")
+        assert len(load_run(record).iterations) > 0
+
+    def test_a_flipped_bit_is_found_by_the_checksum_of_its_page(self, record: Path) -> None:
+        path = record / "iterations.parquet"
+        column = pq.ParquetFile(path).metadata.row_group(0).column(column_names("iterations").index("host_s"))
+        content = bytearray(path.read_bytes())
+        start = column.dictionary_page_offset or column.data_page_offset
+        content[start + column.total_compressed_size - 1] ^= 1
+        path.write_bytes(content)
+        unseal(record)
+        with pytest.raises(UserError, match=r"iterations\.parquet is corrupt \(.*CRC"):
+            load_run(record).table("iterations")
+
+    def test_a_run_that_goes_on_has_a_checksum_of_its_manifest(self, tmp_path: Path) -> None:
+        writer = RunWriter(tmp_path, "x", {})
+        writer.add_case(entry("a"), {"iterations": iteration_rows(1)})
+        assert len(load_run(writer.directory, partial=True).iterations) == 1
+        text = (writer.directory / "run.json").read_text()
+        (writer.directory / "run.json").write_text(text.replace('"name": "x"', '"name": "y"'))
+        with pytest.raises(UserError, match="was changed since it was written"):
+            load_run(writer.directory, partial=True)
+
+
+class TestValues:
+    @pytest.mark.parametrize(("table", "column", "value", "problem"), [
+        ("iterations", "phase", "forwards", "'forwards' is none of data, forward, loss, backward, update,"),
+        ("iterations", "host_s", math.nan, "a number is not finite"),
+        ("iterations", "host_s", math.inf, "a number is not finite"),
+        ("iterations", "host_s", None, "1 rows have no value"),
+        ("iterations", "host_s", 1e300, "is more than 1e\\+30"),
+        ("iterations", "iteration", -1, "-1 is less than 0"),
+        ("iterations", "iteration", 1, "rows with the same case, iteration, phase, part"),
+        ("operators", "num_calls", -1.0, "-1.0 is less than 0"),
+        ("operators", "input_shapes", "[[1,", "is not the JSON that belongs there"),
+        ("memory", "category", "\x1b[31mweights", "is none of weights, gradients,"),
+    ])
+    def test_a_value_that_the_schema_does_not_allow_is_one_line(self, record: Path, table: str, column: str,
+                                                                value: Any, problem: str) -> None:
+        spoiled(record, table, column, value)
+        named = "" if "rows with" in problem else f"column '{column}': .*"
+        with pytest.raises(UserError, match=rf"{table}\.parquet is corrupt \({named}{problem}") as refused:
+            load_run(record).table(table)
+        assert str(refused.value).isprintable()
+
+    def test_what_no_reader_would_take_is_not_written(self, tmp_path: Path) -> None:
+        writer = RunWriter(tmp_path, "x", {})
+        with pytest.raises(AssertionError, match="column 'phase': 'forwards' is none of"):
+            writer.add_case(entry("a"), {"iterations": [iteration_rows(1)[0] | {"phase": "forwards"}]})
+
+    def test_a_number_that_could_not_be_computed_is_written_as_missing(self, tmp_path: Path) -> None:
+        writer = RunWriter(tmp_path, "x", {})
+        row = {"operation": "gemm", "problem": "gemm:1x1x1", "direction": "forward", "max_error": math.inf,
+               "tolerance": math.nan}
+        writer.add_case(entry("a"), {"problems": [row]})
+        writer.close("complete")
+        assert load_run(writer.publish()).problems[["max_error", "tolerance"]].isna().all(axis=None)
+
+    @pytest.mark.parametrize(("change", "reason"), [
+        ({"status": "fine"}, "Invalid enum value 'fine' - at `$.cases[0].status`"),
+        ({"device": "cuda:x"}, "at `$.cases[0].device`"),
+        ({"input_size": 2.5}, "Expected `int | null`, got `float` - at `$.cases[0].input_size`"),
+        ({"case": "resnet50-32-b8-infer-fp32-cpu"}, None),
+        ({"passes": {"timing": {"status": "ok", "num_iterations": "many"}}},
+         "Expected `int | null`, got `str` - at `$.cases[0].passes.timing.num_iterations`"),
+        ({"passes": {"timing": {}}}, "missing required field `status` - at `$.cases[0].passes.timing`"),
+        ({"passes": {"frames": {"status": "ok", "num_samples": 1, "frames": [
+            {"place": "a", "function": "b", "num_samples": 2}]}}}, "the frames have more samples than there are"),
+    ])
+    def test_a_case_that_is_damaged_says_so_and_the_others_are_read(self, record: Path, change: dict[str, Any],
+                                                                    reason: str | None) -> None:
+        manifest = json.loads((record / "run.json").read_text())
+        change_manifest(record, cases=[manifest["cases"][0] | change, *manifest["cases"][1:]])
+        run = load_run(record)
+        damaged = [case for case in run.manifest["cases"] if case["status"] == DAMAGED]
+        assert len(damaged) == 1
+        assert reason is None or reason in damaged[0]["reason"]
+        assert len(run.manifest["cases"]) == 4
+        sound = [case["case"] for case in run.manifest["cases"] if case["status"] == "ok"]
+        assert sorted(run.iterations["case"].unique()) == sorted(sound)
+        assert set(run.iterations["case"]) < {case["case"] for case in manifest["cases"]}
+
+    def test_a_text_that_no_output_can_encode_is_escaped(self, record: Path) -> None:
+        change_manifest(record, command_line=["charact", "caf\udce9"])
+        assert load_run(record).manifest["command_line"] == ["charact", "caf\\udce9"]
+
+
+class TestSizes:
+    def test_a_table_of_many_rows_is_not_unpacked(self, record: Path) -> None:
+        rows = pq.ParquetFile(record / "layers.parquet").read().slice(0, 1)
+        many = rows.take(pa.array([0] * 10_000_000, pa.int64()))
+        pq.write_table(many, record / "layers.parquet", compression="zstd")
+        assert (record / "layers.parquet").stat().st_size < 1_000_000
+        reseal(record)
+        with limited_to(2**26), pytest.raises(UserError, match=r"layers\.parquet unpacks to .* the limit is 64.0 MiB"):
+            load_run(record).table("layers")
+
+    def test_a_long_text_in_many_rows_is_not_unpacked(self, record: Path) -> None:
+        rows = pq.ParquetFile(record / "layers.parquet").read().slice(0, 1)
+        rows = rows.set_column(rows.column_names.index("layer"), "layer", pa.array(["x" * 1_000_000]))
+        writer = pq.ParquetWriter(record / "layers.parquet", rows.schema, compression="zstd")
+        with writer:
+            for _ in range(200):
+                writer.write_table(rows)
+        reseal(record)
+        with limited_to(2**26), pytest.raises(UserError, match=r"layers\.parquet unpacks to .* the limit is 64.0 MiB"):
+            load_run(record).table("layers")
+
+    def test_a_manifest_that_is_too_large_is_not_read(self, record: Path) -> None:
+        change_manifest(record, later="x" * 2**21)
+        with limited_to(2**20), pytest.raises(UserError, match=r"run\.json unpacks to more than 1\.0 MiB"):
+            load_run(record)
+
+
+class TestFilesThatCannotBeRead:
+    @pytest.mark.parametrize("name", ["run.json", "iterations.parquet"])
+    def test_a_file_without_permission_says_so(self, record: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = Path.open
+
+        def refuse(path: Path, *arguments: Any, **named: Any) -> Any:
+            if path.name == name:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return opened(path, *arguments, **named)
+
+        monkeypatch.setattr(Path, "open", refuse)
+        with pytest.raises(UserError, match=rf"cannot read .*{name} \(permission denied\): ask its owner"):
+            load_run(record).table("iterations")
+
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+    def test_what_is_no_regular_file_is_not_opened(self, record: Path, make: Callable[[Path], object]) -> None:
+        path = record / "iterations.parquet"
+        path.unlink()
+        make(path)
+        with pytest.raises(UserError, match=r"iterations\.parquet is no regular file"):
+            load_run(record).table("iterations")

@@ -30,10 +30,11 @@ def machine_name(run: Run) -> str | None:
     machine = run.manifest.get("machine", {})
     devices = dict.fromkeys(entry.get("device_name") for entry in run.manifest["cases"] if entry.get("device_name"))
     cpu = machine.get("cpu") or {}
-    names = [f"{name}, {_cores(cpu['num_usable_cores'])}" if name == cpu.get("model") else str(name)
+    cores = f", {_cores(cpu['num_usable_cores'])}" if cpu.get("num_usable_cores") is not None else ""
+    names = [f"{name}{cores}" if name == cpu.get("model") else str(name)
              for name in devices]  # fmt: skip
     if not names:
-        names = [gpu["name"] for gpu in machine.get("gpus", [])] or [cpu[name] for name in ("model",) if name in cpu]
+        names = [gpu["name"] for gpu in machine.get("gpus", [])] or [model for model in (cpu.get("model"),) if model]
     hostname = machine.get("hostname")
     return " on ".join([" + ".join(names), *([hostname] if hostname else [])]) if names else hostname
 

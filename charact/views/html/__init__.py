@@ -1,5 +1,6 @@
 """The HTML view: the sections of a run, and one self-contained report of one or more runs."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from charact import analysis
 from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.bricks.run_tables import suite_summary
 from charact.analysis.comparing import Side
+from charact.errors import UserError
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html import (
@@ -39,7 +41,7 @@ from charact.views.html import (
     training,
     utilization,
 )
-from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Body
+from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Block, Body
 from charact.views.tables import Column, Table, table
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -110,13 +112,20 @@ class Section:
 def sections(run: Run) -> list[Section]:
     """Sections of a run, in the order of the report.
 
-    A section of a pass that no case has taken is left out; one whose pass gave nothing says why.
+    A section of a pass that no case has taken is left out; one whose pass gave nothing says why, and so does one that
+    needs a damaged table.
     """
-    return [
-        Section(name, part.title, render("section.html.j2", body=part.build(run)))
-        for name, part in _PARTS.items()
-        if part.belongs_to(run)
-    ]
+    found = ((name, part.title, _body(part, run)) for name, part in _PARTS.items())
+    return [Section(name, title, render("section.html.j2", body=body)) for name, title, body in found
+            if body is not None]
+
+
+def _body(part: _Part, run: Run) -> Body | None:
+    """What a section shows; None where the run has nothing of it."""
+    try:
+        return part.build(run) if part.belongs_to(run) else None
+    except UserError as error:
+        return Body(blocks=[Block(note=fmt.missing(str(error)))])
 
 
 def report(runs: Sequence[Run]) -> str:
@@ -191,7 +200,12 @@ def _memory_peaks(run: Run) -> pd.DataFrame:
 
 
 def _together(runs: Sequence[Run], summary: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-    frames = [summary(run).assign(run=run.run_id, position=number) for number, run in enumerate(runs)]
+    frames = []
+    for number, run in enumerate(runs):
+        with contextlib.suppress(UserError):  # a damaged table: the sections of that run name it
+            frames.append(summary(run).assign(run=run.run_id, position=number))
+    if not frames:
+        return pd.DataFrame()
     filled = [frame.dropna(axis="columns", how="all") for frame in frames if len(frame)]
     cases = pd.concat(filled) if filled else frames[0]
     return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)

@@ -1,5 +1,6 @@
 """TensorBoard's tab "Characterization". Imports stay light: one that fails keeps TensorBoard from starting."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,13 @@ from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
 from charact.errors import UserError
+from charact.views.tensorboard.hosts import allowed_hosts, guarded
 from charact.views.tensorboard.records import Records
 
 if TYPE_CHECKING:
     from charact.store import Run
 
+_LOG = logging.getLogger("tensorboard")
 _HERE = Path(__file__).parent
 _TEMPLATES = _HERE.parent / "html" / "templates"
 _FILES = {
@@ -33,6 +36,7 @@ class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
 
     def __init__(self, context: base_plugin.TBContext) -> None:
         self._records = Records(context.logdir or "", type(self).read_run)
+        self._hosts = allowed_hosts(context.flags)
 
     def is_active(self) -> bool:
         """Whether there is a run to show."""
@@ -43,16 +47,17 @@ class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Characterization")
 
     def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:
-        """The routes, below /data/plugin/charact."""
+        """The routes, below /data/plugin/charact; none answers a request to a foreign host."""
         routes = {route: _serve_file(path, content_type) for route, (path, content_type) in _FILES.items()}
-        return routes | {
+        routes |= {
             "/runs": Request.application(self._serve_runs),
             "/sections": Request.application(self._serve_sections),
             "/comparison": Request.application(self._serve_comparison),
         }
+        return {route: guarded(app, self._hosts) for route, app in routes.items()}
 
     def _serve_runs(self, request: Request) -> Response:
-        return _respond(request, self._records.listing())
+        return _answer(request, self._records.listing)
 
     def _serve_sections(self, request: Request) -> Response:
         """`?run=ID`: a list of {id, title, html}."""
@@ -78,6 +83,11 @@ def _answer(request: Request, read: Callable[[], Any]) -> Response:
         return _respond(request, {"error": message}, code=404)
     except UserError as error:
         return _respond(request, {"error": str(error)}, code=422)
+    except Exception as error:
+        # The last boundary: one page that fails, for whatever reason, leaves the others.
+        _LOG.exception("charact cannot show %s", request.full_path)
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return _respond(request, {"error": f"this page cannot be shown ({said}); TensorBoard's log has more"}, code=422)
 
 
 def _respond(request: Request, content: Any, content_type: str = "application/json", code: int = 200) -> Response:

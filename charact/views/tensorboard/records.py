@@ -1,12 +1,13 @@
 """The runs below TensorBoard's log directory: found, listed with what is wrong with them, and drawn once."""
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from charact.errors import UserError
 from charact.partial import PARTIAL_PREFIX, writer_of
@@ -18,6 +19,7 @@ _NUM_CACHED_RUNS = 32
 _MANIFEST_MARK = b'"schema_version"'
 
 Sections = list[dict[str, str]]
+T = TypeVar("T")
 
 
 def run_directories(logdir: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
@@ -87,9 +89,11 @@ class Records:
             KeyError: there is no such run.
             UserError: it cannot be read.
         """
+        return self._at(run_id, self._sections)
+
+    def _sections(self, path: Path) -> Sections:
         from charact.views.html import sections
 
-        path = self.directories()[run_id]
         with self._drawing:
             state = _state(path)
             if path not in self._drawn or self._drawn[path][0] != state:
@@ -105,12 +109,28 @@ class Records:
 
         Raises:
             KeyError: one of the runs is not there.
-            UserError: one of them cannot be read.
+            UserError: no run is named, or one of them cannot be read.
         """
         from charact.views.tensorboard.comparison import comparison
 
-        directories = self.directories()
-        return comparison([self._load(directories[run_id]) for run_id in run_ids])
+        if not run_ids:
+            raise UserError("no run to compare is named: choose some in the list")
+        return comparison([self._at(run_id, self._load) for run_id in run_ids])
+
+    def _at(self, run_id: str, read: Callable[[Path], T]) -> T:
+        """What reading a run gives; where the run ended, and was renamed, in between, it is looked for once more.
+
+        Raises:
+            KeyError: there is no such run.
+            UserError: it cannot be read.
+        """
+        path = self.directories()[run_id]
+        try:
+            return read(path)
+        except UserError:
+            if path.exists():
+                raise
+            return read(self.directories()[run_id])
 
     def _load(self, path: Path) -> "Run":
         return self._read_unended(path) if self._read_unended is not None and _is_hidden(path) else _load(path)
@@ -136,8 +156,13 @@ def _state(path: Path) -> list[tuple[str, int, int]]:
     """What changes when a run is written again."""
     files = [path / "run.json", *sorted(path.glob("*.parquet"))]
     if _is_hidden(path):
-        files += sorted(file for folder in (path, path / "parts") for file in folder.glob("*") if file.is_file())
-    return [(file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
+        files += sorted(file for folder in (path, path / "parts") for file in folder.glob("*"))
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):  # removed since it was listed: whoever writes the run changes its files
+            status = file.stat()
+            found.append((file.name, status.st_mtime_ns, status.st_size))
+    return found
 
 
 def _entry(run_id: str, path: Path) -> dict[str, Any]:
@@ -149,17 +174,16 @@ def _entry(run_id: str, path: Path) -> dict[str, Any]:
         return entry | _facts(_load(path))
     except UserError as error:
         return entry | {"error": str(error).replace(str(path), path.name)}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return entry | {"error": f"run.json is not a manifest of charact ({type(error).__name__}: {error})"}
 
 
 def _facts(run: "Run") -> dict[str, Any]:
     manifest = run.manifest
-    status = _progress(run.path) if run.partial else str(manifest["status"])
+    started = manifest.get("started")
     return {
-        "name": str(manifest["name"]), "started": str(manifest["started"]),
-        "started_s": datetime.fromisoformat(manifest["started"]).timestamp(),
-        "machine": _machine(manifest["machine"]), "status": status, "num_cases": len(manifest["cases"]),
+        "name": manifest["name"], "started": started,
+        "started_s": None if started is None else datetime.fromisoformat(started).timestamp(),
+        "machine": _machine(manifest.get("machine", {})),
+        "status": _progress(run.path) if run.partial else manifest["status"], "num_cases": len(manifest["cases"]),
     }  # fmt: skip
 
 
@@ -175,6 +199,7 @@ def _machine(facts: dict[str, Any]) -> str:
     """Host and device; those of a watched program are looked for when it has ended, and on its own machine only."""
     if not facts:
         return "n/a (not recorded, or not yet)"
-    device = str(facts["gpus"][0]["name"] if facts["gpus"] else facts["cpu"]["model"])
+    gpus, processor = facts.get("gpus"), facts.get("cpu") or {}
+    device = gpus[0]["name"] if gpus else processor.get("model") or "n/a (not recorded)"
     # A trace does not tell the name of its machine.
-    return f"{facts['hostname']} · {device}" if "hostname" in facts else device
+    return f"{facts['hostname']} · {device}" if facts.get("hostname") else device

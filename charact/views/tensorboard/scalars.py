@@ -29,6 +29,8 @@ from charact.store import Run
 EVENTS_FILE = "events.out.tfevents.0000000000.charact"
 """Name of the file: TensorBoard looks for `tfevents`. It never changes, so writing a run again replaces its scalars."""
 
+_NO_TIME = "1970-01-01T00:00:00+0000"
+"""Stands for the time at which a run began where the record does not say."""
 _BY_SIZE = {"samples_per_s": "samples_per_s", "peak_memory_bytes": "peak_bytes",
             "predicted_peak_memory_bytes": "predicted_bytes", "constructed_latency_s": "constructed_s"}  # fmt: skip
 _SERIES = ["workload", "variant", "batch_size", "mode", "precision", "device"]
@@ -126,7 +128,7 @@ def write_scalars(run: Run, directory: Path) -> Path:
         UserError: the directory is not writable, or the disk is full.
     """
     path = directory / EVENTS_FILE
-    started = datetime.fromisoformat(run.manifest["started"]).timestamp()
+    started = datetime.fromisoformat(run.manifest.get("started") or _NO_TIME).timestamp()
     with whole(path) as temporary, temporary.open("wb") as file:
         writer = Writer(_EventsFile(file, started))
         for point in scalars(run):

@@ -12,6 +12,7 @@ from support.compared import record, scattered, side
 from support.records import case_entry, manifest, write_inference, write_training
 
 from charact.analysis.comparing import METRICS, Side, metric_ratios, speedups
+from charact.partial import write_manifest
 from charact.store import Run, load_run
 from charact.writer import RunWriter
 
@@ -20,7 +21,7 @@ def edited(path: Path, change: Any) -> Run:
     """A run whose manifest was changed after it was written."""
     described = json.loads((path / "run.json").read_text())
     change(described)
-    (path / "run.json").write_text(json.dumps(described))
+    write_manifest(path, described)
     return load_run(path)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import records
+from support.damage import reseal
 from support.memory_records import write_memory
 
 from charact.commands import export as export_command
@@ -138,6 +139,7 @@ def test_bad_input_is_one_line_and_writes_nothing(record: Path, tmp_path: Path) 
     corrupt.mkdir()
     (corrupt / "run.json").write_text(json.dumps(manifest | {"tables": ["flop"]}))
     (corrupt / "flop.parquet").write_bytes(b"PAR1 and then nothing")
+    reseal(corrupt)
     attempts = [
         (record, "xml", "unknown format 'xml': choose from csv, json, parquet"), (tmp_path, "csv", "holds no run.json"),
         (newer, "csv", "upgrade charact"), (corrupt, "csv", "flop.parquet is corrupt"),

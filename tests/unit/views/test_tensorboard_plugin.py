@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from support import records
+from support.damage import change_manifest, reseal
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
+from charact.partial import write_manifest
 from charact.store import PARTIAL_PREFIX
 from charact.views.tensorboard.plugin import CharactPlugin
 
@@ -32,8 +34,7 @@ def listing(logdir: Path | str) -> list[dict[str, Any]]:
 
 
 def set_manifest(run: Path, **changes: Any) -> None:
-    path = run / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    change_manifest(run, **changes)
 
 
 def tags_of(html: str) -> set[str]:
@@ -104,7 +105,7 @@ def test_is_active_where_there_is_a_run(record: Path) -> None:
         *(pytest.param(break_it, reason, marks=pytest.mark.slow) for break_it, reason in [
             (lambda run: set_manifest(run, status="running"), "was not finished"),
             (lambda run: set_manifest(run, machine=[]), "is corrupt"),
-            (lambda run: set_manifest(run, started="yesterday"), "not a manifest"),
+            (lambda run: set_manifest(run, started="yesterday"), "is corrupt"),
         ]),
     ],
 )
@@ -134,7 +135,7 @@ def test_sections_follow_a_run_that_is_written_again(record: Path) -> None:
     assert client.get("/", query_string={"run": record.name}).get_json() == before
     manifest = json.loads((record / "run.json").read_text())
     manifest["machine"]["cpu"]["model"] = "Another CPU"
-    (record / "run.json").write_text(json.dumps(manifest))
+    write_manifest(record, manifest)
     after = client.get("/", query_string={"run": record.name}).get_json()
     assert "Another CPU" in json.dumps(after)
     assert "Another CPU" not in json.dumps(before)
@@ -154,7 +155,11 @@ def test_only_runs_below_the_log_directory_are_read(runs: Path, tmp_path: Path, 
 
 def test_a_corrupt_table_is_one_line(record: Path) -> None:
     (record / "iterations.parquet").write_bytes(b"PAR1 is not enough")
-    answer = get(record.parent, "/sections", record.name)
+    reseal(record)
+    said = {part["id"]: part["html"] for part in get(record.parent, "/sections", record.name).get_json()}
+    assert "iterations.parquet is corrupt" in said["phases"]
+    assert "iterations.parquet" not in said["machine"]
+    answer = get(record.parent, "/comparison", record.name)
     assert answer.status_code == 422
     assert "iterations.parquet is corrupt" in answer.get_json()["error"]
     assert listing(record.parent)[0]["error"] is None

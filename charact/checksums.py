@@ -1,0 +1,42 @@
+"""Checksums of a record: of run.json, and of each table, both in run.json. They find damage and prove no origin."""
+
+import hashlib
+import json
+from typing import Any
+
+CHECKSUM = "checksum"
+"""Key of run.json: the checksum of everything else in it."""
+TABLE_CHECKSUMS = "table_checksums"
+"""Key of run.json: the checksum of each table's file, by table."""
+
+
+def checksum(content: bytes) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with the checksum of its content; `TABLE_CHECKSUMS` is added where it is absent.
+
+    A manifest that was sealed has both keys. So damage that hits one of them is found, too.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    whole = {TABLE_CHECKSUMS: {}} | manifest
+    return whole | {CHECKSUM: _checksum(whole)}
+
+
+def is_sealed(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest has checksums; those of early versions of charact have none."""
+    return CHECKSUM in manifest or TABLE_CHECKSUMS in manifest
+
+
+def is_intact(manifest: dict[str, Any]) -> bool:
+    """Whether a sealed manifest is as it was written."""
+    return TABLE_CHECKSUMS in manifest and manifest.get(CHECKSUM) == _checksum(manifest)
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != CHECKSUM}
+    return checksum(json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode())

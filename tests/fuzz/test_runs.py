@@ -1,0 +1,342 @@
+"""Damaged and hostile run directories: whatever a file holds, readers answer in one line; they notice a flipped bit."""
+
+import contextlib
+import functools
+import io
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+from support import counter_records, memory_records, operation_records, records
+from support.brick_records import suite_run, three_models
+from support.damage import reseal
+from support.fuzzing import damaged_bytes, damaged_json, fuzz
+from support.traces import training
+
+from charact.analysis.comparing import Side
+from charact.analysis.comparing.gate import judge
+from charact.analysis.comparing.rules import parse
+from charact.checksums import CHECKSUM, sealed
+from charact.commands._partial import read_run
+from charact.commands.compare import _BY
+from charact.errors import UserError
+from charact.schema import TABLES
+from charact.store import Run, load_run
+from charact.traces.cases import trace_case
+from charact.traces.files import read_trace
+from charact.views.comparison_tables import tables
+from charact.views.difference_tables import explanations
+from charact.views.export import FORMATS, export
+from charact.views.gate_tables import gate_table
+from charact.views.html import comparison_sections, sections
+from charact.views.tensorboard.records import Records
+from charact.views.tensorboard.scalars import scalars
+from charact.views.terminal import summary
+from charact.views.terminal_comparison import print_tables
+from charact.writer import RunWriter
+
+# Kinds of records
+
+
+def _partial(out: Path) -> Path:
+    writer = RunWriter(out, "killed", records.manifest("profile", "resnet50"))
+    writer.add_case(records.case_entry("resnet50", 32, "train"), records.case_tables("train", 32))
+    os.close(writer._lock)  # as the end of its process does
+    return writer.directory
+
+
+def _imported(out: Path) -> Path:
+    trace = read_trace(training().write(out / "trace.json"))
+    writer = RunWriter(out, "imported", records.manifest("import") | {"options": {"traces": ["trace.json"]}})
+    writer.add_case(*trace_case(trace, "imported"))
+    writer.close("complete")
+    return writer.publish()
+
+
+def _memory(out: Path) -> Path:
+    writer = RunWriter(out, "memory", records.manifest("memory") | {"options": {"command": "memory"}})
+    for mode in ("train", "infer"):
+        for size in (64, 128, 384):
+            entry = memory_records.memory_entry("image", mode, size, measured=size < 384)
+            rows = {"memory": memory_records.memory_rows("image", mode, size, measured=size < 384),
+                    "fits": [memory_records.fit_row()] if size == 64 else []}
+            writer.add_case(memory_records.ran_out(entry) if size == 384 else entry, rows)
+    writer.close("complete")
+    return writer.publish()
+
+
+def _sweep(out: Path) -> Path:
+    return records.write_record(out, sizes=(32, 64), modes=("train",), oom=True)
+
+
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "profile": lambda out: records.write_record(out, sizes=(32,)), "sweep": _sweep,
+    "train": lambda out: records.write_training(out), "infer": lambda out: records.write_inference(out),
+    "watched": lambda out: records.write_watched(out), "imported": _imported, "memory": _memory,
+    "gpu": lambda out: counter_records.write_gpu(out), "cpu": lambda out: counter_records.write_cpu(out),
+    "ops": lambda out: operation_records.suite(out, 4).path,
+    "sparse": lambda out: operation_records.sparse(out, {0.1: 2.0, 0.01: 0.5}).path,
+    "bricks": lambda out: suite_run(out).path, "constructed": lambda out: three_models(out).path, "partial": _partial,
+}  # fmt: skip
+
+
+@functools.cache
+def _originals() -> dict[str, Path]:
+    place = Path(tempfile.mkdtemp(prefix="charact-fuzz-runs-"))
+    found = {}
+    for kind, write in KINDS.items():
+        (place / kind).mkdir()
+        found[kind] = write(place / kind)
+    return found
+
+
+@functools.cache
+def _intact(kind: str) -> Run:
+    return load_run(_originals()[kind], partial=True)
+
+
+# Damage
+
+_ODD_TEXTS = ["", " ", "forward", "peak", "ok", "cpu", "cuda:0", "\x1b[31m", "<script>alert(1)</script>", "nan",
+              "[]", "[[1,2]]", "{}", "[1e400]", '["conv2d"]', "a" * 3000, "ß\u202e", "\x00", "=1+1", "%s{}", "../x",
+              "null"]
+_ODD_NUMBERS = [0.0, -0.0, 1.0, -1.0, 1e-320, 1e30, -1e30, 1e300, 1.7e308, float("nan"), float("inf"), -float("inf"),
+                2.0**53, 1e-9]
+_ODD_INTEGERS = [0, 1, -1, 2, 2**31, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]
+
+
+def _odd_rows(rng: random.Random, rows: pa.Table) -> pa.Table:
+    """Rows with a column or a row that is not as it was."""
+    kind = rng.choice(["values"] * 4 + ["nulls", "type", "drop", "repeat", "case", "fewer", "add", "empty", "shuffle"])
+    number = rng.randrange(rows.num_columns)
+    name, column = rows.column_names[number], rows.column(number)
+    if kind in ("values", "nulls"):
+        odd = {pa.string(): _ODD_TEXTS, pa.int64(): _ODD_INTEGERS, pa.float64(): _ODD_NUMBERS}[column.type]
+        value = None if kind == "nulls" else rng.choice(odd)
+        share = rng.choice([0.0, 0.3, 1.0])
+        first = rng.randrange(max(len(rows), 1))
+        values = [value if number == first or rng.random() < share else old
+                  for number, old in enumerate(column.to_pylist())]
+        return rows.set_column(rows.column_names.index(name), name, pa.array(values, column.type))
+    if kind == "type":
+        other = rng.choice([pa.string(), pa.float64(), pa.bool_(), pa.list_(pa.int64()), pa.binary(), pa.null(),
+                            pa.timestamp("us"), pa.dictionary(pa.int32(), pa.string()), pa.int8(), pa.float16()])
+        try:
+            return rows.set_column(number, name, column.cast(other))
+        except pa.ArrowException:
+            return rows.set_column(number, name, pa.nulls(len(rows), other))
+    if kind == "drop":
+        return rows.drop_columns([name])
+    if kind == "repeat":
+        return pa.concat_tables([rows] * rng.choice([2, 3]))
+    if kind == "case":
+        cases = [rng.choice([case, "", "another", "resnet50-32-b8-train-fp32-cpu"]) for case in
+                 rows.column("case").to_pylist()]
+        return rows.set_column(0, "case", pa.array(cases, pa.string()))
+    if kind == "fewer":
+        kept = [number for number in range(len(rows)) if rng.random() < rng.choice([0.1, 0.5, 0.9])]
+        return rows.take(pa.array(kept, pa.int64()))
+    if kind == "shuffle":
+        order = list(range(len(rows)))
+        rng.shuffle(order)
+        return rows.set_column(number, name, column.take(pa.array(order, pa.int64())))
+    if kind == "empty":
+        return rows.slice(0, 0)
+    return rows.append_column(rng.choice(["later", name]), column)
+
+
+def _damage_table(rng: random.Random, run: Path) -> None:
+    path = rng.choice(sorted(run.rglob("*.parquet")))
+    rows = pq.ParquetFile(path).read()
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        if "case" in rows.column_names and rows.num_columns > 1:
+            rows = _odd_rows(rng, rows)
+    try:
+        pq.write_table(rows, path, use_dictionary=rng.random() < 0.5, write_page_checksum=rng.random() < 0.5)
+    except (pa.ArrowException, ValueError):
+        path.write_bytes(b"")
+
+
+def _damage_manifest(rng: random.Random, run: Path) -> None:
+    manifest = json.loads((run / "run.json").read_text())
+    manifest.pop(CHECKSUM)
+    sound = rng.random() < 0.9
+    changed = damaged_json(rng, manifest, non_finite=not sound)
+    if rng.random() < 0.7 and isinstance(changed, dict):  # facts that readers use, and not the words around them
+        for case in manifest["cases"]:
+            for name in case["passes"]:
+                if rng.random() < 0.3:
+                    case["passes"][name] = damaged_json(rng, case["passes"][name], non_finite=not sound)
+        changed = manifest
+    if sound and isinstance(changed, dict):
+        changed = sealed(changed)
+    (run / "run.json").write_text(json.dumps(changed, indent=rng.choice([None, 1])))
+
+
+def _damage_files(rng: random.Random, run: Path) -> None:
+    path = rng.choice(sorted(path for path in run.rglob("*") if path.is_file()))
+    kind = rng.choice(["remove", "empty", "directory", "fifo", "link", "loop", "dangling", "device", "other", "extra"])
+    if kind == "extra":
+        (run / rng.choice(["kernels.parquet", "x.parquet", "report.html", "parts"])).write_bytes(rng.randbytes(100))
+        return
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "empty":
+        path.touch()
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.with_name("moved").write_bytes(content)
+        path.symlink_to("moved")
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "dangling":
+        path.symlink_to("nothing")
+    elif kind == "device":
+        path.symlink_to(rng.choice(["/dev/zero", "/dev/null", "/etc"]))
+    elif kind == "other":
+        others = sorted(file for file in _originals()[rng.choice(sorted(KINDS))].rglob("*") if file.is_file())
+        path.write_bytes(rng.choice(others).read_bytes())
+
+
+def _damage_bytes(rng: random.Random, run: Path) -> None:
+    path = rng.choice(sorted(path for path in run.rglob("*") if path.is_file()))
+    path.write_bytes(damaged_bytes(rng, path.read_bytes()))
+
+
+_DAMAGE = {"manifest": (_damage_manifest, 40), "table": (_damage_table, 40), "bytes": (_damage_bytes, 8),
+           "files": (_damage_files, 8), "nothing": (None, 4)}  # fmt: skip
+_SHOWN = {"terminal": 40, "scalars": 22, "export": 15, "compare": 17, "html": 4, "tab": 2}
+
+
+def make_run(rng: random.Random, directory: Path) -> Path:
+    """A damaged run whose directory's name says what `show_run` is to draw of it."""
+    kind = rng.choice(sorted(KINDS))
+    shown = rng.choices(list(_SHOWN), list(_SHOWN.values()))[0]
+    run = directory / f"{shown}-{kind}"
+    if kind == "partial":
+        run = directory / f".partial-{shown}-{kind}"
+    shutil.copytree(_originals()[kind], run)
+    kinds = rng.choices(list(_DAMAGE), [weight for _, weight in _DAMAGE.values()], k=rng.choice([1, 1, 1, 2]))
+    for name in kinds:
+        damage = _DAMAGE[name][0]
+        if damage is not None and (run / "run.json").is_file() and (name == "files" or any(run.rglob("*.parquet"))):
+            try:
+                damage(rng, run)
+            except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException):
+                continue  # a damage before left nothing that this one could damage
+    if rng.random() < 0.9 and "bytes" not in kinds and "files" not in kinds and kind != "partial":
+        # What is no manifest has no checksum.
+        with contextlib.suppress(ValueError, TypeError, KeyError, OSError, RecursionError):
+            reseal(run)
+    return run
+
+
+def show_run(path: Path) -> None:
+    """Read a run as the commands do, and show it in one way."""
+    shown, kind = path.name.removeprefix(".partial-").split("-")
+    attempts: list[Callable[[], object]] = [lambda: Records(str(path.parent)).listing()]
+    if shown == "tab":
+        attempts.append(lambda: _tab(path))
+    run = read_run(path, partial=True)
+    attempts += [functools.partial(run.table, table) for table in TABLES]
+    attempts += {"terminal": _terminal, "scalars": _scalars, "export": _export, "compare": _compare, "html": _html,
+                 "tab": lambda run, kind: []}[shown](run, kind)  # fmt: skip
+    for attempt in attempts:
+        if (refused := _refusal(attempt)) is not None:
+            assert len(refused.splitlines()) == 1, refused
+
+
+def _refusal(attempt: Callable[[], object]) -> str | None:
+    try:
+        attempt()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _terminal(run: Run, kind: str) -> list[Callable[[], object]]:
+    return [lambda: Console(file=io.StringIO(), width=100).print(summary(run))]
+
+
+def _scalars(run: Run, kind: str) -> list[Callable[[], object]]:
+    return [lambda: list(scalars(run))]
+
+
+def _export(run: Run, kind: str) -> list[Callable[[], object]]:
+    def write() -> None:
+        with tempfile.TemporaryDirectory() as place:
+            export(run, sorted(FORMATS)[len(run.manifest["cases"]) % 3], Path(place) / "export")
+
+    return [write]
+
+
+def _compare(run: Run, kind: str) -> list[Callable[[], object]]:
+    def both(shown: Callable[[list[Side]], object]) -> list[Callable[[], object]]:
+        intact = Side("intact", (_intact(kind),))
+        return [lambda: shown([intact, Side("damaged", (run,))]), lambda: shown([Side("damaged", (run,)), intact])]
+
+    def show(sides: list[Side]) -> None:
+        print_tables(tables(sides, _BY))
+        judged = judge([parse("time > 1.05"), parse("peak_memory > +2%")], sides)
+        print_tables([gate_table(judged, sides)])
+
+    def explain(sides: list[Side]) -> None:
+        for each in explanations(sides[0], sides[1]):
+            print_tables(each.tables)
+
+    return [*both(show), *both(explain), *both(comparison_sections)]
+
+
+def _html(run: Run, kind: str) -> list[Callable[[], object]]:
+    return [lambda: sections(run)]
+
+
+def _tab(path: Path) -> None:
+    pages = Records(str(path.parent))
+    for run_id in pages.directories():
+        pages.sections(run_id)
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_runs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _originals()
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert fuzz("run", make_run, show_run, count) == []
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(6_000, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, count: int) -> None:
+    run = counter_records.write_gpu(tmp_path)
+    intact = load_run(run)
+    before = {table: intact.table(table) for table in TABLES}
+    files = [run / "run.json"] * 2 + sorted(run.glob("*.parquet"))
+    rng = random.Random("bits")
+    unnoticed = []
+    for number in range(count):
+        path = files[number % len(files)]
+        content = path.read_bytes()
+        bit = rng.randrange(8 * len(content))
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with contextlib.suppress(UserError):
+            read = load_run(run)
+            if path.name != "run.json":
+                same = read.table(path.stem).equals(before[path.stem])
+            else:
+                same = read.manifest == intact.manifest and read.checksums == intact.checksums
+            if not same or path.name != "run.json":
+                unnoticed.append((path.name, bit))
+        path.write_bytes(content)
+    assert unnoticed == []
