@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PARTS = {
     "api": ["__init__"],
     "python": ["profiler", "memory", "integrations"],
-    "base": ["bounded", "ceilings", "corrections", "datasheets", "errors", "files", "partial", "protocols", "schema",
-             "plugins", "stats", "quantities", "mark_names", "operator_types"],
+    "base": ["archives", "bounded", "ceilings", "corrections", "datasheets", "errors", "files", "partial", "pickles",
+             "protocols", "schema", "plugins", "stats", "quantities", "mark_names", "operator_types"],
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "ops", "hardware", "cgroups"],
     "bricks": ["bricks"],
