@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 from charact.errors import UserError
 
@@ -19,6 +19,13 @@ VARIABLE = "CHARACT_MAX_BYTES"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([KMGT])i?)?B?", re.IGNORECASE)
 _asked: ContextVar[int | None] = ContextVar("asked", default=None)
+
+
+class Readable(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int = ..., /) -> bytes:
+        """Read up to `size` bytes; all that is left where it is negative."""
 
 
 def parse_bytes(text: str, name: str) -> int:
@@ -60,24 +67,25 @@ def limited_to(num_bytes: int | None) -> Iterator[None]:
         _asked.reset(token)
 
 
-def check_declared(num_bytes: int, path: object, default: int) -> None:
+def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpacks to") -> None:
     """Check the size that a file declares for its unpacked content.
 
     Args:
         num_bytes: the declared size.
         path: the file, for the message.
         default: the reader's limit where the user sets none.
+        verb: what the file does with so many bytes, for the message.
 
     Raises:
         UserError: the size exceeds the limit.
     """
     limit = limit_bytes(default)
     if num_bytes > limit:
-        raise UserError(f"{path} unpacks to {_gib(num_bytes)}, the limit is {_gib(limit)}: "
+        raise UserError(f"{path} {verb} {_gib(num_bytes)}, the limit is {_gib(limit)}: "
                         f"if you trust it, raise the limit with {VARIABLE}={_next_gib(num_bytes)}GiB")
 
 
-def read_all(stream: IO[bytes], path: Path | str, default: int) -> bytes:
+def read_all(stream: Readable, path: Path | str, default: int, verb: str = "unpacks to") -> bytes:
     """Read a stream to its end, at most as many bytes as the limit allows.
 
     Raises:
@@ -90,7 +98,7 @@ def read_all(stream: IO[bytes], path: Path | str, default: int) -> bytes:
         pieces.append(piece)
         left -= len(piece)
     if not left:
-        raise _too_large(path, limit)
+        raise _too_large(path, limit, verb)
     return b"".join(pieces)
 
 
@@ -103,7 +111,7 @@ class BoundedStream:
         default: the limit in bytes where the user sets none.
     """
 
-    def __init__(self, stream: IO[bytes], path: Path | str, default: int) -> None:
+    def __init__(self, stream: Readable, path: Path | str, default: int) -> None:
         self._stream, self._path = stream, path
         self._limit = limit_bytes(default)
         self._num_bytes = 0
@@ -118,12 +126,12 @@ class BoundedStream:
         piece = self._stream.read(room if size < 0 else min(size, room))
         self._num_bytes += len(piece)
         if self._num_bytes > self._limit:
-            raise _too_large(self._path, self._limit)
+            raise _too_large(self._path, self._limit, "unpacks to")
         return piece
 
 
-def _too_large(path: object, limit: int) -> UserError:
-    return UserError(f"{path} unpacks to more than {_gib(limit)}: "
+def _too_large(path: object, limit: int, verb: str) -> UserError:
+    return UserError(f"{path} {verb} more than {_gib(limit)}: "
                      f"if you trust it, raise the limit with {VARIABLE}={_next_gib(4 * limit)}GiB")
 
 

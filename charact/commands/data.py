@@ -20,6 +20,8 @@ def fetch(
     to: Annotated[Path, typer.Option(help="Directory that gets a folder for the data set.")] = Path("data"),
     source: Annotated[str | None, typer.Option(
         help="Address of a mirror, to which the files' names are added. Default: the published one.")] = None,
+    max_bytes: Annotated[str | None, typer.Option(
+        help="Largest file, packed or unpacked, whose size was not published, e.g. 1GiB.")] = None,
 ) -> int:
     """Download the files of a data set and verify them.
 
@@ -30,15 +32,18 @@ def fetch(
       charact data fetch mnist
       charact data fetch cifar10 --to ~/data
     """  # noqa: D301  (click wants the character itself)
+    from charact.bounded import limited_to, parse_bytes
     from charact.data._files import stored_dataset
     from charact.errors import UserError
     from charact.views.format import num_bytes
 
     spec = stored_dataset(name, source)
+    most_bytes = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
     lacking = []
     for file in (file for file in spec.files if file.splits):
         try:
-            place, before = _fetch(spec, file, to)
+            with limited_to(most_bytes):
+                place, before = _fetch(spec, file, to)
         except UserError as error:
             lacking.append(file.name)
             print(f"{file.name}: n/a ({error})", flush=True)

@@ -5,23 +5,36 @@ What arrives is kept beside the target in a file of the same name and `.part`, w
 
 import contextlib
 import fcntl
+import functools
+import io
 import os
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
+from charact.bounded import check_declared
 from charact.errors import UserError
 from charact.files import writing
 
 TIMEOUT_S = 30.0
 """Longest silence of a server."""
+WINDOW_S = 60.0
+SLOWEST_BYTES = 2**13
+"""Bytes that a server sends at least within each window of WINDOW_S."""
 _CHUNK_BYTES = 2**18
+_OVERHEAD_BYTES = 2**24
+"""What headers and the sizes of chunks may take besides the file."""
+_MOST_REDIRECTIONS = 5
+_MOST_SHORT_CONNECTIONS = 10
+_SHORT_BYTES = 2**20
+"""A connection that was cut after fewer bytes is short."""
 _ELSEWHERE = "try later, or name a mirror with --source"
 
 Told = Callable[[int, int | None], None]
@@ -43,21 +56,31 @@ def check_address(address: str) -> None:
         raise UserError(f"'{address}' is no address of a web server: write it as in https://mirror.org/mnist/")
 
 
-def download(address: str, target: Path, num_bytes: int | None, verify: Callable[[Path], None], told: Told) -> None:
+def download(address: str, target: Path, num_bytes: int | None, most_bytes: int, verify: Callable[[Path], None],
+             told: Told) -> None:
     """Fetch a file; `verify` looks at it before it gets its place, and raises a UserError where it is wrong.
 
     A connection that is cut is taken up again as long as each time brings more; what came is kept for the next call.
+
+    Args:
+        address: of the file.
+        target: its place.
+        num_bytes: its size, where that is known; no more is taken.
+        most_bytes: limit of its size where that is not known.
+        verify: is given the place of what came.
+        told: is told how many bytes are there.
 
     Raises:
         UserError: the server does not answer with the file, what it sent is wrong (it is deleted then), the file cannot
             be written, or another process is fetching it.
     """
     part = target.with_name(f"{target.name}.part")
+    transfer = _Transfer(address, num_bytes, most_bytes, told)
     with writing(part):
         part.parent.mkdir(parents=True, exist_ok=True)
         with _locked(part) as file:
             try:
-                _fill(file, address, num_bytes, told)
+                transfer.fill(file)
                 file.flush()
             except UserError:
                 if not _length(file):
@@ -93,75 +116,200 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _fill(file: BinaryIO, address: str, num_bytes: int | None, told: Told) -> None:
-    """Bring the file to its full length, over as many connections as that takes."""
-    longest = _length(file)
-    while num_bytes is None or _length(file) != num_bytes:
-        try:
-            _receive(file, address, num_bytes, told)
-            return
-        except _CutError as error:
-            if _length(file) <= longest:
-                kept = f"after {_length(file):,} bytes, which are kept: fetch it again to go on"
-                raise UserError(f"{address}: {error} {kept if _length(file) else f'at once: {_ELSEWHERE}'}") from error
-            longest = _length(file)
-
-
 class _CutError(Exception):
     """A connection that ended early."""
 
 
-def _receive(file: BinaryIO, address: str, num_bytes: int | None, told: Told) -> None:
-    """Append what one connection brings; the file begins anew where the server does not go on from its end."""
-    had = _length(file)
-    response = _request(address, had)
-    first, whole = _range(response)
-    if first is None or first > had:
-        response.close()
-        if whole == had:
-            return
-        response, first = _request(address, 0), 0
-    with response:
-        total = num_bytes if response.length is None else first + response.length
-        if num_bytes is not None and total != num_bytes:
-            raise UserError(f"{address} has {total:,} bytes, {num_bytes:,} were published: name a mirror with --source")
-        file.truncate(first)
-        had = first
-        for chunk in _chunks(response):
-            file.write(chunk)
-            had += len(chunk)
-            told(had, total)
-            if num_bytes is not None and had > num_bytes:
-                return  # a stream that need not ever end, and is wrong already
-        if total is not None and had < total:
-            raise _CutError("the connection was cut")
+class _Transfer:
+    """A file's way from its address into an open file."""
+
+    def __init__(self, address: str, num_bytes: int | None, most_bytes: int, told: Told) -> None:
+        self._address, self._num_bytes, self._told = address, num_bytes, told
+        self._most_bytes = most_bytes if num_bytes is None else num_bytes
+
+    def fill(self, file: BinaryIO) -> None:
+        """Bring the file to its full length, over as many connections as that takes."""
+        longest = _length(file)
+        num_short = 0
+        while self._num_bytes is None or _length(file) != self._num_bytes:
+            try:
+                self._receive(file)
+                return
+            except _CutError as error:
+                num_short += _length(file) - longest < _SHORT_BYTES
+                if _length(file) <= longest or num_short > _MOST_SHORT_CONNECTIONS:
+                    kept = f"after {_length(file):,} bytes, which are kept: fetch it again to go on"
+                    raise UserError(f"{self._address}: {error} "
+                                    f"{kept if _length(file) else f'at once: {_ELSEWHERE}'}") from error
+                longest = _length(file)
+
+    def _receive(self, file: BinaryIO) -> None:
+        """Append what one connection brings; the file begins anew where the server does not go on from its end."""
+        had = _length(file)
+        response = self._request(had)
+        first, whole = _range(response)
+        if first is None or first > had:
+            response.close()
+            if whole == had and self._num_bytes is None:
+                return
+            response = self._request(0)
+            first, _ = _range(response)
+            if first != 0:
+                response.close()
+                raise UserError(f"{self._address} does not begin at its beginning: {_ELSEWHERE}")
+        with response:
+            total = self._num_bytes if response.length is None else first + response.length
+            if self._num_bytes is not None and total != self._num_bytes:
+                raise UserError(f"{self._address} has {total:,} bytes, {self._num_bytes:,} were published: name a "
+                                "mirror with --source")
+            elif total is not None:
+                check_declared(total, self._address, self._most_bytes, "has")
+            file.truncate(first)
+            had = first
+            for chunk in _chunks(response):
+                file.write(chunk)
+                had += len(chunk)
+                self._told(had, total)
+                if had > self._most_bytes:
+                    self._end_too_long(file)
+                    return
+            if total is not None and had < total:
+                raise _CutError("the connection was cut")
+
+    def _end_too_long(self, file: BinaryIO) -> None:
+        """End a stream that need not ever end. Of a known length, it is wrong already."""
+        if self._num_bytes is None:
+            had = _length(file)
+            file.truncate(0)
+            check_declared(had, self._address, self._most_bytes, "has at least")
+
+    def _request(self, first: int) -> Any:
+        """Response that brings the file from byte `first` on, from its beginning, or says that there is no such byte.
+
+        Redirections are followed here: Python's own reads their whole bodies, and would go from https to http.
+        """
+        address = self._address
+        for _ in range(_MOST_REDIRECTIONS + 1):
+            response = self._open(address, first)
+            if response.status not in _REDIRECTIONS:
+                return response
+            response.close()
+            address = self._next(address, response.headers.get("Location"))
+        raise UserError(f"{self._address} cannot be had (it is redirected again and again): {_ELSEWHERE}")
+
+    def _next(self, address: str, location: str | None) -> str:
+        try:
+            there = urljoin(address, location or "")
+            check_address(there)
+        except (ValueError, UserError) as error:
+            raise UserError(f"{self._address} cannot be had (it is redirected to what is no address of a web server): "
+                            f"{_ELSEWHERE}") from error
+        if urlsplit(address).scheme == "https" and urlsplit(there).scheme != "https":
+            raise UserError(f"{self._address} cannot be had (it is redirected from https to http, where others could "
+                            f"change it): {_ELSEWHERE}")
+        return there
+
+    def _open(self, address: str, first: int) -> Any:
+        headers = {"User-Agent": "charact"} | ({"Range": f"bytes={first}-"} if first else {})
+        opener = urllib.request.OpenerDirector()
+        # Those of urllib's that read no files, speak no FTP and follow no redirection.
+        most_bytes = 2 * self._most_bytes + _OVERHEAD_BYTES
+        for handler in (urllib.request.ProxyHandler(), urllib.request.UnknownHandler(), _HTTPHandler(most_bytes),
+                        _HTTPSHandler(most_bytes), urllib.request.HTTPDefaultErrorHandler(),
+                        urllib.request.HTTPErrorProcessor()):
+            opener.add_handler(handler)
+        try:
+            return opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            if error.code in _REDIRECTIONS or (error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and first):
+                return error
+            error.close()
+            raise UserError(f"{self._address} cannot be had ({error.code} {_one_line(error.reason)}): "
+                            f"{_ELSEWHERE}") from error
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            said = _one_line(getattr(reason, "strerror", None) or reason).lower()
+            raise UserError(f"{self._address} cannot be reached ({said}): {_ELSEWHERE}") from error
+
+
+_REDIRECTIONS = (301, 302, 303, 307, 308)
+
+
+class _PacedStream(io.RawIOBase):
+    """What a server sends, as long as it sends enough in each window of time, and not too much in all.
+
+    A socket's own timeout is that of one read: a server that sends a byte now and then would hold the line for days.
+    And Python reads headers and trailers that never end.
+    """
+
+    def __init__(self, stream: Any, most_bytes: int) -> None:
+        self._stream, self._left_bytes = stream, most_bytes
+        self._began, self._num_bytes = time.monotonic(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer; returns the number of bytes.
+
+        Raises:
+            TimeoutError: the server is silent or too slow.
+            OSError: the connection is cut, or the server sends too much.
+        """
+        num_bytes = int(self._stream.readinto(buffer))
+        self._left_bytes -= num_bytes
+        self._num_bytes += num_bytes
+        if self._left_bytes < 0:
+            raise OSError("more bytes than the file has")
+        if num_bytes and time.monotonic() - self._began > WINDOW_S:
+            if self._num_bytes < SLOWEST_BYTES:
+                raise TimeoutError(f"fewer than {SLOWEST_BYTES:,} bytes in {WINDOW_S:g} s")
+            self._began, self._num_bytes = time.monotonic(), 0
+        return num_bytes
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    def __init__(self, most_bytes: int, sock: Any, **options: Any) -> None:
+        super().__init__(sock, **options)
+        self.fp = io.BufferedReader(_PacedStream(self.fp.detach(), most_bytes))
+
+
+def _connecting(kind: type[HTTPConnection], most_bytes: int) -> Callable[..., HTTPConnection]:
+    """How urllib makes a connection whose answers are paced."""
+    def connect(host: str, **options: Any) -> HTTPConnection:
+        connection = kind(host, **options)
+        connection.response_class = functools.partial(_Response, most_bytes)  # type: ignore[assignment]
+        return connection
+
+    return connect
+
+
+class _HTTPHandler(urllib.request.HTTPHandler):
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__()
+        self._most_bytes = most_bytes
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_connecting(HTTPConnection, self._most_bytes), req)
+
+
+class _HTTPSHandler(urllib.request.HTTPSHandler):
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__()
+        self._most_bytes = most_bytes
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_connecting(HTTPSConnection, self._most_bytes), req)
 
 
 def _length(file: BinaryIO) -> int:
     file.flush()
     return os.fstat(file.fileno()).st_size
-
-
-def _request(address: str, first: int) -> Any:
-    """Response that brings the file from byte `first` on, from its beginning, or says that there is no such byte."""
-    headers = {"User-Agent": "charact"} | ({"Range": f"bytes={first}-"} if first else {})
-    opener = urllib.request.OpenerDirector()
-    # Those of urllib's that do not read files or speak FTP, which a server might send us to.
-    for handler in (urllib.request.ProxyHandler, urllib.request.UnknownHandler, urllib.request.HTTPHandler,
-                    urllib.request.HTTPSHandler, urllib.request.HTTPDefaultErrorHandler,
-                    urllib.request.HTTPRedirectHandler, urllib.request.HTTPErrorProcessor):
-        opener.add_handler(handler())
-    try:
-        return opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and first:
-            return error
-        error.close()
-        raise UserError(f"{address} cannot be had ({error.code} {_one_line(error.reason)}): {_ELSEWHERE}") from error
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        said = _one_line(getattr(reason, "strerror", None) or reason).lower()
-        raise UserError(f"{address} cannot be reached ({said}): {_ELSEWHERE}") from error
 
 
 def _one_line(said: object) -> str:
@@ -170,7 +318,7 @@ def _one_line(said: object) -> str:
 
 def _range(response: Any) -> tuple[int | None, int | None]:
     """First byte that a response brings, None where it brings none of the file, and the file's length if it is told."""
-    told = re.match(r"bytes (?:(\d+)-\d+|\*)/(\d+)?", response.headers.get("Content-Range", ""))
+    told = re.match(r"bytes (?:(\d{1,18})-\d+|\*)/(\d{1,18})?", response.headers.get("Content-Range", ""))
     whole = int(told[2]) if told and told[2] else None
     if response.status == HTTPStatus.PARTIAL_CONTENT:
         return (int(told[1]) if told and told[1] else None), whole
@@ -182,6 +330,7 @@ def _chunks(response: HTTPResponse) -> Iterator[bytes]:
         while chunk := response.read1(_CHUNK_BYTES):
             yield chunk
     except TimeoutError as error:
-        raise _CutError(f"no answer for {TIMEOUT_S:g} s") from error
-    except (OSError, HTTPException) as error:
+        said = f"no answer for {TIMEOUT_S:g} s" if str(error) == "timed out" else str(error)
+        raise _CutError(said) from error
+    except (OSError, HTTPException, ValueError) as error:
         raise _CutError("the connection was cut") from error

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from charact.bounded import limit_bytes
 from charact.data import find_dataset
 from charact.data._download import Told, check_address, download
-from charact.data._spec import Kind, PublishedFile, Split, StoredDatasetSpec, read_file
+from charact.data._spec import Kind, PublishedFile, Split, StoredDatasetSpec, digest_path, has_digest, inspect, sha256
 from charact.errors import UserError
+from charact.files import write_text
 
 _SAMPLES: dict[Kind, tuple[str, Callable[[Any], int]]] = {
     "image": ("pictures", lambda content: len(content[1])),
@@ -42,13 +44,15 @@ def file_state(spec: StoredDatasetSpec, file: PublishedFile, directory: Path) ->
     if path is None:
         return "absent"
     try:
-        flaw = file.flaw(read_file(path))
+        _, flaw = inspect(path, file)
+        if flaw is not None:
+            return f"wrong: {flaw}"
+        if file.checksum is not None:
+            return "right, by its checksum"
+        if has_digest(path):
+            return "as it was fetched, by its recorded checksum"
     except UserError as error:
         return f"wrong: {error}"
-    if flaw is not None:
-        return f"wrong: {flaw}"
-    if file.md5 is not None:
-        return "right, by its checksum"
     return "there" if file.num_bytes is None else "there, of the right size"
 
 
@@ -72,37 +76,43 @@ def fetch_file(spec: StoredDatasetSpec, file: PublishedFile, directory: Path, to
 
     def verify(part: Path) -> None:
         try:
-            prove(spec, file, part)
+            content = prove(spec, file, part)
         except UserError as error:
             raise UserError(f"{address} is not the published file, what it sent is deleted: {error}") from error
+        if file.checksum is None:
+            # First the digest: a file whose record is that of an older one counts as wrong, and is fetched again.
+            write_text(digest_path(target), f"{sha256(content)}  {file.name}\n")
 
-    target = spec.place(directory, file.name)
+    place = spec.place(directory, file.name)
     before = "absent"
-    if target is not None:
+    if place is not None:
         try:
-            prove(spec, file, target)
+            prove(spec, file, place)
         except UserError as error:
             before = f"wrong: {error}"
         else:
-            return target, None
-    target = target or directory / spec.home / file.name
-    download(address, target, file.num_bytes, verify, told)
+            return place, None
+    target = place or directory / spec.home / file.name
+    download(address, target, file.num_bytes, limit_bytes(file.most_bytes), verify, told)
     return target, before
 
 
-def prove(spec: StoredDatasetSpec, file: PublishedFile, path: Path) -> None:
+def prove(spec: StoredDatasetSpec, file: PublishedFile, path: Path) -> bytes:
     """Compare a file with the published one; where no checksum was published, by reading the first of its splits.
+
+    Returns its content.
 
     Raises:
         UserError: they differ.
     """
-    flaw = file.flaw(read_file(path))
+    content, flaw = inspect(path, file)
     if flaw is not None:
         raise UserError(f"{file.name} is {flaw}")
-    if file.md5 is None:
+    if file.checksum is None:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / file.name).symlink_to(path.resolve())
             try:
                 spec.load(Path(folder), file.splits[0])
             except UserError as error:
                 raise UserError(str(error).replace(f"{folder}{os.sep}", "")) from error
+    return content

@@ -2,6 +2,8 @@
 
 import contextlib
 import hashlib
+import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from charact.bounded import read_all
 from charact.errors import UserError
 
 Split = Literal["train", "valid", "test"]
@@ -22,21 +25,43 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file as it was published; None where its size or checksum was not."""
+    """A file as it was published; None where its size or checksum is not known."""
 
     name: str
     num_bytes: int | None
-    md5: str | None
+    checksum: str | None
+    """Its SHA-256 in hexadecimal digits; its MD5 where only that was published."""
     splits: tuple[Split, ...] = ()
     """Splits that need it, in the form that `charact data fetch` downloads; none of an alternative form."""
+    most_bytes: int = 2**26
+    """Limit where the size is not known."""
 
     def flaw(self, content: bytes) -> str | None:
         """What distinguishes a content from the published one; None where nothing does that was published."""
         if self.num_bytes is not None and len(content) != self.num_bytes:
-            difference = "truncated" if len(content) < self.num_bytes else "foreign"
-            return f"{difference} ({len(content):,} bytes, published {self.num_bytes:,})"
-        md5 = None if self.md5 is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
-        return None if md5 == self.md5 else f"truncated or foreign (md5 {md5}, published {self.md5})"
+            return self.wrong_size(len(content))
+        if self.checksum is None:
+            return None
+        is_md5 = len(self.checksum) == 32
+        checksum = hashlib.md5(content, usedforsecurity=False).hexdigest() if is_md5 else sha256(content)
+        return None if checksum == self.checksum else (
+            f"truncated or foreign ({'MD5' if is_md5 else 'SHA-256'} {checksum}, published {self.checksum})")
+
+    def wrong_size(self, num_bytes: int) -> str:
+        """How a size that is not the published one is wrong."""
+        assert self.num_bytes is not None
+        return (f"{'truncated' if num_bytes < self.num_bytes else 'foreign'} ({num_bytes:,} bytes, published "
+                f"{self.num_bytes:,})")
+
+
+def sha256(content: bytes) -> str:
+    """SHA-256 of a content, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_path(path: Path) -> Path:
+    """Where the SHA-256 of a fetched file is recorded whose checksum was not published."""
+    return path.with_name(f"{path.name}.sha256")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,8 +115,7 @@ class StoredDatasetSpec(DatasetSpec):
             folders = ", ".join((self.home, *self.folders))
             raise UserError(f"{self.name} needs {' or '.join(names)}, which {directory} and its folders {folders} do "
                             f"not hold: `charact data fetch {self.name}` gets {self.source}{names[0]}")
-        content = read_file(path)
-        flaw = self.published(path.name).flaw(content)
+        content, flaw = inspect(path, self.published(path.name))
         if flaw is not None:
             raise UserError(f"{path} is {flaw}: fetch it again from {self.source}")
         return path, content
@@ -138,14 +162,46 @@ class StoredImagesSpec(StoredDatasetSpec):
         return np.require(images, requirements=["C", "W"]), labels
 
 
-def read_file(path: Path) -> bytes:
-    """Content of a file.
+def inspect(path: Path, file: PublishedFile) -> tuple[bytes, str | None]:
+    """Return a file's content and how it differs from the published one, or from what was fetched; None if it does not.
+
+    No more is read than was published, or than the limit where the size is not known.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the file cannot be read, or exceeds the limit.
+    """
+    with _reading(path), path.open("rb") as stream:
+        num_bytes = os.fstat(stream.fileno()).st_size
+        if file.num_bytes is None:
+            content = read_all(stream, path, file.most_bytes, "has")
+        elif num_bytes != file.num_bytes:
+            return b"", file.wrong_size(num_bytes)
+        else:
+            content = stream.read(num_bytes)
+    return content, file.flaw(content) or _change(path, file, content)
+
+
+def _change(path: Path, file: PublishedFile, content: bytes) -> str | None:
+    """How a content differs from what was fetched."""
+    record = digest_path(path)
+    if file.checksum is not None or not has_digest(path):
+        return None
+    with _reading(record), record.open("rb") as stream:
+        recorded = stream.read(64).decode("ascii", "replace")
+    if not re.fullmatch("[0-9a-f]{64}", recorded):
+        return f"not comparable with what was fetched, since {record} is damaged, which holds its SHA-256"
+    return None if sha256(content) == recorded else (
+        f"not what was fetched (SHA-256 {sha256(content)}, recorded {recorded}); if you replaced it, remove {record}")
+
+
+def has_digest(path: Path) -> bool:
+    """Whether the SHA-256 of a fetched file is recorded.
+
+    Raises:
+        UserError: the directory cannot be read.
     """
     with _reading(path):
-        return path.read_bytes()
+        return digest_path(path).is_file()
 
 
 @contextlib.contextmanager

@@ -5,13 +5,11 @@ and an empty line. Words are apart by spaces and are lower-cased; of the candida
 the training file make the vocabulary where it lies beside the split that is read, else the split's own do; any other
 word is one unknown word.
 
-Source: Hill et al., "The Goldilocks Principle", ICLR 2016; lower case and ten candidates after kevinkwl/AoAReader.
+Source: Hill et al., "The Goldilocks Principle", ICLR 2016; lower case and ten candidates after kevinkwl/AoAReader;
+the archive's checksum as ParlAI has it. Its publisher has no https.
 """
 
-import gzip
 import io
-import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from charact.archives import tar_files
 from charact.data._spec import PublishedFile, Split, StoredDatasetSpec
 from charact.data._text import Vocabulary, sentence_lengths, zipf_tokens
 from charact.errors import UserError
@@ -38,6 +37,11 @@ NUM_SAMPLES: dict[str, dict[Split, int]] = {
 }
 NUM_SYNTHETIC_SAMPLES: dict[Split, int] = {"train": 2_000, "test": 500, "valid": 500}
 ARCHIVE = "CBTest.tgz"
+MOST_BYTES = 3 * 2**27
+"""Limit of a split's file and the training file together, of which the largest has some 300 million bytes."""
+MOST_LINE_BYTES = 2**16
+MOST_WORDS = 2_000_000
+"""Limit of a vocabulary; those of the published files have some 50,000 words."""
 _FILE_SPLITS: dict[Split, str] = {"train": "train", "valid": "valid_2000ex", "test": "test_2500ex"}
 
 Words = NDArray[np.int32]
@@ -69,26 +73,31 @@ def parse_questions(content: bytes, path: Path) -> Iterator[Question]:
     """Samples of a file's content, one by one: all words at once would fill gigabytes. `path` is for messages.
 
     Raises:
-        UserError: the content is not UTF-8, or a sample has not the published form.
+        UserError: the content is not UTF-8, has an absurdly long line, or a sample has not the published form.
     """
     document: list[str] = []
     expected = 1
     place = 0
-    try:
-        for place, line in enumerate(io.TextIOWrapper(io.BytesIO(content), "utf-8", newline="\n"), start=1):
-            if expected == 1 and not line.strip():
-                continue
-            number, _, text = line.strip().partition(" ")
-            if number != str(expected):
-                raise UserError(f"{path} has no sentence {expected} of a sample in line {place:,}: fetch it again")
-            if expected <= NUM_SENTENCES:
-                document += text.lower().split()
-                expected += 1
-            else:
-                yield _question(document, text, f"{path} line {place:,}")
-                document, expected = [], 1
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no UTF-8 text after line {place:,}: fetch it again") from error
+    lines = io.BytesIO(content)
+    while raw := lines.readline(MOST_LINE_BYTES + 1):
+        place += 1
+        if len(raw) > MOST_LINE_BYTES:
+            raise UserError(f"{path} has more than {MOST_LINE_BYTES:,} bytes in line {place:,}: fetch it again")
+        try:
+            line = raw.decode().strip()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is no UTF-8 text in line {place:,}: fetch it again") from error
+        if expected == 1 and not line:
+            continue
+        number, _, text = line.partition(" ")
+        if number != str(expected):
+            raise UserError(f"{path} has no sentence {expected} of a sample in line {place:,}: fetch it again")
+        if expected <= NUM_SENTENCES:
+            document += text.lower().split()
+            expected += 1
+        else:
+            yield _question(document, text, f"{path} line {place:,}")
+            document, expected = [], 1
     if expected != 1 or place == 0:
         raise UserError(f"{path} ends in sentence {expected} of a sample: fetch it again")
 
@@ -107,7 +116,11 @@ def _question(document: list[str], text: str, place: str) -> Question:
 
 
 def encode_questions(questions: Iterable[Question], numbers: dict[str, int], *, grow: bool) -> list[EncodedQuestion]:
-    """Samples in numbers; where the vocabulary may grow, new words get the next numbers in `numbers`."""
+    """Samples in numbers; where the vocabulary may grow, new words get the next numbers in `numbers`.
+
+    Raises:
+        UserError: it grows beyond any language's.
+    """
     def encode(words: Iterable[str]) -> Words:
         found = (numbers.setdefault(word, len(numbers)) if grow else numbers.get(word, UNKNOWN) for word in words)
         return np.fromiter(found, np.int32)
@@ -120,6 +133,8 @@ def encode_questions(questions: Iterable[Question], numbers: dict[str, int], *, 
         start = max(0, min(blank - QUERY_LENGTH // 2, len(query) - QUERY_LENGTH))
         encoded.append(EncodedQuestion(encode(document), encode(query[start: start + QUERY_LENGTH]),
                                        encode(candidates), candidates.index(answer)))
+        if len(numbers) > MOST_WORDS:
+            raise UserError(f"cbtest has more than {MOST_WORDS:,} different words, which no book has: fetch it again")
     return encoded
 
 
@@ -151,34 +166,13 @@ def _make_question(generator: np.random.Generator, document: Words) -> EncodedQu
     return EncodedQuestion(document, query, np.insert(chosen, answer, document[blank]).astype(np.int32), answer)
 
 
-def unpack(archive: bytes, names: Sequence[str], path: Path) -> dict[str, bytes]:
-    """Contents of those of the files that the archive holds; `path` is for messages.
-
-    Raises:
-        UserError: the archive is damaged.
-    """
-    contents: dict[str, bytes] = {}
-    try:
-        # tarfile's own decompression ("r|gz") raises a TypeError where the stream's header is cut.
-        with gzip.open(io.BytesIO(archive)) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-            for member in tar:
-                name = member.name.rpartition("/")[2]
-                file = tar.extractfile(member) if name in names else None
-                if file is not None:
-                    contents[name] = file.read()
-    # A damaged header may announce negative or absurd sizes.
-    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, MemoryError) as error:
-        raise UserError(f"{path} is a damaged archive ({type(error).__name__}): fetch it again") from error
-    return contents
-
-
 def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:
     def read(spec: StoredDatasetSpec, directory: Path, split: Split) -> Questions:
         name, train_name = (f"cbtest_{kind}_{_FILE_SPLITS[one]}.txt" for one in (split, "train"))
         path, content = spec.find(directory, ARCHIVE, name)
         contents = {name: content}
         if path.name == ARCHIVE:
-            contents = unpack(content, (name, train_name), path)
+            contents = tar_files(content, (name, train_name), path, MOST_BYTES)
             if name not in contents:
                 raise UserError(f"{path} holds no {name}: fetch it again from {spec.source}")
         elif spec.place(directory, train_name) is not None:
@@ -203,8 +197,10 @@ DATASETS = [
         description=f"a word left out of a children's book, to be chosen among ten {words}",
         source="http://www.thespermwhale.com/jaseweston/babi/",
         home="cbtest", folders=("CBTest/data", "data"),
-        files=(PublishedFile(ARCHIVE, 120_547_669, None, splits=("train", "valid", "test")),
-               *(PublishedFile(f"cbtest_{kind}_{part}.txt", None, None) for part in _FILE_SPLITS.values())),
+        files=(PublishedFile(ARCHIVE, 120_547_669, "932df0cadc1337b2a12b4c696b1041c1d1c6d4b6bd319874c6288f02e4a61e92",
+                             splits=("train", "valid", "test")),
+               *(PublishedFile(f"cbtest_{kind}_{part}.txt", None, None, most_bytes=MOST_BYTES)
+                 for part in _FILE_SPLITS.values())),
     )
     for kind, words in (("NE", "named entities"), ("CN", "common nouns"))
 ]

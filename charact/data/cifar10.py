@@ -3,17 +3,17 @@
 A binary batch holds records of one label byte and 3×32×32 bytes (red, green, blue planes); a pickled one is a
 dictionary with the array `data` of such rows and the list `labels`. The binary form is preferred where both lie there,
 and of each form the archive; an archive is read without unpacking it on the disk.
-Source: the formats' description on the dataset's home page; sizes and checksums as torchvision has them.
+Source: the formats' description on the dataset's home page; sizes and checksums as TensorFlow Datasets,
+Keras and torchvision have them.
 """
 
-import io
-import tarfile
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from charact.archives import tar_files
 from charact.data._pickled import PickledArray, read_pickle
 from charact.data._spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
 from charact.errors import UserError
@@ -31,6 +31,8 @@ NUM_CLASSES = 10
 PICTURE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
 BATCH_PICTURES = 10_000
+MOST_BYTES = 2**28
+"""Limit of what the files of a split unpack to, some 155 million bytes."""
 
 
 def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
@@ -66,16 +68,16 @@ def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
     return np.frombuffer(rows.content, np.uint8).reshape(-1, *PICTURE_SHAPE), np.array(labels, np.int64)
 
 
-def unpack(archive: bytes, names: tuple[str, ...]) -> list[bytes]:
-    """Contents of an archive's files of these names, in their order."""
-    contents: dict[str, bytes] = {}
-    # As a stream, the archive is decompressed once; by name it would be once for the index and once for the files.
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r|gz") as tar:
-        for member in tar:
-            name = PurePosixPath(member.name).name
-            file = tar.extractfile(member) if name in names else None
-            if file is not None:
-                contents[name] = file.read()
+def unpack(archive: bytes, names: tuple[str, ...], path: Path) -> list[bytes]:
+    """Contents of an archive's files of these names, in their order; `path` is for messages.
+
+    Raises:
+        UserError: the archive is damaged, lacks a file, or unpacks to more than the limit.
+    """
+    contents = tar_files(archive, names, path, MOST_BYTES)
+    for name in names:
+        if name not in contents:
+            raise UserError(f"{path} holds no {name}: fetch it again")
     return [contents[name] for name in names]
 
 
@@ -104,7 +106,7 @@ def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[P
     form = next(form for form in FORMS if path.name in form.first(split))
     names = form.batches[split]
     if path.name == form.archive:
-        found = [(path / name, batch) for name, batch in zip(names, unpack(content, names), strict=True)]
+        found = [(path / name, batch) for name, batch in zip(names, unpack(content, names, path), strict=True)]
     else:
         found = [(path, content), *(spec.find(directory, form.archive, name) for name in names[1:])]
     images, labels = zip(*(form.parse(batch, place) for place, batch in found), strict=True)
@@ -129,9 +131,11 @@ DATASETS = [
         folders=tuple(home + folder for home in ("", "cifar10/") for folder in ("cifar-10-batches-bin",
                                                                                 "cifar-10-batches-py")),
         files=(
-            PublishedFile(ARCHIVE, 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530", splits=("train", "test")),
+            PublishedFile(ARCHIVE, 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                          splits=("train", "test")),
             *(PublishedFile(name, BATCH_PICTURES * RECORD_BYTES, None) for names in BATCHES.values() for name in names),
-            PublishedFile(PICKLED_ARCHIVE, 170_498_071, "c58f30108f718f92721af3b95e74349a"),
+            PublishedFile(PICKLED_ARCHIVE, 170_498_071,
+                          "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"),
             *(PublishedFile(name, None, md5) for name, md5 in _PICKLED_MD5.items()),
         ),
         read=read_split,

@@ -2,21 +2,24 @@
 
 An IDX file is: two zero bytes, the element type (8: unsigned byte), the number of dimensions, each dimension as a
 big-endian 32-bit integer, the elements. The compressed form is preferred where both lie there, since only its checksum
-was published. Source: the format's description on the MNIST home page; sizes and checksums as torchvision has them.
+was published. Source: the format's description on the MNIST home page; sizes and checksums as TensorFlow Datasets and
+torchvision have them.
 """
 
-import gzip
 import math
 import struct
 from pathlib import Path
 
 import numpy as np
 
+from charact.archives import gunzip
 from charact.data._spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
 from charact.errors import UserError
 
 NUM_PICTURES: dict[Split, int] = {"train": 60_000, "test": 10_000}
 SIDE = 28
+MOST_BYTES = 2**27
+"""Limit of what a file unpacks to; the largest has 47 million bytes."""
 _UNSIGNED_BYTE = 8
 _PREFIXES: dict[Split, str] = {"train": "train", "test": "t10k"}
 
@@ -51,10 +54,10 @@ def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[P
 
 def _read(spec: StoredImagesSpec, directory: Path, name: str, num_dimensions: int) -> Pictures:
     path, content = spec.find(directory, f"{name}.gz", name)
-    return parse_idx(gzip.decompress(content) if path.suffix == ".gz" else content, num_dimensions, path)
+    return parse_idx(gunzip(content, path, MOST_BYTES) if path.suffix == ".gz" else content, num_dimensions, path)
 
 
-def _files(split: Split, images: tuple[int | None, str], labels: tuple[int | None, str]) -> list[PublishedFile]:
+def _files(split: Split, images: tuple[int, str], labels: tuple[int, str]) -> list[PublishedFile]:
     """Files of a split, from the sizes and checksums of the compressed form; the raw form's sizes follow."""
     images_name, labels_name = f"{_PREFIXES[split]}-images-idx3-ubyte", f"{_PREFIXES[split]}-labels-idx1-ubyte"
     return [
@@ -76,19 +79,26 @@ DATASETS = [
     _spec(
         "mnist", "MNIST", "handwritten digits, grey 28×28, 60,000 + 10,000 pictures",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        _files("train", (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"), (28_881, "d53e105ee54ea40749a09fcbcd1e9432"))
-        + _files("test", (1_648_877, "9fb629c4189551a2d022fa330f9573f3"), (4_542, "ec29112dd5afa0611ce80d1b7f02629c")),
+        _files("train", (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+               (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"))
+        + _files("test", (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+                 (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6")),
     ),
     _spec(
         "fashion_mnist", "FashionMNIST", "articles of clothing, grey 28×28, 60,000 + 10,000 pictures",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        _files("train", (26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"), (29_515, "25c81989df183df01b3e8a0aad5dffbe"))
-        + _files("test", (None, "bef4ecab320f06d8554ea6380940ec79"), (5_148, "bb300cfdad3c16e7a12a480ee83cd310")),
+        # The publisher's repository: the bucket that others fetch from has no https.
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        _files("train", (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+               (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"))
+        + _files("test", (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+                 (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5")),
     ),
     _spec(
         "kmnist", "KMNIST", "cursive Japanese characters, grey 28×28, 60,000 + 10,000 pictures",
-        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
-        _files("train", (18_165_135, "bdb82020997e1d708af4cf47b453dcf7"), (None, "e144d726b3acfaa3e44228e80efcd344"))
-        + _files("test", (None, "5c965bf0a639b31b8f53240b1b52f4d7"), (None, "7320c461ea6c1c855c0b718fb2a4b134")),
+        "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+        _files("train", (18_165_135, "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4"),
+               (29_497, "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17"))
+        + _files("test", (3_041_136, "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5"),
+                 (5_120, "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c")),
     ),
 ]

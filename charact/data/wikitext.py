@@ -16,6 +16,7 @@ END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 NUM_LINES: dict[Split, int] = {"train": 36_718, "valid": 3_760, "test": 4_358}
 NUM_TOKENS: dict[Split, int] = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 """Words of each split, with one `<eos>` a line."""
+MOST_LINES = 1_000_000
 
 
 def tokenize(content: bytes, path: Path) -> list[list[str]]:
@@ -49,23 +50,25 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
     return vocabulary.encode(words), vocabulary
 
 
-def check(spec: StoredDatasetSpec, split: Split, lines: list[list[str]], path: Path) -> None:
+def _check(spec: StoredDatasetSpec, split: Split, path: Path, num_lines: int, num_tokens: int) -> None:
     """Compare a split's lines and words with the published numbers.
 
     Raises:
         UserError: there are more or fewer.
     """
-    num_tokens = sum(map(len, lines))
-    if (len(lines), num_tokens) != (NUM_LINES[split], NUM_TOKENS[split]):
-        raise UserError(f"{path} has {len(lines):,} lines and {num_tokens:,} words for {split}, "
+    if (num_lines, num_tokens) != (NUM_LINES[split], NUM_TOKENS[split]):
+        raise UserError(f"{path} has {num_lines:,} lines and {num_tokens:,} words for {split}, "
                         f"{NUM_LINES[split]:,} and {NUM_TOKENS[split]:,} were published: "
                         f"fetch it again from {spec.source}")
 
 
 def _read(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[str]:
     path, content = spec.find(directory, *_names(split))
+    num_lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    if num_lines > MOST_LINES:  # a list for each would fill the memory
+        raise UserError(f"{path} has {num_lines:,} lines, {NUM_LINES[split]:,} were published: fetch it again")
     lines = tokenize(content, path)
-    check(spec, split, lines, path)
+    _check(spec, split, path, len(lines), sum(map(len, lines)))
     return [word for line in lines for word in line]
 
 
@@ -81,11 +84,14 @@ DATASETS = [
         source="https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/",
         home="wikitext2", folders=("wikitext-2",),
         files=(
-            # The published numbers of lines and words stand for the checksums that were not published.
-            PublishedFile("train.txt", None, None, splits=("train",)),
-            PublishedFile("valid.txt", 1_121_681, "d756d22ab2310e7e60c094bea5c5a8eb", splits=("valid",)),
-            PublishedFile("test.txt", 1_256_449, "781c9418ab9414bd09e4aad825aae752", splits=("test",)),
-            *(PublishedFile(f"wiki.{split}.tokens", None, None) for split in NUM_LINES),
+            PublishedFile("train.txt", 10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+                          splits=("train",)),
+            PublishedFile("valid.txt", 1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+                          splits=("valid",)),
+            PublishedFile("test.txt", 1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+                          splits=("test",)),
+            # Of these, the published numbers of lines and words are compared.
+            *(PublishedFile(f"wiki.{split}.tokens", None, None, most_bytes=2**24) for split in NUM_LINES),
         ),
         read=read_split,
     ),

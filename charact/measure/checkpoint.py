@@ -1,15 +1,20 @@
 """Checkpoints of a training: all that its next epoch depends on. Random numbers are drawn anew in each epoch."""
 
-import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import torch
 
 from charact.errors import UserError
-from charact.files import whole
 from charact.measure.loop import Loop
-from charact.store import Rows
+from charact.measure.tensor_files import DamagedFileError, outline, read, write_tensors
+from charact.measure.weights import limit_for
+from charact.schema import TABLES
+from charact.store import Rows, arrow_schema
+
+_DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, pa.ArrowException)
+_COLUMN_TYPES = {"string": (str, type(None)), "int64": (int, type(None)), "float64": (float, int, type(None))}
 
 
 class Progress(NamedTuple):
@@ -21,26 +26,6 @@ class Progress(NamedTuple):
     metrics: Rows
     best: dict[str, Any] | None
     """Name, value and epoch of the best value so far of the metric that chooses the weights."""
-
-
-_DAMAGED = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError,
-            pickle.UnpicklingError)
-
-
-def write_tensors(content: Any, path: Path) -> None:
-    """Write what `torch.load(weights_only=True)` reads, whole or not at all.
-
-    Raises:
-        UserError: the disk is full, or the place is not writable.
-    """
-    with whole(path) as temporary, temporary.open("wb") as file:
-        try:
-            torch.save(content, file)
-        except RuntimeError as error:
-            # What the file system said, or that a signal came: torch does not repeat it.
-            if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
-                raise error.__context__ from error
-            raise
 
 
 def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Progress) -> None:
@@ -62,12 +47,76 @@ def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
     Raises:
         UserError: the file is damaged, or of another training.
     """
+    again = "remove it, and its case begins anew"
     try:
-        state = torch.load(path, map_location=loop.case.device, weights_only=True)
+        state = outline(path, limit_for(loop.model))
+        if {name: tensor.shape for name, tensor in state["model"].items()} != {
+                name: tensor.shape for name, tensor in loop.model.state_dict().items()}:
+            raise UserError(f"{path} is of another model: {again}")
+        state = read(path, loop.case.device)
+        progress = _progress(state["progress"])
         loop.model.load_state_dict(state["model"])
-        for part, saved in zip([*loop.optimizers, *schedulers, loop.scaler],
-                               [*state["optimizers"], *state["schedulers"], state["scaler"]], strict=True):
-            part.load_state_dict(saved)
-        return Progress(**state["progress"])
-    except _DAMAGED as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}): remove it, and its case begins anew") from error
+        for optimizer, saved in zip(loop.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(_optimizer_state(optimizer, saved))
+        for scheduler, saved in zip(schedulers, state["schedulers"], strict=True):
+            _check_known(saved, vars(scheduler))
+            scheduler.load_state_dict(saved)
+        loop.scaler.load_state_dict(state["scaler"])
+        return progress
+    except (*_DAMAGED, DamagedFileError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}): {again}") from error
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer, saved: Any) -> dict[str, Any]:
+    """An optimizer's saved state, whose settings have the names and types of the optimizer's own.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is of another optimizer.
+    """
+    for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        _check_known(group, own)
+        for name, value in group.items():
+            if name != "params" and not isinstance(value, _types_like(own[name])):
+                raise TypeError(f"{name} is {type(value).__name__}")
+    return dict(saved)
+
+
+def _types_like(value: Any) -> tuple[type, ...]:
+    """Types that a setting may have; a number may have become one of another kind."""
+    if isinstance(value, (bool, int, float, torch.Tensor, type(None))):
+        return (bool, int, float, torch.Tensor, type(None))
+    return (list, tuple) if isinstance(value, (list, tuple)) else (type(value),)
+
+
+def _check_known(saved: dict[str, Any], own: dict[str, Any]) -> None:
+    """Check that a saved state sets nothing that an object does not have; schedulers would take over any attribute.
+
+    Raises:
+        KeyError: it does.
+    """
+    if not saved.keys() <= own.keys():
+        raise KeyError("a setting is unknown")
+
+
+def _progress(saved: Any) -> Progress:
+    """Progress with rows as the record's tables have them.
+
+    Raises:
+        ValueError, TypeError: it has not.
+    """
+    progress = Progress(**saved)
+    if type(progress.epoch) is not int or not 0 <= progress.epoch < 2**31:
+        raise ValueError("an epoch's number is wrong")
+    for table, rows in (("stages", progress.stages), ("metrics", progress.metrics)):
+        kinds = {column.name: _COLUMN_TYPES[column.type] for column in TABLES[table]}
+        if not isinstance(rows, list) or not all(
+                isinstance(row, dict) and row.keys() == kinds.keys() - {"case"}
+                and all(isinstance(value, kinds[name]) for name, value in row.items()) for row in rows):
+            raise ValueError(f"a row of {table} is wrong")
+        arrow = pa.Table.from_pylist([{"case": "", **row} for row in rows], schema=arrow_schema(table))
+        arrow.validate(full=True)
+    best = progress.best
+    if best is not None and (best.keys() != {"metric", "value", "epoch"} or not isinstance(best["metric"], str)
+                             or not isinstance(best["value"], float) or not isinstance(best["epoch"], int)):
+        raise ValueError("the best value is wrong")
+    return progress

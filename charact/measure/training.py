@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import torch
 
 from charact.errors import UserError
-from charact.measure.checkpoint import Progress, read_checkpoint, write_checkpoint, write_tensors
+from charact.measure.checkpoint import Progress, read_checkpoint, write_checkpoint
 from charact.measure.interrupt import Interrupt
 from charact.measure.out_of_memory import host_memory_guard
 from charact.measure.outcome import case_entry, failure
 from charact.measure.precision import float32_products
 from charact.measure.stage import DivergedError, Stage
+from charact.measure.tensor_files import write_tensors
 from charact.measure.trainer import Trainer
 from charact.measure.training_plan import Training
 from charact.partial import CHECKPOINTS

@@ -1,28 +1,27 @@
 """Weights on disk: written whole or not at all, and read without running what a file may hold."""
 
-import re
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charact.errors import UserError
 from charact.measure.case import Case
-from charact.measure.checkpoint import write_tensors
-from charact.measure.out_of_memory import is_out_of_memory
+from charact.measure.tensor_files import Outline, outline, read, write_tensors
 
+T = TypeVar("T")
 State = dict[str, Tensor]
 """Tensors of a model by their qualified names: what `nn.Module.state_dict` gives."""
+Outlines = dict[str, Outline]
+"""The same before the tensors are read."""
 
 _PLACES = ("model", "state_dict", "weights")
 """Where checkpoints keep the state among other things."""
-_SAFETENSORS = ".safetensors"
-_REFUSED = re.compile(r"GLOBAL (\S+)")
-"""In PyTorch's message: the class or function that a pickle names."""
+_LEAST_LIMIT_BYTES, _LIMIT_RATIO = 2**30, 16
+"""Limit of a file's size where the user sets none: a gibibyte, or so many times the model's. A checkpoint with Adam's
+state in double precision has 6 times."""
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -38,8 +37,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """Give a model the weights of a file, converted to the model's type and device.
 
     Raises:
-        UserError: as `read_weights` and `check_fit`.
+        UserError: as `read_outlines`, `read_weights` and `check_fit`.
     """
+    check_fit(model, read_outlines(path, model), path)
     place_weights(model, read_weights(path), path)
 
 
@@ -53,28 +53,42 @@ def place_weights(model: nn.Module, state: State, path: Path) -> None:
     model.load_state_dict(state, strict=False)  # what it holds twice may be there once
 
 
-def read_weights(path: Path) -> State:
-    """Weights of a file in host memory: a state dict, or a checkpoint that holds one as model, state_dict or weights.
-
-    Files that end in `.safetensors` are mapped, so that their pages are read when the weights are first used; others
-    are read by `torch.load`, which with `weights_only` makes tensors and plain containers and runs nothing.
+def read_outlines(path: Path, model: nn.Module) -> Outlines:
+    """Names and shapes of a file's weights, without reading these: a state dict, or a checkpoint that holds one.
 
     Raises:
-        UserError: there is no such file, it is damaged, or it holds anything else.
+        UserError: there is no such file, it is damaged, holds anything else, or is many times as large as the model.
     """
     if not path.is_file():
         raise UserError(f"there is no file of weights {path}: name one that torch.save or safetensors wrote")
-    try:
-        content = _read_safetensors(path) if path.suffix == _SAFETENSORS else _read_tensors(path)
-    except UserError:
-        raise
-    except Exception as error:  # a damaged file makes the readers fail in every way
-        if is_out_of_memory(error):
-            raise
-        raise UserError(_why_unreadable(path, error)) from error
+    return _state_in(outline(path, limit_for(model)), Outline, path)
+
+
+def limit_for(model: nn.Module) -> int:
+    """Largest file in bytes that weights of a model, or a checkpoint of its training, may have."""
+    num_bytes: int = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict(keep_vars=True).values())
+    return max(_LEAST_LIMIT_BYTES, _LIMIT_RATIO * num_bytes)
+
+
+def read_weights(path: Path) -> State:
+    """Weights, in host memory, of a file whose structure was checked by `read_outlines`.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    return _state_in(read(path), Tensor, path)
+
+
+def _state_in(content: Any, kind: type[T], path: Path) -> dict[str, T]:
+    """The state dict in a file's content, which holds it as model, state_dict or weights, or is it.
+
+    Raises:
+        UserError: there is none.
+    """
     candidates: list[Any] = [content, *(content.get(place) for place in _PLACES)] if isinstance(content, dict) else []
     for candidate in candidates:
-        if _is_state(candidate):
+        if isinstance(candidate, dict) and candidate and all(
+                isinstance(name, str) and isinstance(tensor, kind) for name, tensor in candidate.items()):
             return dict(candidate)
     raise UserError(f"{path} holds no state dict, neither by itself nor as {', '.join(_PLACES)}: "
                     "save model.state_dict()")
@@ -86,14 +100,14 @@ def check_weights(cases: Sequence[Case], weights: Path) -> None:
     Raises:
         UserError: the file cannot be read, or is of another model.
     """
-    state = read_weights(weights)
     for case in {case.input_size: case for case in cases}.values():
         with FakeTensorMode():
             model = case.workload.model(case.dataset())
-        check_fit(model, state, weights)
+        check_fit(model, read_outlines(weights, model), weights)
+    read_weights(weights)
 
 
-def check_fit(model: nn.Module, state: State, path: Path) -> None:
+def check_fit(model: nn.Module, state: Mapping[str, Tensor] | Mapping[str, Outline], path: Path) -> None:
     """Compare names and shapes of weights with those of a model, which may be made of fake tensors.
 
     Raises:
@@ -111,42 +125,20 @@ def check_fit(model: nn.Module, state: State, path: Path) -> None:
                         "was saved from")
     for name, tensor in state.items():
         if tensor.shape != wanted[name].shape:
-            raise UserError(f"{path} does not fit: its {name} is {_shape(tensor)}, the model's {_shape(wanted[name])}; "
-                            "give the --variant, --input-sizes and --data (its classes or words) of its training")
-
-
-def _read_tensors(path: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a pickle is of another protocol: it is read or refused all the same
-        return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _read_safetensors(path: Path) -> Any:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise UserError(f'{path} needs safetensors: pip install "charact[safetensors]"') from error
-    return load_file(path)
-
-
-def _why_unreadable(path: Path, error: Exception) -> str:
-    if isinstance(error, PermissionError):
-        return f"{path} may not be read by you: name another file, or have its permissions changed"
-    if refused := _REFUSED.search(str(error)):
-        return (f"{path} holds more than tensors and is not read, for that could run code ({refused[1]}): save "
-                "model.state_dict() by itself")
-    return f"{path} is no file of weights, or is damaged: name one that torch.save or safetensors wrote"
-
-
-def _is_state(content: Any) -> bool:
-    return isinstance(content, dict) and bool(content) and all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items())
+            raise UserError(f"{path} does not fit: its {_shown(name)} is {_shape(tensor)}, the model's "
+                            f"{_shape(wanted[name])}; give the --variant, --input-sizes and --data (its classes or "
+                            "words) of its training")
 
 
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
+    return f"{_shown(names[0])}{more}"
 
 
-def _shape(tensor: Tensor) -> str:
+def _shown(name: str) -> str:
+    """A name of a file, as it can be printed in a line."""
+    return name[:80].encode("ascii", "backslashreplace").decode() if name[:80].isprintable() else ascii(name[:80])
+
+
+def _shape(tensor: Tensor | Outline) -> str:
     return "×".join(map(str, tensor.shape)) or "a scalar"

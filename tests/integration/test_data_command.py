@@ -73,12 +73,12 @@ def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -
     first, last = done.stdout.splitlines()
     assert first.startswith("data/tatoeba/data.zip: fetched, ")
     assert last == "Use it with --data tatoeba --data-dir data"
-    assert files(tmp_path) == ["data/tatoeba/data.zip"]
+    assert files(tmp_path) == ["data/tatoeba/data.zip", "data/tatoeba/data.zip.sha256"]
 
     done = charact("data", "check", "tatoeba", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line]
-    assert ["data.zip", "there"] in rows
+    assert ["data.zip", "as it was fetched, by its recorded checksum"] in rows
     assert ["eng-fra.txt", "absent"] in rows
     assert ["train", "60 pairs in all splits and of all lengths"] in rows
 
@@ -111,7 +111,7 @@ def test_what_can_be_had_is_fetched_and_the_rest_is_named(tmp_path: Path, server
     assert files(tmp_path) == sorted(f"elsewhere/mnist/{name}" for name in (right, also_right))
     assert done.stdout.splitlines() == [
         f"{wrong}: n/a ({server.address}{wrong} is not the published file, what it sent is deleted: {wrong} is "
-        f"truncated or foreign (md5 {md5(contents[wrong][::-1])}, published {md5(contents[wrong])}))",
+        f"truncated or foreign (MD5 {md5(contents[wrong][::-1])}, published {md5(contents[wrong])}))",
         f"elsewhere/mnist/{right}: fetched, {len(right)}.0 B (it was absent)",
         f"{absent}: n/a ({server.address}{absent} cannot be had (404 Not Found): try later, or name a mirror with "
         "--source)",
@@ -152,7 +152,7 @@ def test_a_killed_fetch_is_resumed(tmp_path: Path, server: FileServer, here: Her
     server.hold.set()
     assert here(*arguments, cwd=tmp_path).returncode == 0
     assert server.ranges == [None, f"bytes={kept}-"]
-    assert files(tmp_path) == ["data/tatoeba/data.zip"]
+    assert files(tmp_path) == ["data/tatoeba/data.zip", "data/tatoeba/data.zip.sha256"]
 
 
 def test_a_full_disk_is_told(tmp_path: Path, server: FileServer) -> None:

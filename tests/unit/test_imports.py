@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[2]
 PARTS = {
     "api": ["__init__"],
     "python": ["profiler", "memory", "integrations"],
-    "base": ["bounded", "ceilings", "checksums", "corrections", "datasheets", "errors", "files", "partial", "protocols",
-             "schema", "plugins", "stats", "quantities", "mark_names", "operator_types"],
+    "base": ["archives", "bounded", "ceilings", "checksums", "corrections", "datasheets", "errors", "files",
+             "mark_names", "operator_types", "partial", "pickles", "plugins", "protocols", "quantities", "schema",
+             "stats"],
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "ops", "hardware", "cgroups"],
     "bricks": ["bricks"],

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import attempt, damaged
 
+from charact.archives import tar_files
 from charact.data import cbtest, find_dataset
 from charact.data._cloze import ClozeQuestions, cloze_dataset
 from charact.data._spec import PublishedFile, StoredDatasetSpec
@@ -27,7 +28,6 @@ from charact.data.cbtest import (
     encode_questions,
     make_questions,
     parse_questions,
-    unpack,
 )
 from charact.errors import UserError
 from charact.workload import DataRequest
@@ -242,5 +242,5 @@ def test_a_file_larger_than_needed_is_read() -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=64) | damaged(archive_bytes({"cbtest_NE_train.txt": sample_bytes()})))
 def test_a_damaged_archive_is_refused_in_one_line_or_read(archive: bytes) -> None:
-    contents = attempt(unpack, archive, ["cbtest_NE_train.txt"], MADE)
+    contents = attempt(tar_files, archive, ["cbtest_NE_train.txt"], MADE, 2**20)
     assert isinstance(contents, UserError) or all(isinstance(content, bytes) for content in contents.values())

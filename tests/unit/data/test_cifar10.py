@@ -66,7 +66,7 @@ def test_the_archives_batches_are_read_in_order(tmp_path: Path) -> None:
 
 def test_unpacking_leaves_other_files_out() -> None:
     archive = archive_bytes({"test_batch.bin": b"test", "data_batch_1.bin": b"one"})
-    assert unpack(archive, ("data_batch_1.bin", "test_batch.bin")) == [b"one", b"test"]
+    assert unpack(archive, ("data_batch_1.bin", "test_batch.bin"), Path("made")) == [b"one", b"test"]
 
 
 def test_one_changed_byte_of_the_archive_is_refused(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_one_changed_byte_of_the_archive_is_refused(tmp_path: Path) -> None:
     broken = bytearray(archive)
     broken[len(broken) // 2] ^= 1
     (tmp_path / ARCHIVE).write_bytes(broken)
-    with pytest.raises(UserError, match=r"truncated or foreign \(md5 .*: fetch it again from https://www.cs.toronto"):
+    with pytest.raises(UserError, match=r"truncated or foreign \(MD5 .*: fetch it again from https://www.cs.toronto"):
         with_archive(archive).load(tmp_path, "test")
 
 

@@ -77,7 +77,7 @@ def test_what_is_there_and_wrong_is_replaced_where_it_lies(spec: StoredDatasetSp
 
 @pytest.mark.parametrize(("name", "said"), [
     ("train.txt", r"train.txt has 1 lines and 3 words for train, 2 and 6 were published"),
-    ("valid.txt", r"valid.txt is truncated or foreign \(md5 [0-9a-f]{32}, published [0-9a-f]{32}\)"),
+    ("valid.txt", r"valid.txt is truncated or foreign \(MD5 [0-9a-f]{32}, published [0-9a-f]{32}\)"),
 ])
 def test_what_was_sent_and_is_wrong_is_deleted_and_told(spec: StoredDatasetSpec, server: FileServer, tmp_path: Path,
                                                         name: str, said: str) -> None:
@@ -124,7 +124,7 @@ def test_no_two_datasets_put_different_files_in_one_place() -> None:
     places: dict[tuple[str, str], tuple[str, str | None]] = {}
     for spec in STORED:
         for file in spec.files:
-            came = (spec.source, file.md5)
+            came = (spec.source, file.checksum)
             assert places.setdefault((spec.home, file.name), came) == came
 
 

@@ -262,6 +262,6 @@ def test_a_loose_batch_is_held_against_its_published_checksum(tmp_path: Path) ->
     content = python2_bytes(batch(3))
     (tmp_path / "test_batch").write_bytes(content)
     md5 = hashlib.md5(content).hexdigest()
-    with pytest.raises(UserError, match=rf"test_batch is truncated or foreign \(md5 {md5}, "
+    with pytest.raises(UserError, match=rf"test_batch is truncated or foreign \(MD5 {md5}, "
                                         "published 40351d587109b95175f43aff81a1287e"):
         SPEC.load(tmp_path, "test")

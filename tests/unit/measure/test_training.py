@@ -394,7 +394,7 @@ class TestGoingOn:
     def test_a_checkpoint_of_another_model_is_one_line(self, tmp_path: Path) -> None:
         writer = new_writer(tmp_path)
         train(writer, a_training(), Silent((2, "training", 1)))
-        with pytest.raises(UserError, match=r"is damaged \(RuntimeError\)"):
+        with pytest.raises(UserError, match=r"is of another model: remove it, and its case begins anew"):
             train(writer, a_training(TwoLayers(name="learner", default_input_size=8, default_batch_size=50)))
 
 
