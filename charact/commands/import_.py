@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.bounded import limited_to, parse_bytes
+from charact.commands._options import check_name
 from charact.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ def command(
     name: Annotated[str | None, typer.Option(
         help="Name of the run and its cases: cases of equal names can be compared. Default: the trace's, or its "
              "directory's.")] = None,
+    max_bytes: Annotated[str | None, typer.Option(
+        metavar="SIZE", help="Largest size that a packed trace may unpack to, such as 8GiB. Default: that of "
+                             "CHARACT_MAX_BYTES, else 4GiB.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
 ) -> int:
     """Make a run of traces that torch.profiler wrote.
@@ -34,13 +39,18 @@ def command(
       charact import --name ddp traces/              all ranks of one training
     """  # noqa: D301  (click wants the character itself)
     from charact.commands._publishing import publish_and_tell
-    from charact.traces.files import readable, stem, trace_files
+    from charact.traces.files import stem, trace_files
+    from charact.traces.names import clean, readable
 
+    check_name(name)
+    limit = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
     files = trace_files(traces)
-    label = name or (stem(files[0]) if len(files) == 1 else readable(Path(files[0].resolve().parent.name))) or "trace"
+    folder = readable(Path(files[0].resolve().parent.name))
+    label = clean(name) if name else (stem(files[0]) if len(files) == 1 else folder) or "trace"
     writer = _open(out, label, files)
     try:
-        _add_cases(writer, label, files, named=name is not None)
+        with limited_to(limit):
+            _add_cases(writer, label, files, named=name is not None, quiet=quiet)
         writer.close("complete")
     except BaseException:
         writer.discard()
@@ -53,28 +63,34 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
     from importlib.metadata import version
 
     from charact.traces.counters import described
-    from charact.traces.files import readable
+    from charact.traces.names import clean, readable
     from charact.writer import RunWriter
 
     return RunWriter(out, label, {
-        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command_line": ["charact", *map(clean, sys.argv[1:])], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "machine": {}, "software": {"charact": version("charact")}, "counters": described(),
         "options": {"traces": [readable(path) for path in files]},
     })
 
 
-def _add_cases(writer: "RunWriter", label: str, files: list[Path], *, named: bool) -> None:
-    """Read one trace after another into the record.
+def _add_cases(writer: "RunWriter", label: str, files: list[Path], *, named: bool, quiet: bool) -> None:
+    """Read one trace after another into the record; a terminal shows how much was read.
 
     Raises:
         UserError: one is no trace, or two are of the same rank.
     """
+    from rich.console import Console
+
     from charact.traces.cases import trace_case
     from charact.traces.files import read_trace, stem
+    from charact.traces.names import readable
+    from charact.views.progress import ReadingProgress
 
+    console = Console(stderr=True)
     origins: dict[str, Path] = {}
     for path in files:
-        trace = read_trace(path)
+        with ReadingProgress(console, readable(path), enabled=console.is_terminal and not quiet) as progress:
+            trace = read_trace(path, progress)
         alone = len(files) == 1
         if trace.rank is not None and not (alone and (trace.world_size or 1) == 1):
             program = f"{label}-rank{trace.rank}"
