@@ -3,9 +3,11 @@
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -74,12 +76,36 @@ def build_app() -> typer.Typer:
     return app
 
 
+def build_command() -> Any:
+    """The application's command; each of its parameters that takes paths refuses an empty one."""
+    command = typer.main.get_command(build_app())
+    _refuse_empty_paths(command)
+    return command
+
+
+def _refuse_empty_paths(command: Any) -> None:
+    for parameter in command.params:
+        kind = parameter.type_descriptor.annotation
+        if Path in (kind, *get_args(kind)):
+            parameter.process_value = partial(_process_path, parameter, parameter.process_value)
+    for inner in getattr(command, "commands", {}).values():
+        _refuse_empty_paths(inner)
+
+
+def _process_path(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    """Process what a parameter was given; "" would become the current directory, which nobody named."""
+    if value == "" or (isinstance(value, list | tuple) and "" in value):
+        option = parameter.opts[0]
+        name = option if option.startswith("-") else parameter.metavar or option.upper()
+        raise UserError(f"{name} is empty: name a file or directory, or leave it out")
+    return process(context, value)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C, or the command's own."""
     state = _State()
     try:
-        status: Any = typer.main.get_command(build_app()).main(
-            list(arguments), prog_name="charact", standalone_mode=False, obj=state)
+        status: Any = build_command().main(list(arguments), prog_name="charact", standalone_mode=False, obj=state)
         sys.stdout.flush()
     except UserError as error:
         return _refuse(str(error), error if state.show_traceback else None)

@@ -48,6 +48,7 @@ from charact.analysis.passes import (
 from charact.analysis.program import (
     attribution,
     blind_spots,
+    dropped,
     has_unexplained_other,
     is_imported,
     is_watched,
@@ -95,6 +96,7 @@ __all__ = [
     "counter_values",
     "counters_by_kernel",
     "counters_by_phase",
+    "dropped",
     "energy",
     "energy_reason",
     "has_unexplained_other",

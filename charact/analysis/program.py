@@ -44,6 +44,13 @@ def blind_spots(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["case", "blind_spot"], dtype="str")
 
 
+def dropped(run: Run) -> pd.DataFrame:
+    """What of each trace is not in the record. Columns: case; pass; what, in the plural; num_dropped; reason."""
+    rows = [(entry["case"], name, one["what"], one["num_dropped"], one["reason"]) for entry in _entries(run)
+            for name, facts in entry.get("passes", {}).items() for one in facts.get("dropped", [])]
+    return pd.DataFrame(rows, columns=["case", "pass", "what", "num_dropped", "reason"])
+
+
 def phase_evidence(run: Run) -> pd.DataFrame:
     """What told the phases of each trace. Columns: case; phase; evidence, in words."""
     rows = [(entry["case"], phase, "; ".join(told)) for entry in _entries(run)

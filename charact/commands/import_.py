@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.bounded import limited_to, parse_bytes
+from charact.commands._options import check_name
 from charact.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ def command(
     name: Annotated[str | None, typer.Option(
         help="Name of the run and its cases: cases of equal names can be compared. Default: the trace's, or its "
              "directory's.")] = None,
+    max_bytes: Annotated[str | None, typer.Option(
+        metavar="SIZE", help="Largest size that a packed trace may unpack to, such as 8GiB. Default: that of "
+                             "CHARACT_MAX_BYTES, else 4GiB.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
 ) -> int:
     """Make a run of traces that torch.profiler wrote.
@@ -39,14 +44,21 @@ def command(
 
     with Interrupt() as interrupt:
         from charact.commands._publishing import measure_and_publish
-        from charact.traces.files import readable, stem, trace_files
+        from charact.traces.files import stem, trace_files
+        from charact.traces.names import clean, readable
 
+        check_name(name)
+        limit = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
         files = trace_files(traces)
         folder = readable(Path(files[0].resolve().parent.name))
-        label = name or (stem(files[0]) if len(files) == 1 else folder) or "trace"
+        label = clean(name) if name else (stem(files[0]) if len(files) == 1 else folder) or "trace"
         writer = _open(out, label, files)
-        return measure_and_publish(
-            writer, lambda: _add_cases(writer, label, files, interrupt, named=name is not None), interrupt, quiet)
+
+        def add_cases() -> None:
+            with limited_to(limit):
+                _add_cases(writer, label, files, interrupt, named=name is not None, quiet=quiet)
+
+        return measure_and_publish(writer, add_cases, interrupt, quiet)
 
 
 def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
@@ -54,18 +66,19 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
     from importlib.metadata import version
 
     from charact.traces.counters import described
-    from charact.traces.files import readable
+    from charact.traces.names import clean, readable
     from charact.writer import RunWriter
 
     return RunWriter(out, label, {
-        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command_line": ["charact", *map(clean, sys.argv[1:])], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "machine": {}, "software": {"charact": version("charact")}, "counters": described(),
         "options": {"traces": [readable(path) for path in files]},
     })
 
 
-def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "Interrupt", *, named: bool) -> None:
-    """Read one trace after another into the record, until a signal comes.
+def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "Interrupt", *, named: bool,
+               quiet: bool) -> None:
+    """Read one trace after another into the record, until a signal comes; a terminal shows how much was read.
 
     Raises:
         UserError: one is no trace, or two are of the same rank, and the record is removed; or it cannot be written.
@@ -74,7 +87,7 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
     for path in files:
         try:
             with interrupt.allowed():
-                trace, entry, tables = _case(path, label, alone=len(files) == 1, named=named)
+                trace, entry, tables = _case(path, label, alone=len(files) == 1, named=named, quiet=quiet)
             if entry["case"] in origins:
                 raise UserError(f"{origins[entry['case']]} and {path} both make the case {entry['case']}: import them "
                                 "one by one")
@@ -89,12 +102,19 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
         writer.add_case(entry, tables)
 
 
-def _case(path: Path, label: str, *, alone: bool, named: bool) -> "tuple[Trace, dict[str, Any], dict[str, Rows]]":
+def _case(path: Path, label: str, *, alone: bool, named: bool,
+          quiet: bool) -> "tuple[Trace, dict[str, Any], dict[str, Rows]]":
     """A trace, and the case's entry and rows that it gives."""
+    from rich.console import Console
+
     from charact.traces.cases import trace_case
     from charact.traces.files import read_trace, stem
+    from charact.traces.names import readable
+    from charact.views.progress import ReadingProgress
 
-    trace = read_trace(path)
+    console = Console(stderr=True)
+    with ReadingProgress(console, readable(path), enabled=console.is_terminal and not quiet) as progress:
+        trace = read_trace(path, progress)
     if trace.rank is not None and not (alone and (trace.world_size or 1) == 1):
         program = f"{label}-rank{trace.rank}"
     else:

@@ -1,6 +1,6 @@
 """From a trace to a case of a record: its entry in the manifest and its tables."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -8,7 +8,8 @@ from typing import Any
 from charact.errors import UserError
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
 from charact.traces.events import OPTIMIZER, Kept
-from charact.traces.files import Trace, readable
+from charact.traces.files import Trace
+from charact.traces.names import readable
 from charact.traces.phases import Iteration
 from charact.traces.placed import Placed, place
 from charact.traces.tables import Rows, iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
@@ -17,6 +18,10 @@ from charact.traces.threads import Outline
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
              "step() after each")
 _NO_HOST = "the trace holds no operators: profile with ProfilerActivity.CPU, too"
+_NO_OPERATORS_INSIDE = "all operators of the trace lie outside of its iterations: call the profiler’s step() after each"
+_NO_KERNELS_INSIDE = "all kernels of the trace were launched outside of its iterations: profile whole iterations"
+_NO_DEVICE_TIMES = ("the device ran all of its work before or after the iterations, so that their times are those of "
+                    "the host: profile whole iterations")
 _NO_PHASES = ("nothing tells phases apart: name them in the program, as with "
               "torch.profiler.record_function('charact.phase:forward')")
 
@@ -48,6 +53,9 @@ def trace_case(trace: Trace, name: str) -> tuple[dict[str, Any], dict[str, Rows]
     entry = _entry(trace, name, placed.outlined)
     entry["passes"] = {"timing": _timing(trace, placed, tables["iterations"]),
                        **_passes(kept, iterations, tables)}
+    for one, number in kept.dropped.items():
+        facts = entry["passes"].get(one.of_pass, entry["passes"]["timing"])
+        facts.setdefault("dropped", []).append({"what": one.what, "reason": one.reason, "num_dropped": number})
     return entry, tables
 
 
@@ -66,15 +74,15 @@ def _entry(trace: Trace, name: str, outlined: Outline) -> dict[str, Any]:
 
 def _device_name(trace: Trace) -> str | None:
     """Name of the device that most events ran on."""
-    devices = [event.device for event in trace.kept.device]
-    used = max(set(devices), key=devices.count, default=None)
+    devices = Counter(event.device for event in trace.kept.device)
+    used = max(devices, key=lambda device: devices[device], default=None)
     return next((one["name"] for one in trace.devices if str(one["index"]) == used), None)
 
 
 def _timing(trace: Trace, placed: Placed, rows: Rows) -> dict[str, Any]:
     """What the pass over the iterations says of itself."""
     iterations = placed.iterations
-    clock = "device_s" if trace.kept.device else "host_s"
+    clock = "host_s" if rows[0]["device_s"] is None else "device_s"
     walls_s: dict[int, float] = defaultdict(float)
     for row in rows:
         walls_s[row["iteration"]] += row[clock]
@@ -89,8 +97,7 @@ def _timing(trace: Trace, placed: Placed, rows: Rows) -> dict[str, Any]:
             evidence[span.phase].append(span.evidence)
     blind = [_NO_HOST] if not trace.kept.operators else [] if spans else [_NO_PHASES]
     blind += [] if placed.marked else [_NO_STEPS]
-    if trace.kept.num_left_out:
-        blind.append(f"events left out that have no end or end before they begin: {trace.kept.num_left_out:,}")
+    blind += [_NO_DEVICE_TIMES] if trace.kept.device and clock == "host_s" else []
     return {
         "status": "ok", "reason": None, "num_warmup_iterations": 0, "warmup_ended_by": "number",
         "num_iterations": len(iterations), "ended_by": "trace", "precision_target_frac": None, "interval_frac": None,
@@ -106,10 +113,12 @@ def _passes(kept: Kept, iterations: Sequence[Iteration], tables: dict[str, Rows]
     for iteration in iterations:
         for span in iteration.spans:
             phase_ns[span.phase] += span.end_ns - span.start_ns
-    operators = {**_outcome(bool(kept.operators), _NO_HOST), "num_iterations": len(iterations),
+    reason = _NO_OPERATORS_INSIDE if kept.operators else _NO_HOST
+    operators = {**_outcome(bool(tables["operators"]), reason), "num_iterations": len(iterations),
                  "phase_s": {phase: spent / 1e9 / len(iterations) for phase, spent in phase_ns.items()}}
     sources = {SOURCE: outcome(tables["counters"])}
-    passes = {"operators": operators, "kernels": _outcome(bool(kept.device), NO_KERNELS, status="skipped"),
+    kernels = _outcome(bool(tables["kernels"]), _NO_KERNELS_INSIDE if kept.device else NO_KERNELS, status="skipped")
+    passes = {"operators": operators, "kernels": kernels,
               "counters": {**_outcome(bool(kept.device), NO_KERNELS, status="skipped"),
                            "num_iterations": len(iterations), "sources": sources}}
     if tables["memory"]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from charact.traces.events import DeviceEvent, Geometry, Kept, Launch, Operator
+from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Geometry, Kept, Launch, Operator
 
 Intervals = list[tuple[int, int]]
 """Starts and ends, by time, that do not touch."""
@@ -88,7 +88,8 @@ def find_launches(kept: Kept) -> None:
     """Tell of every device event when it was launched and by which operator, where the trace tells.
 
     What has no launch of its own counts as launched with what ran before it in its stream; before the first that has
-    one it was launched before the trace began.
+    one it was launched before the trace began. Where a trace does not link events with launches, in general or in one
+    stream, they count as launched when they started: they cannot have been launched later.
     """
     kept.device.sort(key=lambda event: event.start_ns)
     unnamed: list[tuple[Launch, DeviceEvent]] = []
@@ -109,6 +110,9 @@ def find_launches(kept: Kept) -> None:
             event.launched_ns = before.get(stream)
         if event.launched_ns is not None:
             before[stream] = max(event.launched_ns, before.get(stream, event.launched_ns))
+    for event in kept.device:
+        if event.launched_ns is None and (event.correlation is None or (event.device, event.stream) not in before):
+            event.launched_ns = event.start_ns
     _launchers(kept, unnamed)
 
 
@@ -157,7 +161,8 @@ class DeviceClock:
 
     def __init__(self, events: Iterable[DeviceEvent]) -> None:
         work = [event for event in events if not is_communication(event)]
-        self._earlier_ns = max((event.end_ns for event in work if event.launched_ns is None), default=0)
+        self._earlier_ns = max((event.end_ns for event in work if event.launched_ns is None),
+                               default=BEFORE_ALL_NS)
         launched = sorted((event.launched_ns, event.end_ns) for event in work if event.launched_ns is not None)
         self._launched_ns = [launched_ns for launched_ns, _ in launched]
         self._ended_ns = list(accumulate((end_ns for _, end_ns in launched), max))
@@ -165,5 +170,5 @@ class DeviceClock:
     def at(self, moment_ns: int) -> int:
         """When the device passed a moment of the host."""
         number = bisect_right(self._launched_ns, moment_ns)
-        ended_ns = self._ended_ns[number - 1] if number else 0
+        ended_ns = self._ended_ns[number - 1] if number else BEFORE_ALL_NS
         return max(moment_ns, ended_ns, self._earlier_ns)

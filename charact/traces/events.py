@@ -1,7 +1,8 @@
 """Events of a trace: as they stand in the file, and as they are kept."""
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,9 +12,10 @@ Thread = tuple[int | str, int | str]
 Geometry = tuple[str | None, str | None, int | None, int | None, float | None]
 """Grid and block as JSON, registers, shared memory, occupancy; on AMD's devices the launch has it, not the kernel."""
 
+BEFORE_ALL_NS = -(1 << 63)
+"""Earlier than every timestamp; those of a trace can be negative."""
 STEP, OPTIMIZER, LOADER = "ProfilerStep#", "Optimizer.", "enumerate(DataLoader)"
 FORWARDS = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
-_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Arguments(msgspec.Struct, gc=False):
@@ -29,11 +31,11 @@ class Arguments(msgspec.Struct, gc=False):
     stream: int | str | None = None
     grid: msgspec.Raw = msgspec.Raw(b"")
     block: msgspec.Raw = msgspec.Raw(b"")
-    registers: _Int64 | None = msgspec.field(name="registers per thread", default=None)
-    shared_memory: _Int64 | None = msgspec.field(name="shared memory", default=None)
+    registers: int | None = msgspec.field(name="registers per thread", default=None)
+    shared_memory: int | None = msgspec.field(name="shared memory", default=None)
     occupancy_percent: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
     warps_per_sm: float | None = msgspec.field(name="warps per SM", default=None)
-    allocated: _Int64 | None = msgspec.field(name="Total Allocated", default=None)
+    allocated: int | None = msgspec.field(name="Total Allocated", default=None)
     device_type: int | None = msgspec.field(name="Device Type", default=None)
 
 
@@ -105,6 +107,16 @@ class Allocated(msgspec.Struct, gc=False):
     device_type: int
 
 
+class Dropped(NamedTuple):
+    """A kind of thing that was read of a trace, or could have been, and is not in the record's tables."""
+
+    of_pass: str
+    """Pass whose tables lack it."""
+    what: str
+    """In the plural."""
+    reason: str
+
+
 @dataclass
 class Kept:
     """The events of a trace that its tables are made of."""
@@ -122,5 +134,5 @@ class Kept:
     launches: dict[int, Launch] = field(default_factory=dict)
     """By correlation."""
     allocated: list[Allocated] = field(default_factory=list)
-    num_left_out: int = 0
-    """Events without an end, or that end before they begin."""
+    dropped: Counter[Dropped] = field(default_factory=Counter)
+    """What of the trace was dropped, and how often."""

@@ -4,26 +4,38 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 import msgspec
 
+from charact.bounded import BoundedStream, check_declared
 from charact.errors import UserError
 from charact.traces.events import Event, Kept
-from charact.traces.json_stream import JsonStream
+from charact.traces.json_stream import JsonStream, Readable
 from charact.traces.keeper import Keeper
+from charact.traces.names import clean, readable
 
 _ENDINGS = (".json", ".json.gz")
 _SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
 _RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _GZIP = b"\x1f\x8b"
+_SIZE_BYTES = 4
+"""At its end a packed file declares its unpacked size, modulo 4 GiB."""
+MAX_UNPACKED_BYTES = 4 << 30
+"""Largest unpacked size of a packed trace where the user sets no limit."""
+MAX_DEVICES = 1024
+_MAX_VERSION_LENGTH = 100
 _DISTRIBUTED, _DEVICES = "distributedInfo", "deviceProperties"
 _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version",
              "hip_driver_version", "roctracer_version")  # fmt: skip
 _BESIDE = frozenset({_DISTRIBUTED, _DEVICES, *_VERSIONS})
+
+
+Progress = Callable[[int, int], None]
+"""Takes the number of bytes of the file that were read, and its size in bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +55,30 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     """The files that are meant: those named, and of directories the traces in them.
 
     Raises:
-        UserError: a path is absent, or a directory without traces.
+        UserError: a path is absent or cannot be read, or is a directory without traces.
     """
     files: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS) and one.is_file())
-            if not inside:
-                raise UserError(f"{path} holds no trace ({' or '.join(_ENDINGS)}): name one that does, or a file")
-            files += inside
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise UserError(f"{path} is no file: name a trace of torch.profiler")
+        try:
+            files += _files_at(path)
+        except OSError as error:  # no permission, or a name that is too long
+            raise _unreadable(path, error) from error
     return files
 
 
-def readable(path: Path) -> str:
-    """A path as text, whatever bytes its name is made of."""
-    return os.fsencode(path).decode("utf-8", "replace")
+def _files_at(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"{path} is no file: name a trace of torch.profiler")
+    inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS) and one.is_file())
+    if not inside:
+        raise UserError(f"{path} holds no trace ({' or '.join(_ENDINGS)}): name one that does, or a file")
+    return inside
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name a trace that can")
 
 
 def stem(path: Path) -> str:
@@ -70,19 +87,21 @@ def stem(path: Path) -> str:
     return _SUFFIX.sub("", name) or name
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     """Read a trace file, packed or not.
 
+    Args:
+        path: the file. A packed one may unpack to 4 GiB, or what `charact.bounded` was given as the limit.
+        progress: called for each MiB or so.
+
     Raises:
-        UserError: it is no trace, or is cut off, damaged or unreadable.
+        UserError: it is no trace, is cut off, damaged or unreadable, unpacks to more than the limit, or holds more
+            events than fit into memory.
     """
     keeper = Keeper()
     try:
         with path.open("rb") as raw:
-            packed = raw.read(2) == _GZIP
-            raw.seek(0)
-            unpacked = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
-            stream = JsonStream(unpacked, path, _BESIDE)
+            stream = JsonStream(_Source(raw, path, progress), path, _BESIDE)
             for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
                 keeper.add(events)
     except RecursionError as error:
@@ -90,28 +109,57 @@ def read_trace(path: Path) -> Trace:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is cut off or damaged ({error}): write the trace again") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise _unreadable(path, error) from error
     beside = stream.beside
     distributed = beside.get(_DISTRIBUTED)
     distributed = distributed if isinstance(distributed, dict) else {}
     devices = beside.get(_DEVICES)
+    devices = [_device(one) for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    if len(devices) > MAX_DEVICES:
+        raise UserError(f"{path} describes {len(devices):,} devices: no machine has more than {MAX_DEVICES:,}")
     return Trace(
         path, keeper.kept, rank=_number(distributed.get("rank"), _rank_in_name(path)),
         world_size=_number(distributed.get("world_size")),
-        devices=[_device(one) for one in devices if isinstance(one, dict)] if isinstance(devices, list) else [],
-        versions={name: beside[name] for name in _VERSIONS if isinstance(beside.get(name), (int, float, str))},
+        devices=devices,
+        versions={name: version for name in _VERSIONS if (version := _version(beside.get(name))) is not None},
     )  # fmt: skip
+
+
+class _Source:
+    """The text of a trace file, unpacked within the limit; reports how much of the file was read."""
+
+    def __init__(self, raw: IO[bytes], path: Path, progress: Progress | None) -> None:
+        self._raw, self._progress = raw, progress
+        self._num_bytes = os.fstat(raw.fileno()).st_size
+        packed = raw.read(len(_GZIP)) == _GZIP
+        if packed and self._num_bytes >= _SIZE_BYTES:
+            raw.seek(-_SIZE_BYTES, os.SEEK_END)
+            check_declared(int.from_bytes(raw.read(_SIZE_BYTES), "little"), path, MAX_UNPACKED_BYTES)
+        raw.seek(0)
+        self._text: Readable = raw
+        if packed:
+            self._text = BoundedStream(cast(IO[bytes], gzip.GzipFile(fileobj=raw)), path, MAX_UNPACKED_BYTES)
+
+    def read(self, size: int) -> bytes:
+        text = self._text.read(size)
+        if self._progress is not None:
+            self._progress(self._raw.tell(), self._num_bytes)
+        return text
 
 
 def _device(properties: dict[str, Any]) -> dict[str, Any]:
     name = properties.get("name")
-    return {"index": _number(properties.get("id")), "name": name if isinstance(name, str) else None,
+    return {"index": _number(properties.get("id")), "name": clean(name) if isinstance(name, str) else None,
             "memory_bytes": _number(properties.get("totalGlobalMem")),
             "num_multiprocessors": _number(properties.get("numSms"))}
 
 
+def _version(value: Any) -> int | str | None:
+    return clean(value)[:_MAX_VERSION_LENGTH] if isinstance(value, str) else _number(value)
+
+
 def _number(value: Any, otherwise: int | None = None) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 62 else otherwise
+    return value if type(value) is int and 0 <= value < 1 << 53 else otherwise
 
 
 def _rank_in_name(path: Path) -> int | None:

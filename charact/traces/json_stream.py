@@ -4,10 +4,12 @@ A piece is cut where an event seems to end, and the parser that reads it proves 
 and is a list of whole values ends at an event's end. Only where the guess was wrong every bracket is looked at.
 """
 
+import contextlib
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -16,32 +18,48 @@ from charact.errors import UserError
 Event = TypeVar("Event")
 
 PIECE_BYTES = 1 << 20
+MOST_VALUES = 10_000
+"""A trace has some tens of values outside of its events."""
 LARGEST_VALUE_BYTES = 64 << 20
-"""No event and no value beside the events is longer in any real trace."""
+"""No event is longer in any real trace, nor are all values outside of the events together."""
 _NO_EVENTS = (msgspec.DecodeError, UnicodeDecodeError)
 _BETWEEN = re.compile(rb"\}\s*,(?=\s*\{)")
+_MOST_AT_ONCE = 2
+"""So many pieces are decoded at once at most: events take many times the memory of their text."""
 _NEAR_END_BYTES = 1 << 18
 """So far back a cut is looked for."""
 _BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
 _SCALAR_END = re.compile(rb"[\s,\]}]")
 _NO_SPACE = re.compile(rb"[^ \t\r\n]")
-_NON_FINITE = re.compile(rb'("(?:[^"\\]++|\\.)*+")|-?\b(?:inf|nan|Infinity|NaN)\b', re.DOTALL)
+_ODD = re.compile(rb"""
+    (?P<string>"(?:[^"\\]++|\\.)*+")
+    |(?P<large>(?<![\w.+-])-?(?:(?:0|[1-9]\d*+)(?:\.\d++)?[eE]\+?\d{3,}+|[1-9]\d{299,}+(?:\.\d++)?(?:[eE][+-]?\d++)?))
+    |-?\b(?:inf|nan|Infinity|NaN)\b
+    """, re.DOTALL | re.VERBOSE)
+_LONE_SURROGATE = re.compile(rb"(\\u[dD][89abAB]..\\u[dD][c-fC-F]|\\[^u])|\\u[dD][89a-fA-F]..", re.DOTALL)
 _KEY = re.compile(rb'"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*:', re.DOTALL)
 
 
+class Readable(Protocol):
+    """A source of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read up to `size` bytes; none at the end."""
+
+
 class JsonStream:
-    """The JSON of a trace file: its events in lists, piece by piece, then what stands beside them.
+    """The JSON of a trace file: its events in lists, piece by piece, and the values outside of them.
 
     Args:
         file: the text, unpacked.
         path: what messages name.
-        kept: names of the values beside the events that are wanted.
+        kept: names of the values outside of the events that are wanted.
     """
 
-    def __init__(self, file: IO[bytes], path: Path, kept: frozenset[str]) -> None:
+    def __init__(self, file: Readable, path: Path, kept: frozenset[str]) -> None:
         self._file, self._path, self._kept = file, path, kept
         self._text, self._at, self._ended = b"", 0, False
-        self._passed_bytes = 0
+        self._passed_bytes = self._beside_bytes = self._num_beside = 0
         self.beside: dict[str, Any] = {}
         """What stands beside the events; whole once all events were read."""
 
@@ -89,6 +107,11 @@ class JsonStream:
         self._next()
         while (end := self._end_of_value()) is None:
             self._more_or_cut_off()
+        self._num_beside += 1
+        self._beside_bytes += end - self._at
+        if self._num_beside > MOST_VALUES or self._beside_bytes > LARGEST_VALUE_BYTES:
+            raise self._damaged(f"holds more than {MOST_VALUES:,} values or {LARGEST_VALUE_BYTES >> 20} MB outside of "
+                                "its events")
         if key in self._kept:
             try:
                 self.beside[key] = msgspec.json.decode(mended(self._text[self._at:end]))
@@ -127,17 +150,18 @@ class JsonStream:
 
     def _guessed(self, decode: Callable[[bytes], list[Event]]) -> list[Event] | None:
         """Events up to the last place that looks like an event's end; None where it was none."""
-        near = max(self._at, len(self._text) - _NEAR_END_BYTES)
-        cuts = list(_BETWEEN.finditer(self._text, near))
+        end = min(len(self._text), self._at + _MOST_AT_ONCE * PIECE_BYTES)
+        cuts = list(_BETWEEN.finditer(self._text, max(self._at, end - _NEAR_END_BYTES), end))
         if not cuts:
             return None
         cut = cuts[-1]
-        try:
-            events = decode(b"[" + self._text[self._at:cut.start() + 1] + b"]")
-        except _NO_EVENTS:
-            return None
-        self._at = cut.end()
-        return events
+        text = b"[" + self._text[self._at:cut.start() + 1] + b"]"
+        for mend in (bytes, mended):
+            with contextlib.suppress(*_NO_EVENTS):
+                events = decode(mend(text))
+                self._at = cut.end()
+                return events
+        return None
 
     def _looked_for(self, decode: Callable[[bytes], list[Event]]) -> list[Event]:
         """Events up to the last end of one that is in memory, or to the end of the array."""
@@ -166,6 +190,8 @@ class JsonStream:
                     return token.start()
                 if depth == 0:
                     last = token.end()
+                    if last - self._at > _MOST_AT_ONCE * PIECE_BYTES:
+                        break
         return last
 
     def _next(self) -> bytes:
@@ -197,6 +223,15 @@ class JsonStream:
 
 
 def mended(text: bytes) -> bytes:
-    """JSON out of what profilers write that is none: numbers such as inf, and bytes that are no UTF-8."""
-    text = text.decode("utf-8", "replace").encode()
-    return _NON_FINITE.sub(lambda match: match[1] or b"null", text)
+    """JSON out of what profilers write that is none, or that no program could keep.
+
+    Bytes that are no UTF-8 and lone surrogates are replaced; numbers that are infinite or none become null.
+    """
+    return _ODD.sub(_mended_token, text.decode("utf-8", "replace").encode())
+
+
+def _mended_token(match: re.Match[bytes]) -> bytes:
+    token = match[0]
+    if match["string"] is not None:
+        return token if b"\\u" not in token else _LONE_SURROGATE.sub(lambda found: found[1] or rb"\ufffd", token)
+    return token if match["large"] is not None and math.isfinite(float(token)) else b"null"

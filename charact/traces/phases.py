@@ -6,7 +6,7 @@ without them, by the operators before the backward pass. All of these phases are
 """
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,7 +14,7 @@ from typing import TypeVar
 from charact.mark_names import PHASE_PREFIX, with_gaps
 from charact.operator_types import own_operator_type
 from charact.schema import PHASES
-from charact.traces.events import LOADER, OPTIMIZER, STEP, Kept, Mark, Operator
+from charact.traces.events import BEFORE_ALL_NS, LOADER, OPTIMIZER, STEP, Kept, Mark, Operator
 from charact.traces.threads import Outline
 
 Spanned = TypeVar("Spanned", Mark, Operator)
@@ -71,8 +71,12 @@ def find_phases(kept: Kept, outlined: Outline, iterations: Sequence[Iteration]) 
         marked = set(marks)
         spans = [Span(*span, "charact’s mark" if span in marked else "between charact’s marks", span not in marked)
                  for span in with_gaps(marks)]
+        apart = within(spans, min(span.start_ns for span in spans), max(span.end_ns for span in spans))
+        ends_ns = [span.end_ns for span in apart]
         for iteration in iterations:
-            iteration.spans = within(spans, iteration.start_ns, iteration.end_ns)
+            first = bisect_right(ends_ns, iteration.start_ns)
+            last = bisect_left(apart, iteration.end_ns, key=lambda span: span.start_ns)
+            iteration.spans = within(apart[first:last], iteration.start_ns, iteration.end_ns)
         return True
     finder = _Finder(kept, outlined)
     for iteration in iterations:
@@ -119,12 +123,12 @@ class _Finder:
         zeroing = {mark.start_ns for mark in _of(self._marks, start_ns, end_ns) if mark.name.startswith(_ZERO_GRAD)}
         fixed = within([*marked, *self._backward(start_ns, end_ns)], start_ns, end_ns)
         found: list[Span] = []
-        reached_ns = start_ns
-        for number, span in enumerate([*fixed, Span(end_ns, end_ns, "other", "")]):
-            # Clearing gradients may stand between a forward and its backward.
-            after = next((one.phase for one in fixed[number:] if one.start_ns not in zeroing), None)
-            found += self._between(reached_ns, span.start_ns, after)
-            reached_ns = span.end_ns
+        reached_ns, after = end_ns, None
+        for span in reversed([Span(start_ns, start_ns, "other", ""), *fixed]):
+            found += self._between(span.end_ns, reached_ns, after)
+            reached_ns = span.start_ns
+            if span.start_ns not in zeroing:  # it may stand between a forward and its backward
+                after = span.phase
         spans = within([*fixed, *found], start_ns, end_ns)
         return self._with_fetch(spans, start_ns)
 
@@ -203,7 +207,7 @@ def _of(spans: Sequence[Spanned], start_ns: int, end_ns: int) -> list[Spanned]:
 def _outside(spans: Sequence[Spanned], enclosing: Iterable[Mark]) -> list[Spanned]:
     """Spans by time that lie in none of others."""
     kept, edges = [], sorted((mark.start_ns, mark.end_ns) for mark in enclosing)
-    number, reached_ns = 0, 0
+    number, reached_ns = 0, BEFORE_ALL_NS
     for span in sorted(spans, key=lambda one: one.start_ns):
         while number < len(edges) and edges[number][0] <= span.start_ns:
             reached_ns = max(reached_ns, edges[number][1])

@@ -9,18 +9,27 @@ from typing import Any
 from charact.mark_names import LAYER_PREFIX
 from charact.schema import PHASES
 from charact.traces.device import DeviceClock, Intervals, is_communication, union, without
-from charact.traces.events import DeviceEvent, Kept, Operator
+from charact.traces.events import DeviceEvent, Dropped, Kept, Operator
 from charact.traces.phases import Iteration
 from charact.traces.placed import Placed, Places
 
 Rows = list[dict[str, Any]]
 
 MAX_TIMELINE_MOMENTS = 200
+_OUTSIDE_OPERATORS = Dropped("operators", "operators", "outside of all iterations")
+_OUTSIDE_KERNELS = Dropped("kernels", "kernels", "launched outside of all iterations")
+_EARLIER_KERNELS = Dropped("kernels", "kernels", "launched before the trace began")
 
 
 def iteration_rows(iterations: Sequence[Iteration], device: Sequence[DeviceEvent]) -> Rows:
-    """Rows of the table `iterations`; on a device, what it spent on nothing but communication is a phase of its own."""
+    """Rows of the table `iterations`; on a device, what it spent on nothing but communication is a phase of its own.
+
+    Where the device's clock passes all iterations at once, as where all that it ran was launched before them, it has no
+    times.
+    """
     clock = DeviceClock(device) if device else None
+    if clock is not None and not any(clock.at(one.start_ns) < clock.at(one.end_ns) for one in iterations):
+        clock = None
     exchanging = union((event.start_ns, event.end_ns) for event in device if is_communication(event))
     computing = union((event.start_ns, event.end_ns) for event in device if not is_communication(event))
     exposed = without(exchanging, computing)
@@ -69,7 +78,7 @@ def _covered_ns(intervals: Intervals, start_ns: int, end_ns: int) -> int:
 
 
 def operator_rows(kept: Kept, places: Places, num_iterations: int) -> Rows:
-    """Rows of the table `operators`, per iteration; what lies outside of all iterations is left out."""
+    """Rows of the table `operators`, per iteration; what lies outside of all iterations is dropped and counted."""
     device_ns: dict[int, int] = defaultdict(int)
     for event in kept.device:
         if event.operator is not None:
@@ -82,6 +91,8 @@ def operator_rows(kept: Kept, places: Places, num_iterations: int) -> Rows:
             total[0] += 1
             total[1] += operator.self_ns
             total[2] += device_ns.get(id(operator), 0)
+        else:
+            kept.dropped[_OUTSIDE_OPERATORS] += 1
     return [
         {"phase": phase, "operator": name, "operator_type": kind, "layer": layer, "input_shapes": shapes,
          "num_calls": num_calls / num_iterations, "self_host_s": self_ns / 1e9 / num_iterations,
@@ -97,7 +108,10 @@ def _operator_phase(operator: Operator, places: Places, on_device: bool) -> str 
 
 
 def kernel_rows(traces: Sequence[Placed]) -> Rows:
-    """Rows of the table `kernels`, per iteration of all traces; what was launched outside of iterations is left out."""
+    """Rows of the table `kernels`, per iteration of all traces.
+
+    What was launched outside of all iterations is dropped and counted.
+    """
     totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
     for trace in traces:
         for event in trace.kept.device:
@@ -108,6 +122,8 @@ def kernel_rows(traces: Sequence[Placed]) -> Rows:
                 total = totals[phase, operator, event.name, event.geometry]
                 total[0] += 1
                 total[1] += event.end_ns - event.start_ns
+            else:
+                trace.kept.dropped[_EARLIER_KERNELS if event.launched_ns is None else _OUTSIDE_KERNELS] += 1
     num_iterations = sum(len(trace.iterations) for trace in traces)
     return [
         {"phase": phase, "operator": operator, "kernel": kernel, "num_calls": num_calls / num_iterations,

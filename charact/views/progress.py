@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 _REFRESH_S = 0.25
+_SHOWN_AFTER_S = 1.0
 _PASSES_A_CASE = 4
 
 
@@ -159,3 +161,28 @@ class TrainingProgress(_Live):
             return ""
         left_s = max(0.0, self._num_epochs_left * self._last_epoch_s - (now - self._epoch_begun))
         return f"about {left_s:.0f} s left"
+
+
+class ReadingProgress(_Live):
+    """Progress of reading a file, shown once that takes a second.
+
+    Args:
+        console: where the progress is drawn.
+        name: the file.
+        enabled: whether it is drawn.
+    """
+
+    def __init__(self, console: Console, name: str, *, enabled: bool) -> None:
+        super().__init__(console, enabled=enabled)
+        self._progress.update(self._task, description=escape(f"reading {name}"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, num_bytes: int, total_bytes: int) -> None:
+        """Show how much was read, a few times a second at most."""
+        if self._is_due and time.monotonic() - self._begun >= _SHOWN_AFTER_S:
+            self._progress.update(self._task, total=total_bytes, completed=num_bytes,
+                                  state=f"{100 * num_bytes / total_bytes:.0f} %")
+            self._progress.start()
+            self._draw()

@@ -93,6 +93,10 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
     spots = analysis.blind_spots(run)
     for spot in spots.loc[spots["case"] == case["case"], "blind_spot"]:
         line.append(f"\n{spot}", style="yellow")
+    left_out = analysis.dropped(run)
+    if told := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})"
+                for row in fmt.rows(left_out[left_out["case"] == case["case"]])]:
+        line.append(f"\nDropped: {', '.join(told)}", style="yellow")
     if missed := fmt.missed_precision(analysis.missed_precision(run, str(case["case"]))):
         line.append(f"\n{missed}", style="yellow")
     return Padding(line, (0, 0, 0, 2))

@@ -114,7 +114,8 @@ def method(run: Run) -> Body:
     if analysis.is_imported(run):  # a trace says how many iterations it has where it says how phases were found
         del blocks["timing"]
     profiled = [block for name, block in blocks.items() if "profile" in kinds and analysis.was_asked_for(run, name)]
-    return Body(points=points, blocks=[*(block(run) for block in profiled), *([_missing(run)] if kinds else [])])
+    blocks_of_all = [*_dropped(run), *([_missing(run)] if kinds else [])]
+    return Body(points=points, blocks=[*(block(run) for block in profiled), *blocks_of_all])
 
 
 def _stops(run: Run) -> Block:
@@ -172,6 +173,15 @@ def _uncounted(run: Run) -> Block:
     }
     note = ", ".join(sorted(names)) or "None: each that was counted has a formula."
     return Block(title="Heavy operators whose FLOP have no formula", note=note)
+
+
+def _dropped(run: Run) -> list[Block]:
+    rows = analysis.dropped(run)
+    columns = [
+        CASE, Column("what", "Dropped"), Column("num_dropped", "Number", fmt.number), Column("reason", "Reason"),
+    ]  # fmt: skip
+    title = "What the trace holds and the record does not"
+    return [Block(title=title, table=table(rows, "Dropped from the trace", columns))] if len(rows) else []
 
 
 def _missing(run: Run) -> Block:
