@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from charact.errors import UserError
 from charact.files import lock, write_text, writing
 from charact.schema import SCHEMA_VERSION
+from charact.text import valid_values
 
 PARTIAL_PREFIX = ".partial-"
 LOCK = "lock"
@@ -82,9 +83,9 @@ def writer_of(directory: Path) -> int | None:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a run, whole or not at all.
+    """Write the manifest of a run, whole or not at all; its texts become valid UTF-8.
 
     Raises:
         UserError: the disk is full.
     """
-    write_text(directory / "run.json", json.dumps(manifest, indent=1, allow_nan=False) + "\n")
+    write_text(directory / "run.json", json.dumps(valid_values(manifest), indent=1, allow_nan=False) + "\n")

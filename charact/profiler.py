@@ -16,6 +16,7 @@ from charact.errors import UserError
 from charact.files import release
 from charact.measure.autophase.session import Plan, Session, is_watched
 from charact.measure.autophase.told import Told
+from charact.output import warn
 from charact.partial import LOCK, BegunRun, begin_run
 
 if TYPE_CHECKING:
@@ -253,4 +254,4 @@ def _recover(begun: BegunRun) -> str | None:
 
 
 def _say(line: str) -> None:
-    print(f"charact: {line}", file=sys.stderr)
+    warn(f"charact: {line}")

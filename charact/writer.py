@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from charact.errors import UserError
-from charact.files import whole, writing
+from charact.files import file_name, whole, writing
 from charact.partial import LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.schema import TABLES, column_names
 from charact.store import CHECKPOINTS, Rows, arrow_schema, load_run, part_path, read_parts
+from charact.text import valid_values
 
 
 class RunWriter:
@@ -55,8 +56,8 @@ class RunWriter:
         return folder
 
     def trace_path(self, case: str) -> Path:
-        """Where the raw trace of a case goes, whose name may hold what a file's may not."""
-        return self.folder("trace") / f"{case.replace('/', '_')}.pt.trace.json.gz"
+        """Where the raw trace of a case goes, whose name may be longer than a file's or hold what a file's may not."""
+        return self.folder("trace") / f"{file_name(case)}.pt.trace.json.gz"
 
     def entry(self, case: str) -> dict[str, Any] | None:
         """A case's entry in the manifest; None before it was flushed."""
@@ -67,6 +68,7 @@ class RunWriter:
 
         A case that was flushed before is flushed anew: a training is after each epoch.
         """
+        case = valid_values(case)
         entries = {entry["case"]: entry for entry in self.manifest["cases"]} | {case["case"]: case}
         number = list(entries).index(case["case"])
         for table, rows in tables.items():
@@ -74,8 +76,7 @@ class RunWriter:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
-                self._write_table(part_path(self.directory, table, number), table,
-                                  pa.Table.from_pylist(filled, schema=arrow_schema(table)))
+                self._write_table(part_path(self.directory, table, number), table, _arrow(filled, table))
         extended = self.manifest | {"cases": list(entries.values())}
         write_manifest(self.directory, extended)
         self.manifest = extended
@@ -119,3 +120,11 @@ class RunWriter:
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
         with whole(path) as temporary:
             pq.write_table(rows.cast(arrow_schema(table)), temporary, compression="zstd")
+
+
+def _arrow(rows: Rows, table: str) -> pa.Table:
+    """Rows as a table; texts that are not valid UTF-8, which are rare, are made so."""
+    try:
+        return pa.Table.from_pylist(rows, schema=arrow_schema(table))
+    except UnicodeEncodeError:
+        return pa.Table.from_pylist(valid_values(rows), schema=arrow_schema(table))

@@ -4,10 +4,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
+from charact.console import Console
 from charact.errors import UserError
 from charact.files import write_text
+from charact.output import OUT, show, warn
 from charact.store import Run, load_run
 from charact.writer import RunWriter
 
@@ -49,13 +49,13 @@ def tell(run: Run, quiet: bool) -> bool:
     failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
     if not quiet:
         Console().print(summary(run))
-    if quiet or not sys.stdout.isatty():
+    if quiet or not OUT.isatty():
         for case in failed:
-            print(f"{case['case']}: {case['status']} ({case['reason']})", file=sys.stderr)
-    print(f"Wrote {run.path}")
+            warn(f"{case['case']}: {case['status']} ({case['reason']})")
+    show(f"Wrote {run.path}")
     if not quiet:
-        print(f"  report       {run.path / 'report.html'}")
-        print(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
+        show(f"  report       {run.path / 'report.html'}")
+        show(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
     return len(failed) < len(run.manifest["cases"])
 
 

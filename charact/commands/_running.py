@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.commands._ceilings import recorded_ceilings
 from charact.commands._publishing import publish, tell
+from charact.console import Console
 from charact.errors import UserError
 from charact.hardware import machine_facts, software_facts
 from charact.measure.counters import described
 from charact.measure.interrupt import Interrupt
+from charact.output import warn
 from charact.store import load_run
 from charact.views.progress import LiveProgress
 from charact.writer import RunWriter
@@ -45,7 +46,7 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
             measure(writer, progress)
         if all(case["status"] == "interrupted" for case in writer.manifest["cases"]):
             writer.discard()
-            print("interrupted before a case had finished: nothing is written", file=sys.stderr)
+            warn("interrupted before a case had finished: nothing is written")
             return 128 + (interrupt.signal or 0)
         run = load_run(writer.close("complete" if interrupt.signal is None else "interrupted"))
     except UserError:

@@ -2,12 +2,12 @@
 
 import itertools
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.commands._options import check_data, parse_synthetic
 from charact.errors import UserError
+from charact.output import warn
 from charact.protocols import Protocol, find_protocol
 
 if TYPE_CHECKING:
@@ -143,9 +143,8 @@ def _used(case: Any, chosen: Options) -> dict[str, Any]:
 
 
 def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt") -> int:
-    from rich.console import Console
-
     from charact.commands._publishing import program, publish_and_tell
+    from charact.console import Console
     from charact.measure.training import train_cases
     from charact.views.progress import TrainingProgress
 
@@ -160,9 +159,9 @@ def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interr
         raise UserError(f"{error}; whole epochs are kept, then go on with {resume}") from error
     if interrupt.signal is not None:
         if _discard_empty(writer):
-            print("interrupted before an epoch was whole: nothing is written", file=sys.stderr)
+            warn("interrupted before an epoch was whole: nothing is written")
         else:
-            print(f"interrupted; whole epochs are kept: go on with {resume}", file=sys.stderr)
+            warn(f"interrupted; whole epochs are kept: go on with {resume}")
         return 128 + interrupt.signal
     writer.close("complete")
     return 0 if publish_and_tell(writer, quiet) else 1

@@ -10,6 +10,7 @@ import typer
 
 from charact.commands import _options as opt
 from charact.errors import UserError
+from charact.output import show
 
 if TYPE_CHECKING:
     from charact.analysis.comparing import Side
@@ -73,7 +74,7 @@ def command(
             if explain:
                 print_explanations(compared)
         if to is not None:
-            print(f"Wrote {to}")
+            show(f"Wrote {to}")
         return 0 if gate is None else pass_gate(gate, compared, quiet)
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from charact.output import show
+
 
 def command(
     run: Annotated[Path, typer.Argument(help="Run directory, such as one below runs/.", metavar="RUN")],
@@ -25,4 +27,4 @@ def command(
     loaded = read_run(run, partial=partial)
     target = to or Path(f"{loaded.run_id}-{form}")
     names = export(loaded, form, target, force=force)
-    print(f"Wrote {target}: {', '.join(names)}")
+    show(f"Wrote {target}: {', '.join(names)}")

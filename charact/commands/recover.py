@@ -1,13 +1,13 @@
 """`charact recover`."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from charact.errors import UserError
+from charact.output import warn
 
 if TYPE_CHECKING:
     from charact.writer import RunWriter
@@ -19,7 +19,7 @@ _ELSEWHERE = ("called no model of PyTorch in the thread that is watched: there i
 
 
 def command(
-    partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-…")],
+    partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-...")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
 ) -> int:
     """Make whole runs of what killed ones had written.
@@ -61,8 +61,7 @@ def _recover(directory: Path, quiet: bool) -> bool:
 def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
     """Facts of the machine, what its devices can reach, and its software, where the program ran on this one."""
     if hostname != os.uname().nodename:
-        print(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine",
-              file=sys.stderr)
+        warn(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine")
         return {}
     from charact.commands._ceilings import recorded_ceilings
     from charact.hardware import machine_facts, software_facts

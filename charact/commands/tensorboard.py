@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from charact.errors import UserError
+from charact.output import show
 
 # TensorBoard keeps 1000 scalars and 10 images of a series unless told otherwise.
 _SAMPLES = "scalars=100000,images=100"
@@ -32,11 +33,11 @@ def command(
     num_runs = sum(1 for _ in run_directories(logdir))
     address = _start(logdir, port)
     found = f"{num_runs} run{'s' if num_runs > 1 else ''}" if num_runs else "no runs yet"
-    typer.echo(f"Serving {logdir} ({found}) with TensorBoard; Ctrl-C stops it")
-    typer.echo(f"  Characterization  {address}#charact")
-    typer.echo(f"  Time Series       {address}?smoothing=0#timeseries")
+    show(f"Serving {logdir} ({found}) with TensorBoard; Ctrl-C stops it")
+    show(f"  Characterization  {address}#charact")
+    show(f"  Time Series       {address}?smoothing=0#timeseries")
     if not num_runs:
-        typer.echo(f"Write one, such as with charact profile resnet18 --out {logdir}; then press Refresh")
+        show(f"Write one, such as with charact profile resnet18 --out {logdir}; then press Refresh")
     _wait()
     return 0
 
@@ -79,4 +80,4 @@ def _wait() -> None:
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
-        typer.echo("Stopped.")
+        show("Stopped.")

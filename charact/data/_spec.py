@@ -1,8 +1,7 @@
 """What a dataset is, and how its published files are found and verified."""
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charact.errors import UserError
+from charact.files import reading
+
+_REMEDY = "make it readable, or name another --data-dir"
 
 Split = Literal["train", "valid", "test"]
 Kind = Literal["image", "language_model", "translation", "cloze"]
@@ -73,7 +75,7 @@ class StoredDatasetSpec(DatasetSpec):
         Raises:
             UserError: there is no such directory, or a file is missing, truncated or foreign.
         """
-        with _reading(directory):
+        with reading(directory, _REMEDY):
             if not directory.is_dir():
                 raise UserError(f"{directory} is not a directory: name the one that holds {self.name} with --data-dir, "
                                 f"or get it with charact data fetch {self.name}")
@@ -100,7 +102,7 @@ class StoredDatasetSpec(DatasetSpec):
         """Where the first of a file's alternative names is that is there at all."""
         places = [directory, *(directory / folder for folder in (self.home, *self.folders))]
         for path in [place / name for name in names for place in places]:
-            with _reading(path):
+            with reading(path, _REMEDY):
                 if path.is_file():
                     return path
         return None
@@ -144,15 +146,5 @@ def read_file(path: Path) -> bytes:
     Raises:
         UserError: it cannot be read.
     """
-    with _reading(path):
+    with reading(path, _REMEDY):
         return path.read_bytes()
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one line with its remedy."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"cannot read {path} ({reason}): make it readable, or name another --data-dir") from error

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from charact.errors import UserError
-from charact.files import whole
+from charact.files import reading, whole
 from charact.measure.loop import Loop
 from charact.store import Rows
 
@@ -62,6 +62,8 @@ def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
     Raises:
         UserError: the file is damaged, or of another training.
     """
+    with reading(path), path.open("rb"):  # what torch's reader says of a file that it may not open is no help
+        pass
     try:
         state = torch.load(path, map_location=loop.case.device, weights_only=True)
         loop.model.load_state_dict(state["model"])

@@ -12,6 +12,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from charact.errors import UserError
+from charact.files import reading
 from charact.traces.events import Event, Kept
 from charact.traces.json_stream import JsonStream
 from charact.traces.keeper import Keeper
@@ -47,16 +48,20 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     """
     files: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS) and one.is_file())
-            if not inside:
-                raise UserError(f"{path} holds no trace ({' or '.join(_ENDINGS)}): name one that does, or a file")
-            files += inside
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise UserError(f"{path} is no file: name a trace of torch.profiler")
+        with reading(path):
+            files += _files_at(path)
     return files
+
+
+def _files_at(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"{path} is no file: name a trace of torch.profiler")
+    inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS) and one.is_file())
+    if not inside:
+        raise UserError(f"{path} holds no trace ({' or '.join(_ENDINGS)}): name one that does, or a file")
+    return inside
 
 
 def readable(path: Path) -> str:
@@ -78,7 +83,7 @@ def read_trace(path: Path) -> Trace:
     """
     keeper = Keeper()
     try:
-        with path.open("rb") as raw:
+        with reading(path), path.open("rb") as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             unpacked = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
@@ -89,8 +94,6 @@ def read_trace(path: Path) -> Trace:
         raise UserError(f"{path} is no trace of torch.profiler: it is nested too deeply") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is cut off or damaged ({error}): write the trace again") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
     beside = stream.beside
     distributed = beside.get(_DISTRIBUTED)
     distributed = distributed if isinstance(distributed, dict) else {}

@@ -13,6 +13,7 @@ from charact import analysis
 from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.bricks.run_tables import suite_summary
 from charact.analysis.comparing import Side
+from charact.presentable import presentable
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html import (
@@ -112,6 +113,7 @@ def sections(run: Run) -> list[Section]:
 
     A section of a pass that no case has taken is left out; one whose pass gave nothing says why.
     """
+    run = presentable(run)
     return [
         Section(name, part.title, render("section.html.j2", body=part.build(run)))
         for name, part in _PARTS.items()
@@ -121,6 +123,7 @@ def sections(run: Run) -> list[Section]:
 
 def report(runs: Sequence[Run]) -> str:
     """One self-contained page: each run's sections, after a table across them where there are several."""
+    runs = [presentable(run) for run in runs]
     names = ", ".join(run.manifest["name"] for run in runs)
     several = len(runs) > 1
     return _page(runs, names, overview=_overview(runs) if several else [],
