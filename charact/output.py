@@ -17,6 +17,7 @@ _PLAIN = {
     "’": "'", "‘": "'", "“": '"', "”": '"', "×": "x", "÷": "/", "·": "*", "–": "-", "−": "-", "±": "+-", "…": "...",
     "µ": "u", "→": "->", "█": "#", "■": "#", "▇": "@", "▆": "%", "▅": "#", "▄": "*", "▃": "+", "▂": "-", "▁": ".",
     "✓": "+", "⌈": "ceil(", "⌉": ")", "√": "sqrt ", "π": "pi", "ᵀ": "^T", "°": " deg",
+    "\xa0": " ", "\ufffd": "?",
 }  # fmt: skip
 """charact's own characters in ASCII."""
 
@@ -92,7 +93,8 @@ class Channel:
             return
         try:
             if stream is not None:
-                stream.write(text.encode(self.encoding, "charact").decode(self.encoding))
+                if text:
+                    stream.write(text.encode(self.encoding, "charact").decode(self.encoding))
                 stream.flush()
             elif text:
                 raise OSError(errno.EBADF, "it is closed")

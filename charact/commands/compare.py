@@ -28,7 +28,8 @@ def command(
              "brick, layer_type.",
         metavar="LIST")] = "case",
     to: Annotated[Path | None, typer.Option(
-        help="Write the comparison into a file as well: .html (all of it), .md or .csv.", metavar="FILE")] = None,
+        help="Write the comparison into a file as well: .html (all of it), .md or .csv (texts as charact export "
+             "writes them).", metavar="FILE")] = None,
     explain: Annotated[bool, typer.Option(
         "--explain", help="Tell which phases, operators and kernels account for the differences.")] = False,
     fail_if: Annotated[list[str] | None, typer.Option(

@@ -19,7 +19,9 @@ def command(
 ) -> None:
     """Write a run's tables as CSV, JSON or Parquet.
 
-    The manifest and a description of every column go with them.
+    The manifest and a description of every column go with them. In CSV, a text that begins with = + - @, a tab or a
+    line break, which a spreadsheet could run as a formula, gets an apostrophe before it. To read such a text back,
+    remove one apostrophe. Numbers, JSON and Parquet stay as they are.
     """
     from charact.commands._partial import read_run
     from charact.views.export import export

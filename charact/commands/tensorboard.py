@@ -1,15 +1,17 @@
 """Show runs in TensorBoard."""
 
 import functools
+import io
 import signal
+import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
 from charact.errors import UserError
-from charact.output import show
+from charact.output import PrintableStream, show
 
 # TensorBoard keeps 1000 scalars and 10 images of a series unless told otherwise.
 _SAMPLES = "scalars=100000,images=100"
@@ -50,6 +52,8 @@ def _start(logdir: Path, port: int) -> str:
     """
     from tensorboard import program
 
+    # Loggers of libraries write names of runs there.
+    sys.stderr = cast(TextIO, PrintableStream(sys.stderr or io.StringIO()))
     server = program.TensorBoard(plugins=_plugins())
     flags = [f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}", f"--samples_per_plugin={_SAMPLES}"]
     server.configure(argv=["", *flags])
