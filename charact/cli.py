@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from charact.errors import ProgramInterrupted, UserError
+from charact.output import OUT, finish, occupy_closed_descriptors, show, warn
 from charact.plugins import modules_in
 
 OK, FAILED, USER_ERROR = 0, 1, 2
@@ -39,7 +40,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         import charact
 
-        print(f"charact {charact.__version__}")
+        show(f"charact {charact.__version__}")
         raise typer.Exit
 
 
@@ -51,7 +52,7 @@ def _root(
 ) -> None:
     context.obj.show_traceback = show_traceback
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        show(*context.get_help().split("\n"))
     else:
         context.obj.command = f"charact {context.invoked_subcommand}"
 
@@ -102,21 +103,31 @@ def _process_path(parameter: Any, process: Callable[[Any, Any], Any], context: A
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; returns its exit status: 0, 2 for a user's mistake, 130 for Ctrl-C, or the command's own."""
+    """Run a command line.
+
+    Returns its exit status: 0, 1 where its output was lost, 2 for a user's mistake, 130 for Ctrl-C, or its own.
+    """
+    return finish(_run(arguments))  # a watched program's SystemExit passes: its output is its own
+
+
+def _run(arguments: Sequence[str]) -> int:
     state = _State()
     try:
         status: Any = build_command().main(list(arguments), prog_name="charact", standalone_mode=False, obj=state)
-        sys.stdout.flush()
     except UserError as error:
         return _refuse(str(error), error if state.show_traceback else None)
     except typer.TyperException as error:
         return _refuse(_usage_message(error, state.command), error if state.show_traceback else None)
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:
-        # The reader, such as `head`, has seen enough. Python flushes once more at exit: let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except OSError as error:
+        OUT.flush()
+        if OUT.lost is not None:  # printing failed: `finish` reports it
+            return FAILED
+        if not isinstance(error, PermissionError) or error.filename is None:
+            raise
+        return _refuse(f"cannot open {os.fsdecode(error.filename)} (permission denied): make it accessible for your "
+                       "user, or name another", error if state.show_traceback else None)
     return OK if status is None else int(status)
 
 
@@ -129,13 +140,14 @@ def _usage_message(error: typer.TyperException, command: str) -> str:
 
 def _refuse(message: str, error: Exception | None) -> int:
     if error is not None:
-        traceback.print_exception(error)
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        warn(*"".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
+    warn(f"error: {' '.join(message.split())}")
     return USER_ERROR
 
 
 def main() -> None:
     """Entry point of `charact`."""
+    occupy_closed_descriptors()
     try:
         sys.exit(run(sys.argv[1:]))
     except ProgramInterrupted:

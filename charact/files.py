@@ -1,8 +1,9 @@
-"""Writing files: whole or not at all, by one process at a time, and what the file system refuses told in one line."""
+"""Reading and writing files: whole or not at all, by one process at a time, what the system refuses in one line."""
 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -10,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from charact.errors import UserError
+from charact.text import label, valid_text
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
 """What some network file systems answer where they know no fsync, of directories above all."""
+_LONGEST_NAME = 200
+"""Bytes of a name, to which an ending can be added; file systems allow 255 in all."""
 
 
 @contextlib.contextmanager
@@ -33,19 +37,25 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses while `path` is read into one line with its remedy.
+def reading(path: Path | str, remedy: str | None = None) -> Iterator[None]:
+    """Turn what the file system refuses while `path` is read into one line: a file that is not readable is not corrupt.
+
+    Args:
+        path: the file or directory.
+        remedy: what to do about it; by default, to make it readable, or to name another.
 
     Raises:
-        UserError: the file is absent, no file, or this user may not read it.
+        UserError: the path is absent, not readable or out of order.
     """
     try:
         yield
     except OSError as error:
+        if error.errno is None:  # that of a reader such as gzip's: it is about the content
+            raise
         reason = (error.strerror or str(error)).lower()
-        remedy = "ask its owner for the permission to read it" if isinstance(error, PermissionError) else (
-            "name another, or restore it from a copy")
-        raise UserError(f"cannot read {path} ({reason}): {remedy}") from error
+        forbidden = error.errno in (errno.EACCES, errno.EPERM)
+        usual = "make it readable for your user, or name another" if forbidden else "name another"
+        raise UserError(f"cannot read {path} ({reason}): {remedy or usual}") from error
 
 
 def user_cache() -> Path:
@@ -60,14 +70,14 @@ def user_cache() -> Path:
 
 
 def write_text(path: Path, text: str, *, force: bool = True) -> None:
-    """Write a text file, whole or not at all.
+    """Write a text file, whole or not at all; what UTF-8 cannot hold becomes escapes.
 
     Raises:
         UserError: the file exists and `force` is false, or it cannot be written.
     """
     _check_place(path, force=force)
     with whole(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(valid_text(text), encoding="utf-8")
 
 
 def check_writable(path: Path, *, force: bool, option: str | None = None) -> None:
@@ -97,6 +107,15 @@ def _check_place(path: Path, *, force: bool, option: str | None = None) -> None:
         if path.exists() and not force:
             raise UserError(f"{path} exists: --force overwrites it"
                             + ("" if option is None else f", {option} names another file"))
+
+
+def file_name(text: str) -> str:
+    """A text as a file's name: printable, without slashes, and cut where it is too long, with a hash of the whole."""
+    name = label(text).replace("/", "_")
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    short = name.encode()[: _LONGEST_NAME - 17].decode(errors="ignore")
+    return f"{short}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _hidden(path: Path) -> Path:

@@ -16,6 +16,7 @@ from charact.checksums import sealed
 from charact.errors import UserError
 from charact.files import is_begun, lock, sync, write_text, writing
 from charact.schema import SCHEMA_VERSION
+from charact.text import valid_values
 
 PARTIAL_PREFIX = ".partial-"
 LOCK = "lock"
@@ -114,9 +115,10 @@ def writer_of(directory: Path) -> int | None:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a run with its checksum, whole or not at all.
+    """Write the manifest of a run with its checksum, whole or not at all; its texts become valid UTF-8.
 
     Raises:
         UserError: the disk is full.
     """
-    write_text(directory / "run.json", json.dumps(sealed(manifest), indent=1, allow_nan=False) + "\n")
+    text = json.dumps(sealed(valid_values(manifest)), indent=1, allow_nan=False)
+    write_text(directory / "run.json", f"{text}\n")

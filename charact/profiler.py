@@ -17,6 +17,7 @@ from charact.files import release
 from charact.measure.autophase.last_signal import LastSignal
 from charact.measure.autophase.session import Plan, Session, is_watched
 from charact.measure.autophase.told import Told
+from charact.output import warn
 from charact.partial import LOCK, BegunRun, begin_run
 
 if TYPE_CHECKING:
@@ -273,4 +274,4 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
 
 
 def _say(line: str) -> None:
-    print(f"charact: {line}", file=sys.stderr)
+    warn(f"charact: {line}")

@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from charact.checksums import TABLE_CHECKSUMS, checksum
 from charact.errors import UserError
-from charact.files import sync, whole, writing
+from charact.files import file_name, sync, whole, writing
 from charact.manifest import read_manifest
 from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.schema import TABLES, column_names
 from charact.store import Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
 from charact.table_checks import table_problem
+from charact.text import valid_values
 
 _UNFINISHED = ("running", "interrupted")
 
@@ -81,6 +82,7 @@ class RunWriter:
 
         A case that was flushed before is flushed anew: a training is after each epoch.
         """
+        case = valid_values(case)
         entries = {entry["case"]: entry for entry in self.manifest["cases"]} | {case["case"]: case}
         number = list(entries).index(case["case"])
         for table, rows in tables.items():
@@ -88,7 +90,7 @@ class RunWriter:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
-                typed = finite(pa.Table.from_pylist(filled, schema=arrow_schema(table)))
+                typed = finite(_arrow(filled, table))
                 assert (problem := table_problem(typed, table)) is None, f"table {table}: {problem}"
                 self._write_table(part_path(self.directory, table, number), table, typed)
         extended = self.manifest | {"cases": list(entries.values())}
@@ -177,5 +179,13 @@ def _has_trace(entry: dict[str, Any]) -> bool:
 
 
 def _trace_name(case: str) -> str:
-    """Name of the file with a case's trace; the case's own may hold what a file's may not."""
-    return f"{case.replace('/', '_')}.pt.trace.json.gz"
+    """Name of the file with a case's trace; the case's own may be longer, or hold what a file's may not."""
+    return f"{file_name(case)}.pt.trace.json.gz"
+
+
+def _arrow(rows: Rows, table: str) -> pa.Table:
+    """Rows as a table; texts that are not valid UTF-8, which are rare, are made so."""
+    try:
+        return pa.Table.from_pylist(rows, schema=arrow_schema(table))
+    except UnicodeEncodeError:
+        return pa.Table.from_pylist(valid_values(rows), schema=arrow_schema(table))

@@ -15,7 +15,7 @@ from charact.bricks.context import contexts_of, rounded
 from charact.bricks.cut import Piece, written_before
 from charact.bricks.model import CapturedModel
 from charact.errors import UserError
-from charact.files import write_text
+from charact.files import reading, write_text
 
 SCHEMA_VERSION = 1
 _LONGEST_NAME = 200
@@ -157,10 +157,11 @@ def read_composition(path: Path) -> Composition:
         UserError: it is newer than this charact, or broken.
     """
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        with reading(path):
+            entry = json.loads(path.read_text(encoding="utf-8"))
         newer = entry["schema_version"] > SCHEMA_VERSION
         composition = None if newer else _read(entry)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is no composition ({reason}): generate the suite anew") from error
     if composition is None:

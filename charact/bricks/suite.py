@@ -16,6 +16,7 @@ import msgspec
 from charact.bricks.brick import Brick, canonical
 from charact.bricks.brick_file import brick_from_json, brick_to_json
 from charact.errors import UserError
+from charact.files import reading
 
 FORMAT = "charact bricks"
 SCHEMA_VERSION = 1
@@ -151,13 +152,11 @@ def _checked_format(index: Any) -> dict[str, Any]:
 
 
 def _read_bytes(path: Path, missing: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(missing) from error
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"cannot read {path} ({reason}): copy the suite anew") from error
+    with reading(path):
+        try:
+            return path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UserError(missing) from error
 
 
 def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:

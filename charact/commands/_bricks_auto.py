@@ -1,13 +1,11 @@
 """`-g auto`: time small suites of several lengths of bricks here, and take the cheapest of those that are right."""
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
 import torch
-from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.analysis.bricks.construction import Construction, construct
@@ -19,11 +17,13 @@ from charact.bricks.suite_writer import CutModel, add_models
 from charact.commands._bricks_models import CapturedSource
 from charact.commands._bricks_verify import timed_source
 from charact.commands._running import open_record
+from charact.console import Console
 from charact.errors import UserError
 from charact.hardware import resolve_device
 from charact.measure.brick_cases import run_bricks
 from charact.measure.interrupt import Interrupt
 from charact.measure.timing import StopRule
+from charact.output import warn
 from charact.store import load_run
 from charact.views.progress import BrickProgress
 from charact.views.terminal_suites import Trial, trials
@@ -99,11 +99,11 @@ def _constructed(models: Sequence[CutModel], g: int, quiet: bool, interrupt: Int
 def _measured_s(captured: Sequence[CapturedSource], case: str, interrupt: Interrupt) -> float | None:
     """Median iteration (s) of a model; None of one that fails, which a line tells."""
     source = next(each.source for each in captured if each.source.id == case)
-    print(f"running {case} itself", file=sys.stderr)
+    warn(f"running {case} itself")
     try:
         return median(timed_source(source, _ITERATIONS, resolve_device("auto"), interrupt).wall_s)
     except UserError as error:
-        print(f"warning: {error}", file=sys.stderr)
+        warn(f"warning: {error}")
         return None
 
 

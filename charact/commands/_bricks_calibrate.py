@@ -1,11 +1,8 @@
 """What `charact bricks calibrate` does: learn from models, measured by turns, what bricks cannot see."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-
-from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.analysis.bricks.construction import Construction, construct
@@ -17,10 +14,12 @@ from charact.bricks.composition import Composition
 from charact.commands._bricks_compositions import ALL, brick_run, is_called, kept_compositions
 from charact.commands._bricks_construct import correction_key
 from charact.commands._bricks_verify import is_of_this_machine, timed_model
+from charact.console import Console
 from charact.corrections import NotCorrected, correction_file, keep_correction
 from charact.errors import UserError
 from charact.measure.interrupt import Interrupt
 from charact.measure.timing import StopRule
+from charact.output import warn
 from charact.store import Run
 from charact.views.progress import MemoryProgress
 from charact.views.terminal_suites import correction
@@ -54,8 +53,8 @@ def calibrate_machine(path: Path, names: Sequence[str], directory: Path | None, 
         except NotCorrected as error:
             raise UserError(f"the correction cannot be kept: {error}") from error
         if learned.error_frac > learned.plain_error_frac:
-            print(f"warning: of {case} these {len(constructions)} models teach nothing that holds for others: name "
-                  "more, or repeat it when the machine does nothing else", file=sys.stderr)
+            warn(f"warning: of {case} these {len(constructions)} models teach nothing that holds for others: name "
+                 "more, or repeat it when the machine does nothing else")
         if not quiet:
             sums_s = [each.sum_s or 0.0 for each in constructions]
             Console().print(correction(case, [each.composition.case for each in constructions], sums_s, measured_s,
@@ -78,7 +77,7 @@ def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str
         fitting = [each for each in chosen if _fits(run, each, entry["case"])]
         constructions = [construct(each, times, "not yet learned") for each in fitting]
         for lacking in (each for each in constructions if each.sum_s is None and names):
-            print(f"warning: {lacking.composition.case} is left out: {lacking.reason}", file=sys.stderr)
+            warn(f"warning: {lacking.composition.case} is left out: {lacking.reason}")
         whole = [each for each in constructions if each.sum_s is not None]
         found[entry["case"]] = whole if names else typical(whole, MOST_MODELS)
     return found
@@ -116,7 +115,7 @@ def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction]
                 except UserError as error:
                     failed[number] = str(error)
     for reason in failed.values():
-        print(f"warning: a model is left out: {reason}", file=sys.stderr)
+        warn(f"warning: a model is left out: {reason}")
     left = [number for number in range(len(constructions)) if number not in failed]
     if len(left) < MIN_MODELS:
         raise UserError(f"a correction needs {MIN_MODELS} models that can be run here, and of {case} there are "

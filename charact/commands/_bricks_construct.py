@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
@@ -21,10 +20,12 @@ from charact.commands._bricks_compositions import Models, brick_run, chosen_mode
 from charact.commands._bricks_models import Asked
 from charact.commands._bricks_verify import is_of_this_machine, verified
 from charact.commands._publishing import keeping_finished, publish_and_tell
+from charact.console import Console
 from charact.corrections import Correction, CorrectionKey, NotCorrected, correction_file, read_correction
 from charact.errors import UserError
 from charact.measure.interrupt import Interrupt
 from charact.measure.timing import StopRule
+from charact.output import warn
 from charact.store import Run, load_run
 from charact.views.progress import MemoryProgress
 from charact.views.terminal_bricks import machines
@@ -150,7 +151,7 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
             writer.add_case(entry, tables)
     writer.close("complete")
     for line in failed:
-        print(line, file=sys.stderr)
+        warn(line)
 
 
 def correction_key(run: Run, case: str) -> CorrectionKey:

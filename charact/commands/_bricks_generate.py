@@ -1,13 +1,11 @@
 """What `charact bricks generate` does: capture models, cut them, and write what is new into the suite."""
 
 import secrets
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.composition import load_compositions
@@ -16,7 +14,9 @@ from charact.bricks.suite import INDEX, load_suite
 from charact.bricks.suite_writer import Added, CutModel, add_models, check_place
 from charact.commands._bricks_models import Asked, CapturedSource, captured_sources
 from charact.commands._publishing import program
+from charact.console import Console
 from charact.measure.interrupt import Interrupt
+from charact.output import show, warn
 from charact.views.terminal_suites import generated
 from charact.workload import all_workloads
 
@@ -41,7 +41,7 @@ def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback
         check_place(out, g, method)
     found = captured_sources(asked, sources, AUTO if g is None else (g,), method, fallback, quiet, interrupt)
     if not found:
-        print("no model could be captured: nothing is written", file=sys.stderr)
+        warn("no model could be captured: nothing is written")
         return 1
     if g is None:
         from charact.commands._bricks_auto import chosen_g
@@ -75,13 +75,13 @@ def _tell(added: Added, found: Sequence[CapturedSource], models: Sequence[CutMod
     if not quiet:
         for each in found:
             for note in each.notes:
-                print(f"note: {each.source.id}: {note}", file=sys.stderr)
+                warn(f"note: {each.source.id}: {note}")
         for case in added.replaced:
-            print(f"note: {case}: it was there otherwise, and is replaced: the model was changed, or is another file's "
-                  "of that name", file=sys.stderr)
+            warn(f"note: {case}: it was there otherwise, and is replaced: the model was changed, or is another file's "
+                 "of that name")
         cases = {model.composition.case for model in models}
         Console().print(generated(cases, load_compositions(added.suite.private), added.suite))
-    print(f"Wrote {out}: {len(added.suite.bricks):,} bricks, {added.num_new:,} of them new")
+    show(f"Wrote {out}: {len(added.suite.bricks):,} bricks, {added.num_new:,} of them new")
     if not quiet:
-        print(f"  which bricks make which model is in {added.suite.private}: keep that to yourself")
-        print(f"  next         {program()} bricks run {out}")
+        show(f"  which bricks make which model is in {added.suite.private}: keep that to yourself")
+        show(f"  next         {program()} bricks run {out}")

@@ -1,22 +1,21 @@
 """Models as the commands of bricks take them: named by the user, or by the composition that was made of them."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.capture import capture
 from charact.bricks.composition import Composition, Configuration
 from charact.bricks.sources import SAVED_SUFFIX, Source, sources_of
 from charact.bricks.suite_writer import CutModel, cut_model
+from charact.console import Console
 from charact.errors import UserError
 from charact.measure.interrupt import Interrupt
 from charact.measure.out_of_memory import host_memory_guard
 from charact.measure.outcome import failure
+from charact.output import warn
 from charact.views.progress import MemoryProgress
 
 DEFAULTS: dict[str, Any] = {"model_args": "", "loss": None, "optimizer": "SGD", "learning_rate": 0.01}
@@ -134,4 +133,4 @@ def captured_sources(asked: Asked, sources: Sequence[Source], gs: Sequence[int],
 
 
 def _tell(line: str) -> None:
-    print(f"error: {' '.join(line.split())}", file=sys.stderr)
+    warn(f"error: {' '.join(line.split())}")

@@ -1,7 +1,6 @@
 """Options of `charact bricks`: what they mean, and how a command ends that a signal may end."""
 
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ import typer
 
 from charact.commands import _options as opt
 from charact.errors import UserError
+from charact.output import warn
 
 if TYPE_CHECKING:
     from charact.measure.interrupt import Interrupt
@@ -42,7 +42,7 @@ def status_of(interrupt: "Interrupt", work: Callable[[], int]) -> int:
     try:
         return work()
     except KeyboardInterrupt:
-        print("interrupted: nothing is written", file=sys.stderr)
+        warn("interrupted: nothing is written")
         return 128 + (interrupt.signal or signal.SIGINT)
 
 

@@ -1,14 +1,12 @@
 """What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.brick import runs_as
@@ -18,6 +16,7 @@ from charact.commands._bricks_verify import is_of_this_machine
 from charact.commands._ceilings import recorded_ceilings
 from charact.commands._publishing import keeping_finished, program, publish, publish_and_tell, tell
 from charact.commands._running import open_record
+from charact.console import Console
 from charact.errors import UserError
 from charact.hardware import resolve_device
 from charact.manifest import check_holds
@@ -25,6 +24,7 @@ from charact.measure.brick_cases import run_bricks
 from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
 from charact.measure.timing import StopRule
+from charact.output import warn
 from charact.store import load_run
 from charact.views.progress import BrickProgress
 from charact.writer import RunWriter
@@ -121,9 +121,9 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
         if interrupt.signal is not None:
             if writer.holds_nothing:
                 writer.discard()
-                print("interrupted before a round was whole: nothing is written", file=sys.stderr)
+                warn("interrupted before a round was whole: nothing is written")
             else:
-                print(f"interrupted; whole rounds are kept: go on with {resume}", file=sys.stderr)
+                warn(f"interrupted; whole rounds are kept: go on with {resume}")
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete")))
     return 0 if tell(load_run(writer.final), quiet) else 1

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from charact.bricks.audit import audit
 from charact.bricks.composition import load_compositions
 from charact.bricks.merge import merge
 from charact.bricks.suite import load_suite
 from charact.commands._tables import print_table
+from charact.console import Console
 from charact.errors import UserError
+from charact.output import show
 from charact.views.terminal_suites import frequent, generated
 
 _MOST_ROWS = 15
@@ -45,13 +45,13 @@ def audit_suite(path: Path) -> int:
     ])
     print_table(None, ["layer type", "layers"], [[name, str(number)] for name, number
                                                  in report.layer_types.most_common(_MOST_ROWS)])
-    print("What can be inferred:")
+    show("What can be inferred:")
     for line in report.reveals:
-        print(f"  {line}")
+        show(f"  {line}")
     for finding in report.findings:
-        print(f"should not be there: {finding}")
+        show(f"should not be there: {finding}")
     if not report.findings:
-        print("No file holds anything else.")
+        show("No file holds anything else.")
     return 1 if report.findings else 0
 
 
@@ -64,5 +64,5 @@ def merge_suites(suites: Sequence[Path], out: Path) -> int:
     if len(suites) < 2:
         raise UserError("name at least two suites to merge")
     merged = merge(suites, out)
-    print(f"Wrote {out}: {len(merged.bricks):,} bricks")
+    show(f"Wrote {out}: {len(merged.bricks):,} bricks")
     return 0

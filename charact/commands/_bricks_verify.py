@@ -1,6 +1,5 @@
 """Running models themselves beside what was constructed of them: to verify it, or to learn from it."""
 
-import sys
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from charact.measure.end_to_end import time_end_to_end
 from charact.measure.interrupt import Interrupt
 from charact.measure.outcome import failure
 from charact.measure.timing import StopRule, Timing
+from charact.output import warn
 from charact.store import Rows, Run
 
 _QUIET_FRAC = 0.9
@@ -57,8 +57,8 @@ def timed_model(composition: Composition, run: Run, case: str, rule: StopRule, i
     timing = timed_source(source_again(composition), rule, resolve_device(entry["device"]), interrupt)
     had = timing.facts["on_core_frac"]
     if entry["device"] == "cpu" and had < _QUIET_FRAC:
-        print(f"warning: {composition.case} had a core for {had:.0%} of its time only: other programs ran, which "
-              "lengthens whole models more than bricks; repeat it when they do not", file=sys.stderr)
+        warn(f"warning: {composition.case} had a core for {had:.0%} of its time only: other programs ran, which "
+             "lengthens whole models more than bricks; repeat it when they do not")
     return timing
 
 

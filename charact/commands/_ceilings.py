@@ -1,6 +1,5 @@
 """Ceilings for a record and for `charact doctor`: from the user's cache, else measured and kept there."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from charact.errors import UserError
 from charact.measure.ceilings import measure_ceilings
 from charact.measure.interrupt import Interrupt
 from charact.measure.outcome import one_line
+from charact.output import warn
 
 REMEDY = "charact doctor --ceilings measures them"
 
@@ -64,15 +64,15 @@ def kept_ceilings(fingerprint: str, device: str) -> Kept:
 def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> Kept:
     """Measure the ceilings of a device, and keep them where that can be done and nothing else was running."""
     if not quiet:
-        print(f"Measuring what {device} can reach, once on this machine: some seconds", file=sys.stderr)
+        warn(f"Measuring what {device} can reach, once on this machine: some seconds")
     ceilings = measure_ceilings(torch.device(device))
     if is_disturbed(ceilings):
-        print(f"warning: other processes were running: {device} may reach more than was measured, which is not kept; "
-              "charact doctor --ceilings tries again", file=sys.stderr)
+        warn(f"warning: other processes were running: {device} may reach more than was measured, which is not kept; "
+             "charact doctor --ceilings tries again")
         return now_measured(ceilings)
     try:
         return keep_ceilings(
             ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device), ceilings)
     except (NotKept, UserError) as error:
-        print(f"warning: the ceilings of {device} are not kept: {error}", file=sys.stderr)
+        warn(f"warning: the ceilings of {device} are not kept: {error}")
         return now_measured(ceilings)

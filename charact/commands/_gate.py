@@ -1,12 +1,12 @@
 """The gate of `charact compare`: rules that may fail, and where what they found is written."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from charact.errors import UserError
+from charact.output import show, warn
 
 if TYPE_CHECKING:
     from charact.analysis.comparing import Side
@@ -68,10 +68,10 @@ def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
         write_text(gate.junit, junit(judged), force=gate.force)
     failed = has_failed(judged)
     if not quiet:
-        print(headline(judged))
+        show(headline(judged))
     elif failed:
         for row in fmt.rows(judged[judged["outcome"] == "regression"]):
-            print(f"{row.case}: {sentence(row)}", file=sys.stderr)
+            warn(f"{row.case}: {sentence(row)}")
     return int(failed)
 
 
@@ -85,4 +85,4 @@ def explain(sides: "Sequence[Side]") -> None:
         for each in explanations(sides[0], side):
             print_tables(each.tables)
             if not each.tables:
-                print(f"{each.case}: what accounts for a difference is {fmt.missing(NOT_TIMED)}")
+                show(f"{each.case}: what accounts for a difference is {fmt.missing(NOT_TIMED)}")

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from charact.console import Console
 from charact.errors import UserError
 from charact.files import write_text
+from charact.output import OUT, show, warn
 from charact.store import Run, load_run
 from charact.writer import RunWriter
 
@@ -42,8 +42,7 @@ def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) ->
                           f"{recover_command(writer.directory for writer in kept)} makes a run of it")
         if isinstance(error, UserError):
             raise UserError(f"{error}; {said}") from error
-        with contextlib.suppress(OSError):  # nobody reads any more
-            print(said, file=sys.stderr)
+        warn(said)
         raise
 
 
@@ -70,7 +69,7 @@ def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrup
         measure()
         if interrupt.signal is not None and writer.holds_nothing:
             writer.discard()
-            print("interrupted before a case had finished: nothing is written", file=sys.stderr)
+            warn("interrupted before a case had finished: nothing is written")
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete" if interrupt.signal is None else "interrupted")))
     any_ok = tell(load_run(writer.final), quiet)
@@ -124,13 +123,13 @@ def tell(run: Run, quiet: bool) -> bool:
     failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
     if not quiet:
         Console().print(summary(run))
-    if quiet or not sys.stdout.isatty():
+    if quiet or not OUT.isatty():
         for case in failed:
-            print(f"{case['case']}: {case['status']} ({case['reason']})", file=sys.stderr)
-    print(f"Wrote {run.path}")
+            warn(f"{case['case']}: {case['status']} ({case['reason']})")
+    show(f"Wrote {run.path}")
     if not quiet:
-        print(f"  report       {run.path / 'report.html'}")
-        print(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
+        show(f"  report       {run.path / 'report.html'}")
+        show(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
     return len(failed) < len(run.manifest["cases"])
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.commands._ceilings import recorded_ceilings
 from charact.commands._publishing import measure_and_publish
+from charact.console import Console
 from charact.hardware import machine_facts, software_facts
 from charact.measure.counters import described
 from charact.measure.interrupt import Interrupt

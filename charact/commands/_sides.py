@@ -1,14 +1,15 @@
 """What `charact compare` puts side by side, as a user names it."""
 
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from charact.errors import UserError
+from charact.output import warn
 from charact.partial import PARTIAL_PREFIX
 from charact.references import PREFIX, reference, reference_names
+from charact.text import label
 
 if TYPE_CHECKING:
     from charact.analysis.comparing import Side
@@ -24,17 +25,20 @@ def read_sides(texts: list[str]) -> "list[Side]":
         UserError: there is only one, or one of them names no run, no reference, or a run that cannot be read.
     """
     from charact.analysis.comparing import Side
+    from charact.presentable import presentable
 
     if len(texts) < 2:
         raise UserError("name at least two sides, as in `charact compare runs/before runs/after`: each is "
                         f"{_KINDS} ({', '.join(reference_names())})")
-    named = [_read(text) for text in texts]
-    times = Counter(label for label, _ in named)
+    read = [_read(text) for text in texts]
+    named = [(label(name), runs) for name, runs in read]
+    times = Counter(name for name, _ in named)
     seen: Counter[str] = Counter()
     sides = []
-    for label, runs in named:
-        seen[label] += 1
-        sides.append(Side(f"{label} ({seen[label]})" if times[label] > 1 else label, runs))
+    for name, runs in named:
+        seen[name] += 1
+        shown = tuple(presentable(run) for run in runs)
+        sides.append(Side(f"{name} ({seen[name]})" if times[name] > 1 else name, shown))
     return sides
 
 
@@ -90,5 +94,5 @@ def _runs_at(path: Path) -> "tuple[Run, ...]":
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UserError(f"{path} holds no run that can be read: {problems[0]}{more}")
     for problem in problems:
-        print(f"warning: a run of {path} is left out: {problem}", file=sys.stderr)
+        warn(f"warning: a run of {path} is left out: {problem}")
     return tuple(runs)

@@ -1,9 +1,10 @@
 """Tables in the terminal: drawn for a reader, plain lines for a pipe."""
 
 import io
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from charact.output import OUT, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -12,17 +13,15 @@ if TYPE_CHECKING:
 
 def print_table(title: str | None, columns: Sequence[str], rows: "Sequence[Sequence[str | Text]]") -> None:
     """Print a table to standard output; into a pipe one line a row, however long, without colour."""
-    from rich.console import Console
+    from charact.console import Console
 
-    table = _table(title, columns, rows, one_line=not sys.stdout.isatty())
-    if sys.stdout.isatty():
+    table = _table(title, columns, rows, one_line=not OUT.isatty())
+    if OUT.isatty():
         Console(highlight=False).print(table, "")
         return
     captured = io.StringIO()
     Console(file=captured, width=10_000, color_system=None, force_terminal=False).print(table)
-    for line in captured.getvalue().splitlines():
-        print(line.rstrip())
-    print()
+    show(*(line.rstrip() for line in captured.getvalue().split("\n")))
 
 
 def _table(title: str | None, columns: Sequence[str], rows: "Sequence[Sequence[str | Text]]", *,

@@ -3,12 +3,12 @@
 import itertools
 import math
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.commands._options import check_data, parse_synthetic
 from charact.errors import UserError
+from charact.output import warn
 from charact.protocols import Protocol, find_protocol
 
 if TYPE_CHECKING:
@@ -148,9 +148,8 @@ def _used(case: Any, chosen: Options) -> dict[str, Any]:
 
 
 def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt") -> int:
-    from rich.console import Console
-
     from charact.commands._publishing import keeping_finished, program, publish, tell
+    from charact.console import Console
     from charact.measure.training import train_cases
     from charact.store import load_run
     from charact.views.progress import TrainingProgress
@@ -163,9 +162,9 @@ def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interr
         if interrupt.signal is not None:
             if writer.holds_nothing:
                 writer.discard()
-                print("interrupted before an epoch was whole: nothing is written", file=sys.stderr)
+                warn("interrupted before an epoch was whole: nothing is written")
             else:
-                print(f"interrupted; whole epochs are kept: go on with {resume}", file=sys.stderr)
+                warn(f"interrupted; whole epochs are kept: go on with {resume}")
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete")))
     return 0 if tell(load_run(writer.final), quiet) else 1

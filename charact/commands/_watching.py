@@ -4,7 +4,6 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -12,15 +11,16 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 import psutil
-from rich.console import Console
 
 from charact.analysis.pace import TimedIteration, pace
+from charact.console import Console
 from charact.errors import UserError
 from charact.files import lock
 from charact.measure.autophase.iterations import Iteration
 from charact.measure.autophase.record import iteration_rows, loaders_batch_size
 from charact.measure.autophase.segments import Segmenter
 from charact.measure.autophase.spool import SpoolReader
+from charact.output import OUT, show
 from charact.partial import PANEL, writer_of
 from charact.store import load_run
 from charact.views.bottom import BottomLines
@@ -137,12 +137,12 @@ def watch(directory: Path, *, of_run: bool) -> None:
         signal.signal(number, _leave)
     tail = Tail(directory)
     try:
-        _show(tail, _Panel(held) if sys.stdout.isatty() else _Lines())
+        _show(tail, _Panel(held) if OUT.isatty() else _Lines())
     finally:
         if of_run:
             (directory / PANEL).unlink(missing_ok=True)
     if tail.killed:
-        print(f"charact: the program was killed: charact recover {directory} makes its record", flush=True)
+        show(f"charact: the program was killed: charact recover {directory} makes its record")
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:
@@ -164,7 +164,7 @@ def _show(tail: Tail, shown: _Shown) -> None:
     """Read often, so that the end is seen at once, and draw now and then."""
     due_s = time.monotonic() + shown.first_s
     try:
-        while not tail.ended:
+        while not tail.ended and OUT.lost is None:
             tail.read()
             if time.monotonic() >= due_s and not tail.ended:
                 shown.show(tail.state())
@@ -181,7 +181,7 @@ class _Lines:
     first_s = every_s = _LINE_S
 
     def show(self, state: State) -> None:
-        print(f"charact: {line(state)}", flush=True)
+        show(f"charact: {line(state)}")
 
     def wait(self, seconds: float) -> bool:
         time.sleep(seconds)

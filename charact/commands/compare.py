@@ -10,6 +10,7 @@ import typer
 
 from charact.commands import _options as opt
 from charact.errors import UserError
+from charact.output import show
 
 if TYPE_CHECKING:
     from charact.analysis.comparing import Side
@@ -27,7 +28,8 @@ def command(
              "brick, layer_type.",
         metavar="LIST")] = "case",
     to: Annotated[Path | None, typer.Option(
-        help="Write the comparison into a file as well: .html (all of it), .md or .csv.", metavar="FILE")] = None,
+        help="Write the comparison into a file as well: .html (all of it), .md or .csv (texts as charact export "
+             "writes them).", metavar="FILE")] = None,
     explain: Annotated[bool, typer.Option(
         "--explain", help="Tell which phases, operators and kernels account for the differences.")] = False,
     fail_if: Annotated[list[str] | None, typer.Option(
@@ -73,7 +75,7 @@ def command(
             if explain:
                 print_explanations(compared)
         if to is not None:
-            print(f"Wrote {to}")
+            show(f"Wrote {to}")
         return 0 if gate is None else pass_gate(gate, compared, quiet)
 
 

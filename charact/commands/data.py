@@ -1,10 +1,11 @@
 """`charact data`."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from charact.output import show, warn
 
 if TYPE_CHECKING:
     from charact.data._spec import PublishedFile, StoredDatasetSpec
@@ -46,29 +47,29 @@ def fetch(
                 place, before = _fetch(spec, file, to)
         except UserError as error:
             lacking.append(file.name)
-            print(f"{file.name}: n/a ({error})", flush=True)
+            show(f"{file.name}: n/a ({error})")
         else:
             fetched = f"fetched, {num_bytes(place.stat().st_size)} (it was {before})"
-            print(f"{place}: {'there and right' if before is None else fetched}", flush=True)
+            show(f"{place}: {'there and right' if before is None else fetched}")
     if lacking:
-        print(f"error: {name} lacks {', '.join(lacking)}, for the reasons above: once they are mended, the same "
-              "command fetches the rest", file=sys.stderr)
+        warn(f"error: {name} lacks {', '.join(lacking)}, for the reasons above: once they are mended, the same "
+             "command fetches the rest")
         return 1
-    print(f"Use it with --data {name} --data-dir {to}")
+    show(f"Use it with --data {name} --data-dir {to}")
     return 0
 
 
 def _fetch(spec: "StoredDatasetSpec", file: "PublishedFile", directory: Path) -> tuple[Path, str | None]:
     """As `fetch_file`, with its progress on a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    from charact.console import Console
     from charact.data._files import fetch_file
 
     console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
+        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
+        TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
     ) as progress:
         task = progress.add_task(file.name, total=None)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from charact.errors import UserError
+from charact.output import show
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -41,7 +42,7 @@ def command(
         shown = {"machine": machine, "software": software, "checks": [asdict(check) for check in checks]}
         if ceilings:
             shown["ceilings"] = {device: msgspec.to_builtins(kept) for device, kept in reached.items()}
-        print(json.dumps(shown, indent=1))
+        show(*json.dumps(shown, indent=1).split("\n"))
         return
     _print(machine, software, checks)
     for device, kept in reached.items():
@@ -69,24 +70,23 @@ def _print(machine: dict[str, Any], software: dict[str, Any], checks: "list[Chec
 
     from charact.commands._tables import print_table
 
-    print(_headline(machine, software), end="\n\n")
+    show(*_headline(machine, software), "")
     rows: list[list[Text]] = []
     for group in dict.fromkeys(check.group for check in checks):
         rows += [[Text(group, style="bold"), Text(), Text()]]
         rows += [_row(check) for check in checks if check.group == group]
     print_table(None, ["", "", ""], rows)
-    print(", ".join(f"{sum(check.status == status for check in checks)} {status}" for status in _MARKS))
+    show(", ".join(f"{sum(check.status == status for check in checks)} {status}" for status in _MARKS))
 
 
-def _headline(machine: dict[str, Any], software: dict[str, Any]) -> str:
+def _headline(machine: dict[str, Any], software: dict[str, Any]) -> list[str]:
     cpu, gpus = machine["cpu"], machine["gpus"]
     memory = f"{machine['memory_bytes'] / 1e9:.1f} GB of memory"
     if machine["memory_limit_bytes"] is not None:
         memory += f" (limited to {machine['memory_limit_bytes'] / 1e9:.1f} GB)"
     devices = ", ".join(gpu["name"] for gpu in gpus) if gpus else f"no GPU ({machine['no_gpu_reason']})"
-    return (f"{cpu['model']}, {cpu['num_usable_cores']} of {cpu['num_logical_cores']} cores usable, {memory}\n"
-            f"{devices}\n"
-            f"{machine['os']}, Python {software['python']}, torch {software['torch']}, charact {software['charact']}")
+    return [f"{cpu['model']}, {cpu['num_usable_cores']} of {cpu['num_logical_cores']} cores usable, {memory}", devices,
+            f"{machine['os']}, Python {software['python']}, torch {software['torch']}, charact {software['charact']}"]
 
 
 def _row(check: "Check") -> "list[Text]":
@@ -106,11 +106,11 @@ def _print_ceilings(device: str, kept: "Kept") -> None:
 
     sources = list(dict.fromkeys(row["datasheet_source"] for row in kept.ceilings if row["datasheet_source"]))
     columns = ["", "best median", "95 % interval", *(["datasheet"] if sources else [])]
-    print(f"\nCeilings of {device}, measured {kept.when}")
+    show("", f"Ceilings of {device}, measured {kept.when}")
     print_table(None, columns, [_ceiling_row(row)[:len(columns)] for row in kept.ceilings])
-    print("Datasheet: " + ("; ".join(sources) or _no_datasheet(device)))
+    show("Datasheet: " + ("; ".join(sources) or _no_datasheet(device)))
     if theoretical := next((row["theoretical"] for row in kept.ceilings if row["theoretical"]), None):
-        print(f"Memory by its clock and width, as the driver tells them: {theoretical / 1e9:,.0f} GB/s")
+        show(f"Memory by its clock and width, as the driver tells them: {theoretical / 1e9:,.0f} GB/s")
 
 
 def _no_datasheet(device: str) -> str:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from charact.output import show
+
 
 def command(
     run: Annotated[Path, typer.Argument(help="Run directory, such as one below runs/.", metavar="RUN")],
@@ -17,7 +19,9 @@ def command(
 ) -> None:
     """Write a run's tables as CSV, JSON or Parquet.
 
-    The manifest and a description of every column go with them.
+    The manifest and a description of every column go with them. In CSV, a text that begins with = + - @, a tab or a
+    line break, which a spreadsheet could run as a formula, gets an apostrophe before it. To read such a text back,
+    remove one apostrophe. Numbers, JSON and Parquet stay as they are.
     """
     from charact.commands._partial import read_run
     from charact.views.export import export
@@ -25,4 +29,4 @@ def command(
     loaded = read_run(run, partial=partial)
     target = to or Path(f"{loaded.run_id}-{form}")
     names = export(loaded, form, target, force=force)
-    print(f"Wrote {target}: {', '.join(names)}")
+    show(f"Wrote {target}: {', '.join(names)}")

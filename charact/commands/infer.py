@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from charact.commands import _options as opt
+from charact.output import show
 from charact.schema import PRECISIONS
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def command(
         if weights is not None:
             check_weights(cases, weights)
         elif not quiet:
-            print("No --weights: random ones are saved first, so that loading is measured all the same")
+            show("No --weights: random ones are saved first, so that loading is measured all the same")
         plan = InferencePlan(weights, repeats, max_batches)
         return run_and_publish(lambda writer, progress: infer_cases(cases, plan, writer, progress, interrupt), out,
                                name or prepared.name, options, threads, quiet, interrupt,

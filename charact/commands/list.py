@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from charact.output import show
+
 Row = dict[str, Any]
 _MOST_WORDS = 6
 
@@ -30,7 +32,7 @@ def command(
     if as_json:
         import json
 
-        print(json.dumps(listed, indent=1))
+        show(*json.dumps(listed, indent=1).split("\n"))
         return
     for one, rows in listed.items():
         _print(_LISTINGS[one], rows)

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from charact.errors import UserError
+from charact.output import warn
 
 if TYPE_CHECKING:
     from charact.measure.autophase.record import ScriptOptions
@@ -22,7 +22,7 @@ _ELSEWHERE = ("called no model of PyTorch in the thread that is watched: there i
 
 
 def command(
-    partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-…")],
+    partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-...")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
 ) -> int:
     """Make whole runs of what killed ones had written.
@@ -45,7 +45,7 @@ def command(
             except KeyboardInterrupt:
                 left = [one for one in partial[number:] if one.exists()]
                 if left:
-                    print(f"interrupted, and nothing is lost: go on with {recover_command(left)}", file=sys.stderr)
+                    warn(f"interrupted, and nothing is lost: go on with {recover_command(left)}")
                 return 128 + (interrupt.signal or signal.SIGINT)
     if refused:
         raise UserError("; ".join(refused))
@@ -101,8 +101,7 @@ def _close(writer: "RunWriter") -> None:
 def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
     """Facts of the machine, what its devices can reach, and its software, where the program ran on this one."""
     if hostname != os.uname().nodename:
-        print(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine",
-              file=sys.stderr)
+        warn(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine")
         return {}
     from charact.commands._ceilings import recorded_ceilings
     from charact.hardware import machine_facts, software_facts
@@ -125,7 +124,7 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
     cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
                          options.passes)
     for damage in watched.damage:
-        print(f"charact: {writer.directory}: {damage}", file=sys.stderr)
+        warn(f"charact: {writer.directory}: {damage}")
     if watched.damage and not cases:
         raise UserError(f"no iteration can be read of the damaged event log in {writer.directory}")
     if cases:

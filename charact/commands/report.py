@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from charact.output import show
+
 
 def command(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, such as those below runs/.", metavar="RUN...")],
@@ -27,4 +29,4 @@ def command(
     loaded = [read_run(path, partial=partial) for path in runs]
     check_writable(target, force=force, option="--to")
     write_text(target, report(loaded), force=force)
-    print(f"Wrote {target}")
+    show(f"Wrote {target}")

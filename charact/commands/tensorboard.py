@@ -1,14 +1,17 @@
 """Show runs in TensorBoard."""
 
 import functools
+import io
 import signal
+import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
 from charact.errors import UserError
+from charact.output import PrintableStream, show
 
 # TensorBoard keeps 1000 scalars and 10 images of a series unless told otherwise.
 _SAMPLES = "scalars=100000,images=100"
@@ -32,11 +35,11 @@ def command(
     num_runs = sum(1 for _ in run_directories(logdir))
     address = _start(logdir, port)
     found = f"{num_runs} run{'s' if num_runs > 1 else ''}" if num_runs else "no runs yet"
-    typer.echo(f"Serving {logdir} ({found}) with TensorBoard; Ctrl-C stops it")
-    typer.echo(f"  Characterization  {address}#charact")
-    typer.echo(f"  Time Series       {address}?smoothing=0#timeseries")
+    show(f"Serving {logdir} ({found}) with TensorBoard; Ctrl-C stops it")
+    show(f"  Characterization  {address}#charact")
+    show(f"  Time Series       {address}?smoothing=0#timeseries")
     if not num_runs:
-        typer.echo(f"Write one, such as with charact profile resnet18 --out {logdir}; then press Refresh")
+        show(f"Write one, such as with charact profile resnet18 --out {logdir}; then press Refresh")
     _wait()
     return 0
 
@@ -54,6 +57,8 @@ def _start(logdir: Path, port: int) -> str:
     def guarded_server(app: Any, flags: Any) -> Any:
         return program.create_port_scanning_werkzeug_server(guarded(app, allowed_hosts(flags)), flags)
 
+    # Loggers of libraries write names of runs there.
+    sys.stderr = cast(TextIO, PrintableStream(sys.stderr or io.StringIO()))
     server = program.TensorBoard(plugins=_plugins(), server_class=guarded_server)
     flags = [f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}", f"--samples_per_plugin={_SAMPLES}"]
     server.configure(argv=["", *flags])
@@ -84,4 +89,4 @@ def _wait() -> None:
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
-        typer.echo("Stopped.")
+        show("Stopped.")

@@ -8,7 +8,7 @@ import typer
 
 def command(
     partial: Annotated[list[Path], typer.Argument(
-        help="Hidden directory of a run that is going on: runs/.partial-…; of several the one that is.")],
+        help="Hidden directory of a run that is going on: runs/.partial-...; of several the one that is.")],
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,
 ) -> int:

@@ -1,10 +1,9 @@
 """What a dataset is, and how its published files are found and verified."""
 
-import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,9 @@ from numpy.typing import NDArray
 
 from charact.bounded import read_all
 from charact.errors import UserError
+from charact.files import reading
+
+_REMEDY = "make it readable, or name another --data-dir"
 
 Split = Literal["train", "valid", "test"]
 Kind = Literal["image", "language_model", "translation", "cloze"]
@@ -98,7 +100,7 @@ class StoredDatasetSpec(DatasetSpec):
         Raises:
             UserError: there is no such directory, or a file is missing, truncated or foreign.
         """
-        with _reading(directory):
+        with reading(directory, _REMEDY):
             if not directory.is_dir():
                 raise UserError(f"{directory} is not a directory: name the one that holds {self.name} with --data-dir, "
                                 f"or get it with charact data fetch {self.name}")
@@ -124,7 +126,7 @@ class StoredDatasetSpec(DatasetSpec):
         """Where the first of a file's alternative names is that is there at all."""
         places = [directory, *(directory / folder for folder in (self.home, *self.folders))]
         for path in [place / name for name in names for place in places]:
-            with _reading(path):
+            with reading(path, _REMEDY):
                 if path.is_file():
                     return path
         return None
@@ -170,7 +172,7 @@ def inspect(path: Path, file: PublishedFile) -> tuple[bytes, str | None]:
     Raises:
         UserError: the file cannot be read, or exceeds the limit.
     """
-    with _reading(path), path.open("rb") as stream:
+    with reading(path, _REMEDY), path.open("rb") as stream:
         num_bytes = os.fstat(stream.fileno()).st_size
         if file.num_bytes is None:
             content = read_all(stream, path, file.most_bytes, "has")
@@ -186,7 +188,7 @@ def _change(path: Path, file: PublishedFile, content: bytes) -> str | None:
     record = digest_path(path)
     if file.checksum is not None or not has_digest(path):
         return None
-    with _reading(record), record.open("rb") as stream:
+    with reading(record, _REMEDY), record.open("rb") as stream:
         recorded = stream.read(64).decode("ascii", "replace")
     if not re.fullmatch("[0-9a-f]{64}", recorded):
         return f"not comparable with what was fetched, since {record} is damaged, which holds its SHA-256"
@@ -200,15 +202,5 @@ def has_digest(path: Path) -> bool:
     Raises:
         UserError: the directory cannot be read.
     """
-    with _reading(path):
+    with reading(path, _REMEDY):
         return digest_path(path).is_file()
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one line with its remedy."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"cannot read {path} ({reason}): make it readable, or name another --data-dir") from error

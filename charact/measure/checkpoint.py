@@ -7,6 +7,7 @@ import pyarrow as pa
 import torch
 
 from charact.errors import UserError
+from charact.files import reading
 from charact.measure.loop import Loop
 from charact.measure.tensor_files import DamagedFileError, outline, read, write_tensors
 from charact.measure.weights import limit_for
@@ -48,6 +49,8 @@ def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
         UserError: the file is damaged, or of another training.
     """
     again = "remove it, and its case begins anew"
+    with reading(path), path.open("rb"):  # what torch's reader says of a file that it may not open is no help
+        pass
     try:
         state = outline(path, limit_for(loop.model))
         if {name: tensor.shape for name, tensor in state["model"].items()} != {

@@ -13,6 +13,7 @@ import msgspec
 
 from charact.bounded import BoundedStream, check_declared
 from charact.errors import UserError
+from charact.files import reading
 from charact.traces.events import Event, Kept
 from charact.traces.json_stream import JsonStream, Readable
 from charact.traces.keeper import Keeper
@@ -59,10 +60,8 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     """
     files: list[Path] = []
     for path in paths:
-        try:
+        with reading(path):
             files += _files_at(path)
-        except OSError as error:  # no permission, or a name that is too long
-            raise _unreadable(path, error) from error
     return files
 
 
@@ -75,10 +74,6 @@ def _files_at(path: Path) -> list[Path]:
     if not inside:
         raise UserError(f"{path} holds no trace ({' or '.join(_ENDINGS)}): name one that does, or a file")
     return inside
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name a trace that can")
 
 
 def stem(path: Path) -> str:
@@ -100,7 +95,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     """
     keeper = Keeper()
     try:
-        with path.open("rb") as raw:
+        with reading(path), path.open("rb") as raw:
             stream = JsonStream(_Source(raw, path, progress), path, _BESIDE)
             for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
                 keeper.add(events)
@@ -108,8 +103,6 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         raise UserError(f"{path} is no trace of torch.profiler: it is nested too deeply") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is cut off or damaged ({error}): write the trace again") from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
     beside = stream.beside
     distributed = beside.get(_DISTRIBUTED)
     distributed = distributed if isinstance(distributed, dict) else {}

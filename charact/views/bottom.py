@@ -8,6 +8,8 @@ import contextlib
 import os
 from collections.abc import Sequence
 
+from charact.output import OUT
+
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _DOWN, _WHOLE, _CLEAR_BELOW, _CLEAR_LINE = "\x1bD", "\x1b[r", "\x1b[J", "\x1b[2K"
 _LINES_LEFT = 5
@@ -86,4 +88,4 @@ class BottomLines:
     def _write(self, text: str) -> None:
         """Write to the terminal; where it has gone, there is nothing to restore."""
         with contextlib.suppress(OSError):
-            os.write(self._terminal, text.encode())
+            os.write(self._terminal, text.encode(OUT.encoding, "replace"))

@@ -16,6 +16,7 @@ from charact.errors import UserError
 from charact.files import writing
 from charact.schema import TABLES
 from charact.store import Run, arrow_schema
+from charact.text import spreadsheet_text
 
 
 def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -24,7 +25,13 @@ def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write_csv(table: str, rows: pd.DataFrame, path: Path) -> None:
-    _typed(table, rows).to_csv(path, index=False)
+    texts = [column.name for column in TABLES[table] if column.type == "string"]
+    _without_formulas(_typed(table, rows), texts).to_csv(path, index=False)
+
+
+def _without_formulas(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Rows in which no text is a formula to a spreadsheet; other columns hold numbers, of which - may be a sign."""
+    return rows.assign(**{column: rows[column].map(spreadsheet_text, na_action="ignore") for column in columns})
 
 
 def _write_json(table: str, rows: pd.DataFrame, path: Path) -> None:
@@ -50,21 +57,23 @@ def comparison_csv(sides: Sequence[Side], levels: Sequence[str]) -> str:
     """A comparison as one table in base units, every number in full.
 
     Columns: level, 'case' for metrics of whole cases, else one of `levels`; case; name, of the part, empty for whole
-    cases; side; metric; base; value; ratio, low, high, p_value, significant and reason as in `ratios`.
+    cases; side; metric; base; value; ratio, low, high, p_value, significant and reason as in `ratios`. Texts are
+    written as by `export`.
     """
     frames = [metric_ratios(sides).assign(level="case")]
     for by in (level for level in levels if level != "case"):
         parts = ratios(sides, by).rename(columns={by: "name", "base_s": "base", "time_s": "value"})
         frames.append(parts.assign(level=by, metric="time"))
     columns = ["level", "case", "name", "side", "metric", "base", "value", *JUDGEMENT]
-    return pd.concat([frame.reindex(columns=columns).astype({"name": "str"}) for frame in frames]).to_csv(index=False)
+    rows = pd.concat([frame.reindex(columns=columns).astype({"name": "str"}) for frame in frames])
+    return _without_formulas(rows, ["level", "case", "name", "side", "metric", "reason"]).to_csv(index=False)
 
 
 def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[str]:
     """Write every table of a run, its manifest and `columns.json` into a directory, whole or not at all.
 
-    Tables without rows are written with their columns, except as JSON, which is a list of rows. Returns the names of
-    the files.
+    Tables without rows are written with their columns, except as JSON, which is a list of rows. In CSV, a text that a
+    spreadsheet would run as a formula begins with an apostrophe. Returns the names of the files.
 
     Raises:
         UserError: the form is unknown, or the target exists (`force` replaces a directory) or is not writable.

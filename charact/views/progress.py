@@ -1,6 +1,5 @@
 """Live progress of a run on a terminal: the case, the pass or epoch, the iteration rate and the time left."""
 
-import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -9,6 +8,8 @@ from typing import Self
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
+
+from charact.output import OUT, show
 
 _REFRESH_S = 0.25
 _SHOWN_AFTER_S = 1.0
@@ -20,10 +21,10 @@ class _Live:
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[state]}"),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=12),
+            TextColumn("{task.fields[state]}", markup=False), TextColumn("{task.fields[left]}", markup=False),
             console=console, auto_refresh=False, transient=True, disable=not enabled,
-            redirect_stdout=sys.stdout.isatty(),
+            redirect_stdout=OUT.isatty(),
         )
         self._task = self._progress.add_task("starting", total=None, state="", left="")
         self._drawn = self._begun = time.monotonic()
@@ -124,7 +125,7 @@ class TrainingProgress(_Live):
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """Name the case and its place in the row."""
         if self._lines and total > 1:
-            print(f"[{number}/{total}] {case_id}", flush=True)
+            show(f"[{number}/{total}] {case_id}")
         self._last_epoch_s = None
         self._progress.update(self._task, description=f"[{number}/{total}] {case_id}", state="setting up", left="")
         self._draw()
@@ -152,8 +153,7 @@ class TrainingProgress(_Live):
         if self._lines:
             values = ", ".join(f"{metric.replace('_', ' ')} {value:.4g}" for metric, value in validation.items()
                                if value is not None)
-            print(f"epoch {epoch}/{num_epochs}  loss {training['loss']:.4g}  validation: {values}  {seconds:.3g} s",
-                  flush=True)
+            show(f"epoch {epoch}/{num_epochs}  loss {training['loss']:.4g}  validation: {values}  {seconds:.3g} s")
 
     def _left(self, now: float) -> str:
         """Told from the second epoch on: a part of one says little of its validation."""

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from charact import analysis
+from charact.presentable import presentable
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import (
@@ -31,6 +32,7 @@ def summary(run: Run) -> RenderableType:
 
     Colour is left to the console: where it has none (a pipe, NO_COLOR) bars are drawn in letters.
     """
+    run = presentable(run)
     cases = analysis.case_summary(run)
     if cases.empty:
         return Text(f"{run.run_id}: {fmt.no_cases(run.partial)}")

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from charact.console import Console
+from charact.output import show
 from charact.views.tables import Column, Row, Table
 
 _STYLES = {"slower": "red", "faster": "green"}
@@ -90,4 +92,4 @@ def print_tables(tables: Sequence[Table]) -> None:
     captured = io.StringIO()
     whole = Console(file=captured, width=10_000, color_system=None, force_terminal=False)
     whole.print(summary(tables, whole.width))
-    print("\n".join(line.rstrip() for line in captured.getvalue().splitlines()))
+    show(*(line.rstrip() for line in captured.getvalue().removesuffix("\n").split("\n")))

@@ -18,6 +18,7 @@ from charact.measure.autophase.last_signal import SIGNALS, LastSignal
 from charact.measure.autophase.panel import end_panel
 from charact.measure.autophase.session import Session
 from charact.partial import LOCK, BegunRun
+from charact.text import label
 
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
            resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_STACK)
@@ -36,7 +37,7 @@ class StandardError:
 
     def say(self, line: str) -> None:
         """Print a line of charact's own."""
-        self.write(f"charact: {line}\n".encode())
+        self.write(f"charact: {label(line)}\n".encode())
 
     def write(self, text: bytes) -> None:
         """Write as it is."""

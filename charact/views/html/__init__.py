@@ -15,6 +15,7 @@ from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.bricks.run_tables import suite_summary
 from charact.analysis.comparing import Side
 from charact.errors import UserError
+from charact.presentable import presentable
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html import (
@@ -115,6 +116,7 @@ def sections(run: Run) -> list[Section]:
     A section of a pass that no case has taken is left out; one whose pass gave nothing says why, and so does one that
     needs a damaged table.
     """
+    run = presentable(run)
     found = ((name, part.title, _body(part, run)) for name, part in _PARTS.items())
     return [Section(name, title, render("section.html.j2", body=body)) for name, title, body in found
             if body is not None]
@@ -130,6 +132,7 @@ def _body(part: _Part, run: Run) -> Body | None:
 
 def report(runs: Sequence[Run]) -> str:
     """One self-contained page: each run's sections, after a table across them where there are several."""
+    runs = [presentable(run) for run in runs]
     names = ", ".join(run.manifest["name"] for run in runs)
     several = len(runs) > 1
     return _page(runs, names, overview=_overview(runs) if several else [],

@@ -40,9 +40,9 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     and a clip that another figure of the page defines is lost while that figure is hidden.
     """
     text = StringIO()
-    with _RC_LOCK, warnings.catch_warnings(), mpl.rc_context({**_RC, "svg.hashsalt": title}):
-        # A name may hold characters that no font has; the figure shows boxes in their place.
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+    with _RC_LOCK, mpl.rc_context({**_RC, "svg.hashsalt": title}), warnings.catch_warnings():
+        # The browser has fonts for names in any script; here the font only measures them.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure = Figure(figsize=(width_px / 72, height_px / 72), layout="constrained")
         draw(figure)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

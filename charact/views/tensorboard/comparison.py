@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from charact.analysis.comparing import Side
+from charact.presentable import presentable
 from charact.store import Run
 from charact.views.html import comparison_sections
 
@@ -11,6 +12,7 @@ _NUM_LETTERS = 26
 
 def comparison(runs: Sequence[Run]) -> list[dict[str, str]]:
     """Sections as {id, title, html}, the first run being the baseline; sides have the letters that the tab gives."""
+    runs = [presentable(run) for run in runs]
     sides = [Side(f"{_letter(number)} {run.manifest['name']}", (run,)) for number, run in enumerate(runs)]
     return [{"id": part.id, "title": part.title, "html": part.html} for part in comparison_sections(sides)]
 

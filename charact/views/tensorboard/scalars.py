@@ -24,6 +24,7 @@ from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.bricks.run_tables import suite_times
 from charact.analysis.cases import phase_times
 from charact.files import whole
+from charact.presentable import presentable
 from charact.store import Run
 
 EVENTS_FILE = "events.out.tfevents.0000000000.charact"
@@ -127,6 +128,7 @@ def write_scalars(run: Run, directory: Path) -> Path:
     Raises:
         UserError: the directory is not writable, or the disk is full.
     """
+    run = presentable(run)
     path = directory / EVENTS_FILE
     started = datetime.fromisoformat(run.manifest.get("started") or _NO_TIME).timestamp()
     with whole(path) as temporary, temporary.open("wb") as file:

@@ -1,0 +1,147 @@
+"""Every command on standard streams that are closed, full, or of another encoding: work is done, and nothing raised."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import pytest
+from support import records
+from support.hand_made_bricks import a_suite, product
+
+from charact import cli
+from charact.partial import PARTIAL_PREFIX
+from charact.store import load_run
+
+COMMANDS: dict[str, tuple[list[str], int]] = {
+    "--version": ([], 0), "--help": ([], 0), "list": ([], 0), "list --json": ([], 0), "doctor": ([], 0),
+    "report": (["run", "--to", "r.html"], 0), "export": (["run", "--format", "csv", "--to", "out"], 0),
+    "compare": (["run", "run", "--by", "case,layer", "--explain", "--fail-if", "time > 1.05"], 0),
+    "recover": (["killed"], 0), "import": (["t.json.gz"], 0), "bricks show": (["suite"], 0),
+    "bricks audit": (["suite"], 1), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
+}
+"""Commands that take under a second or two, their further arguments, and their exit status."""
+ELSEWHERE = {"run", "watch", "tensorboard", "profile", "train", "infer", "memory", "ops", "bricks", "data"}
+"""Commands that measure, which are tried below, or serve, and those whose parts stand above."""
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with what commands need."""
+    records.write_record(tmp_path).rename(tmp_path / "run")
+    writer = records.RunWriter(tmp_path, "resnet50", records.manifest("profile"))
+    writer.add_case(records.case_entry("resnet50", 32, "train"), records.case_tables("train", 32))
+    os.close(writer._lock)
+    writer.directory.rename(tmp_path / f"{PARTIAL_PREFIX}x")
+    a_suite(tmp_path / "suite", product())
+    (tmp_path / "killed").symlink_to(f"{PARTIAL_PREFIX}x")
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}]
+    with gzip.open(tmp_path / "t.json.gz", "wt") as file:
+        json.dump({"traceEvents": events}, file)
+    return tmp_path
+
+
+def forked(command: str, cwd: Path, *, stdout: int | None, stderr: int | None, encoding: str = "utf-8") -> int:
+    """Status of a command in a child of this process, with these standard streams; None is a closed one."""
+    child = os.fork()
+    if child == 0:
+        _become(command, cwd, stdout, stderr, encoding)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _become(command: str, cwd: Path, stdout: int | None, stderr: int | None, encoding: str) -> NoReturn:
+    status = 99
+    try:
+        os.chdir(cwd)
+        for number, name, given in ((1, "stdout", stdout), (2, "stderr", stderr)):
+            os.close(number) if given is None else os.dup2(given, number)
+            # As Python does at its start.
+            setattr(sys, name, None if given is None else io.TextIOWrapper(
+                io.FileIO(number, "w", closefd=False) if number == 2 else
+                io.BufferedWriter(io.FileIO(number, "w", closefd=False)),  # type: ignore[arg-type]
+                encoding, errors="strict" if number == 1 else "backslashreplace", write_through=number == 2))
+        from charact.output import occupy_closed_descriptors
+
+        occupy_closed_descriptors()
+        try:
+            status = cli.run([*command.split(), *COMMANDS[command][0]])
+        except SystemExit as leaving:
+            status = int(leaving.code or 0)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # as Python does at exit, where an error gives the status 120
+    except BaseException as error:
+        import traceback
+
+        status = 120
+        if stderr is not None:
+            os.write(stderr, "".join(traceback.format_exception(error)).encode())
+    os._exit(status)
+
+
+def pipe_without_reader() -> int:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def test_every_command_is_tried() -> None:
+    files = (Path(cli.__file__).parent / "commands").glob("[!_]*.py")
+    assert {path.stem.rstrip("_") for path in files} <= {command.split()[0] for command in COMMANDS} | ELSEWHERE
+
+
+@pytest.mark.parametrize("kind", ["closed", "full", "gone"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_standard_output_that_takes_nothing(command: str, kind: str, place: Path) -> None:
+    stdout = {"closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY), "gone": pipe_without_reader}
+    given = stdout[kind]()
+    with open(place / "err", "wb") as errors:
+        status = forked(command, place, stdout=given, stderr=errors.fileno())
+    if given is not None:
+        os.close(given)
+    said = (place / "err").read_text()
+    expected = COMMANDS[command][1]
+    assert "Traceback" not in said
+    if expected == 2:
+        assert (status, said.count("\n")) == (2, 1)
+        return
+    helped = command in ("--help",) and kind == "closed"  # nothing is printed where there is no stream
+    assert status == (0 if helped else 1)
+    assert ("cannot write to standard output" in said) == (kind != "gone" and not helped)
+    made = {"report": "r.html", "export": "out", "recover": "*-resnet50-*/run.json", "import": "runs/*-t-*/run.json"}
+    if command in made:
+        assert list(place.glob(made[command])), "what was asked for is made all the same"
+
+
+@pytest.mark.parametrize("kind", ["closed", "full", "gone"])
+@pytest.mark.parametrize("command", ["report", "recover", "report none", "nothing", "import"])
+def test_standard_error_that_takes_nothing(command: str, kind: str, place: Path) -> None:
+    given = {"closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY),
+             "gone": pipe_without_reader}[kind]()
+    with open(place / "out.txt", "wb") as out:
+        status = forked(command, place, stdout=out.fileno(), stderr=given)
+    if given is not None:
+        os.close(given)
+    assert status == COMMANDS[command][1]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_encoding(command: str, encoding: str, place: Path) -> None:
+    with open(place / "out.txt", "wb") as out, open(place / "err", "wb") as errors:
+        status = forked(command, place, stdout=out.fileno(), stderr=errors.fileno(), encoding=encoding)
+    shown, said = (place / "out.txt").read_bytes(), (place / "err").read_text(encoding)
+    assert (status, "Traceback" in said) == (COMMANDS[command][1], False), said
+    shown.decode(encoding)
+    assert b"\\u" not in shown, "charact's own characters have stand-ins"
