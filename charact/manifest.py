@@ -23,6 +23,7 @@ from charact.schema import (
     SCHEMA_VERSION,
     TABLES,
 )
+from charact.text import valid_text
 
 MOST_BYTES = 2**28
 """Largest run.json that is read unless the user sets another limit; a sweep over 1,000 cases has some 2 MiB."""
@@ -490,22 +491,10 @@ def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) 
             raise UserError(f"case {case['case']} of {run} is damaged ({case['reason']}): {REMEDY}")
 
 
-def displayable(value: Any) -> Any:
-    """The same with every half of a surrogate pair, which no output can encode, replaced by its escape.
-
-    Arguments and paths that are no UTF-8 hold such halves.
-    """
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {displayable(key): displayable(each) for key, each in value.items()}
-    return [displayable(each) for each in value] if isinstance(value, list) else value
-
-
 def one_line(error: Exception) -> str:
     """What an error says, in one line of at most 200 characters."""
     said = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-    said = " ".join(displayable(said).split())
+    said = " ".join(valid_text(said).split())
     return said if len(said) <= 200 else f"{said[:200]}…"
 
 

@@ -216,7 +216,7 @@ class Profiler:
             said = self._recovering.communicate()[1].strip().splitlines()
         if self._recovering.returncode == 0:
             for line in said:
-                print(line, file=sys.stderr)
+                warn(line)
             return None
         return (said or [f"charact recover ended with {self._recovering.returncode}"])[-1].removeprefix("error: ")
 

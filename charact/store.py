@@ -24,10 +24,11 @@ from charact.bounded import check_declared, read_all
 from charact.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.errors import UserError
 from charact.files import reading
-from charact.manifest import REMEDY, displayable, one_line, read_manifest
+from charact.manifest import REMEDY, one_line, read_manifest
 from charact.partial import PARTIAL_PREFIX, PARTS
 from charact.schema import ADDED_COLUMNS, DAMAGED, TABLES, column_names
 from charact.table_checks import table_problem
+from charact.text import valid_values
 
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
@@ -334,7 +335,7 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
             if final != path and not path.exists() and final.exists():
                 raise UserError(f"{path} has ended: its run is {final}")
             raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
-    manifest = displayable(read_manifest(manifest_path))
+    manifest = valid_values(read_manifest(manifest_path))
     unfinished = manifest["status"] == "running"
     if unfinished and not partial:
         raise UserError(f"{path} was not finished: charact report --partial reads what it holds")
