@@ -27,7 +27,8 @@ _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 _GIT_LIMIT_S = 2.0
 """Time that finding a repository's state may take, all in all."""
 _GIT_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false",
-                 "core.sshCommand=false", "status.submoduleSummary=false", "submodule.recurse=false", "protocol.allow=never")
+                 "core.sshCommand=false", "status.submoduleSummary=false", "submodule.recurse=false",
+                 "protocol.allow=never")  # fmt: skip
 _GIT_KEPT = {"GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_CONFIG_GLOBAL",
              "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from charact.errors import UserError
 from charact.files import lock, write_text, writing
+from charact.redaction import redacted, redacted_text
 from charact.schema import SCHEMA_VERSION
 
 PARTIAL_PREFIX = ".partial-"
@@ -32,16 +33,17 @@ class BegunRun(NamedTuple):
 
 
 def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
-    """Make a new run's directory below `out`, with a manifest that holds no case yet.
+    """Make a new run's directory below `out`, with a manifest that holds no case yet and no secrets.
 
     Raises:
         UserError: `out` is a file or not writable, or the disk is full.
     """
+    name = redacted_text(name)
     safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
     directory = out / f"{PARTIAL_PREFIX}{run_id}"
-    whole = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running",
-             "hostname": os.uname().nodename, **manifest, "cases": []}
+    whole = redacted({"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running",
+             "hostname": os.uname().nodename, **manifest, "cases": []})
     with writing(out):
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is a file: choose a directory with --out")
@@ -82,9 +84,9 @@ def writer_of(directory: Path) -> int | None:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a run, whole or not at all.
+    """Write the manifest of a run, whole or not at all, without secrets and without names of the user.
 
     Raises:
         UserError: the disk is full.
     """
-    write_text(directory / "run.json", json.dumps(manifest, indent=1, allow_nan=False) + "\n")
+    write_text(directory / "run.json", json.dumps(redacted(manifest), indent=1, allow_nan=False) + "\n")

@@ -45,7 +45,7 @@ _TOKENS = re.compile(
 _HEX_TOKEN = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])")
 _SCHEME = re.compile(r"(?i)\b((?:bearer|basic)\s++)(?!<redacted>)[\w.~+/=-]{6,}")
 _HEADER = re.compile(r"(?im)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s*+[:=]\s*+)(?!<redacted>)[^\n\"']+")
-_LOGIN = re.compile(r"(\b[A-Za-z][\w+.-]*://)[^\s/?#\"'<>]*@")
+_LOGIN = re.compile(r"(\b[A-Za-z][\w+.-]*://)[^\s/?#\"']*@")
 _PASSWORD_IN_URL = re.compile(r"\b[A-Za-z][\w+.-]*://[^\s/?#\"'<>:@]*:([^\s/?#\"'<>]+)@")
 _VALUE = r"(?P<value>\\?\"[^\"]*\"|\\?'[^']*'|[^\s\"',;&)}\]]+)"
 _ASSIGNED = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<between>\\?[\"']?\s*[=:]\s*)" + _VALUE)
@@ -74,8 +74,8 @@ _SIGNS = tuple(sign.encode() for sign in re.findall(r"\S+", """
 _FIXED = {"run_id", "status", "started", "ended", "commit", "fingerprint", "schema_version", "suite_digest", "mode",
           "precision", "phase"}  # fmt: skip
 _NEVER_A_NAME = _FIXED - {"run_id"} | {"device"}
-_IDENTIFIERS = {"name", "case", "workload", "variant", "brick"}
-"""By these, tables and runs are matched: only what has the shape of a secret is replaced in them."""
+_IDENTIFIERS = {"case", "workload", "variant", "brick"}
+"""By these, tables are matched: only what has the shape of a secret is replaced in them."""
 _ORDINARY_HOSTS = {"", "localhost", "cpu", "cuda", "gpu", "train", "infer"}
 _ARGUMENTS = {"command_line", "arguments"}
 _LONGEST_VALUE = 200
@@ -115,7 +115,8 @@ def redacted(facts: dict[str, Any]) -> dict[str, Any]:
 
     Where the manifest says `arguments_kept`, its command line and the program's arguments are left as they are.
     """
-    return _here().facts(facts, keep_arguments=bool(facts.get("arguments_kept")))
+    clean: dict[str, Any] = _here().facts(facts, keep_arguments=bool(facts.get("arguments_kept")))
+    return clean
 
 
 def redacted_arguments(arguments: Sequence[str]) -> list[str]:
@@ -126,6 +127,12 @@ def redacted_arguments(arguments: Sequence[str]) -> list[str]:
 def redacted_text(text: str) -> str:
     """Return a text without secrets and without names of the user."""
     return _here().text(text)
+
+
+def redacted_column(name: str, texts: Sequence[str]) -> list[str]:
+    """Return texts of a table's column without secrets and without names of the user."""
+    clean = redacted_identifier if name in _IDENTIFIERS else _here().text
+    return [clean(text) for text in texts]
 
 
 def redacted_identifier(text: str) -> str:
@@ -157,6 +164,11 @@ def expanded_path(text: str) -> Path:
     return Path(os.path.expanduser(whole))
 
 
+def names_user(path: Path) -> bool:
+    """Return whether the last part of a path is the user's name."""
+    return bool(path.name) and (path.name == _user(os.environ) or str(path) in dict(_homes(os.environ)))
+
+
 def is_secret_name(name: str) -> bool:
     """Return whether what an argument, a variable or a key of this name holds is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
@@ -175,8 +187,7 @@ def anonymous(manifest: dict[str, Any]) -> dict[str, Any]:
 def anonymous_texts(texts: Sequence[str], column: str, manifest: Mapping[str, Any]) -> list[str]:
     """Return texts of a column of a run's tables, as `anonymous` returns those of its manifest."""
     hosts = _host_pattern(manifest)
-    clean = redacted_identifier if column in _IDENTIFIERS else redacted_text
-    return [_anonymous_text(clean(text), hosts) for text in texts]
+    return [_anonymous_text(text, hosts) for text in redacted_column(column, texts)]
 
 
 def _host_pattern(manifest: Mapping[str, Any]) -> re.Pattern[str] | None:

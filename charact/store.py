@@ -22,6 +22,8 @@ import pyarrow.parquet as pq
 
 from charact.errors import UserError
 from charact.partial import PARTIAL_PREFIX
+from charact.redaction import anonymous as without_names
+from charact.redaction import anonymous_texts, redacted, redacted_column
 from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
 
 CHECKPOINTS = "checkpoints"
@@ -247,6 +249,26 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
     if unfinished and not partial:
         raise UserError(f"{path} was not finished: charact report --partial reads what it holds")
     return Run(path=path, manifest=manifest, partial=unfinished)
+
+
+def clean(run: Run, *, anonymous: bool = False) -> Run:
+    """Return a run without secrets, which earlier versions recorded; `anonymous` leaves out the owner's names, too.
+
+    Raises:
+        UserError: a table is corrupt.
+    """
+    tables = {}
+    for name in TABLES:
+        frame = tables[name] = run.table(name).copy()
+        for column in filter(lambda one: arrow_schema(name).field(one).type == pa.string(), frame.columns):
+            texts = [text for text in frame[column].dropna().unique() if isinstance(text, str)]
+            cleaned = (anonymous_texts(texts, str(column), run.manifest) if anonymous
+                       else redacted_column(str(column), texts))
+            changes = {text: other for text, other in zip(texts, cleaned, strict=True) if text != other}
+            if changes:
+                frame[column] = frame[column].replace(changes)
+    manifest = without_names(run.manifest) if anonymous else redacted(run.manifest)
+    return Run(run.path, manifest, run.partial, tables)
 
 
 def _check(manifest: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from charact.errors import UserError
 from charact.files import whole, writing
 from charact.partial import LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
+from charact.redaction import redacted_column
 from charact.schema import TABLES, column_names
 from charact.store import CHECKPOINTS, Rows, arrow_schema, load_run, part_path, read_parts
 
@@ -75,7 +76,7 @@ class RunWriter:
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
                 self._write_table(part_path(self.directory, table, number), table,
-                                  pa.Table.from_pylist(filled, schema=arrow_schema(table)))
+                                  _redacted(pa.Table.from_pylist(filled, schema=arrow_schema(table))))
         extended = self.manifest | {"cases": list(entries.values())}
         write_manifest(self.directory, extended)
         self.manifest = extended
@@ -119,3 +120,15 @@ class RunWriter:
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
         with whole(path) as temporary:
             pq.write_table(rows.cast(arrow_schema(table)), temporary, compression="zstd")
+
+
+def _redacted(rows: pa.Table) -> pa.Table:
+    """Rows without secrets in their texts."""
+    for place, column in enumerate(rows.schema):
+        if pa.types.is_string(column.type):
+            values = rows.column(place).combine_chunks().dictionary_encode()
+            texts: list[str] = values.dictionary.to_pylist()
+            clean = redacted_column(column.name, texts)
+            if clean != texts:
+                rows = rows.set_column(place, column, pa.array(clean, pa.string()).take(values.indices))
+    return rows

@@ -12,6 +12,7 @@ from charact.bricks.sources import SAVED_SUFFIX
 from charact.commands._bricks_models import Asked, captured_sources
 from charact.errors import UserError
 from charact.measure.interrupt import Interrupt
+from charact.redaction import expanded_path
 from charact.store import Run, load_run
 
 ALL = "all"
@@ -52,7 +53,7 @@ def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
     Raises:
         UserError: there are none where the user says, or they cannot be read.
     """
-    place = Path(run.manifest["options"]["compositions"]) if directory is None else directory
+    place = expanded_path(run.manifest["options"]["compositions"]) if directory is None else directory
     return load_compositions(place) if directory is not None or place.is_dir() else []
 
 

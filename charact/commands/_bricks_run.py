@@ -24,6 +24,7 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
 from charact.measure.timing import StopRule
 from charact.measure.training import UNFINISHED
+from charact.redaction import expanded_path
 from charact.store import load_run
 from charact.views.progress import BrickProgress
 from charact.writer import RunWriter
@@ -70,7 +71,7 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
         writer.close("complete")
         return 0 if publish_and_tell(writer, quiet) else 1
     options = writer.manifest["options"]
-    suite = load_suite(Path(options["suite"]))
+    suite = load_suite(expanded_path(options["suite"]))
     if suite.digest != options["suite_digest"]:
         raise UserError(f"{options['suite']} is not the suite that {directory} began with: run it anew")
     torch.set_num_threads(options["threads"])
@@ -105,7 +106,7 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
     rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
     resume = f"{program()} bricks run --resume {writer.directory}"
     share_frac = options.get("share_frac", 1.0)  # records of earlier versions lack it
-    models = _known_models(Path(options["compositions"])) if share_frac < 1 else []
+    models = _known_models(expanded_path(options["compositions"])) if share_frac < 1 else []
     try:
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
             for number, (mode, precision) in enumerate(options["cases"], start=1):

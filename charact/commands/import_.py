@@ -34,10 +34,13 @@ def command(
       charact import --name ddp traces/              all ranks of one training
     """  # noqa: D301  (click wants the character itself)
     from charact.commands._publishing import publish_and_tell
+    from charact.redaction import names_user
     from charact.traces.files import readable, stem, trace_files
 
     files = trace_files(traces)
-    label = name or (stem(files[0]) if len(files) == 1 else readable(Path(files[0].resolve().parent.name))) or "trace"
+    folder = files[0].resolve().parent
+    label = name or (stem(files[0]) if len(files) == 1 else "" if names_user(folder) else readable(Path(folder.name)))
+    label = label or "trace"
     writer = _open(out, label, files)
     try:
         _add_cases(writer, label, files, named=name is not None)

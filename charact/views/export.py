@@ -15,6 +15,7 @@ from charact.analysis.comparing import Side, metric_ratios, ratios
 from charact.analysis.comparing.pairs import JUDGEMENT
 from charact.errors import UserError
 from charact.files import writing
+from charact.redaction import redacted
 from charact.schema import TABLES
 from charact.store import Run, arrow_schema
 
@@ -98,7 +99,7 @@ def _check_target(target: Path, *, force: bool) -> None:
 def _write_all(run: Run, form: str, directory: Path) -> list[str]:
     for table in TABLES:
         FORMATS[form](table, run.table(table), directory / f"{table}.{form}")
-    manifest = json.dumps(run.manifest, indent=1, allow_nan=False)
+    manifest = json.dumps(redacted(run.manifest), indent=1, allow_nan=False)
     (directory / "run.json").write_text(f"{manifest}\n", encoding="utf-8")
     columns = {table: [asdict(column) for column in described] for table, described in TABLES.items()}
     (directory / "columns.json").write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ PARTS = {
     "api": ["__init__"],
     "python": ["profiler", "memory", "integrations"],
     "base": ["bounded", "ceilings", "corrections", "datasheets", "errors", "files", "partial", "protocols", "schema",
-             "plugins", "stats", "quantities", "mark_names", "operator_types"],
+             "plugins", "redaction", "stats", "quantities", "mark_names", "operator_types"],
     "workload": ["workload", "data", "metrics", "own", "workloads"],
     "measure": ["measure", "ops", "hardware", "cgroups"],
     "bricks": ["bricks"],

@@ -16,6 +16,7 @@ from typing import Any
 from charact.files import writing
 from charact.measure.autophase.spans import Kind, Slice
 from charact.partial import PANEL
+from charact.redaction import redacted
 from charact.schema import PHASES
 
 SLICES, NOTES = "slices.bin", "notes.jsonl"
@@ -56,8 +57,8 @@ class SpoolWriter:
         ]))
 
     def notes(self, notes: list[dict[str, Any]]) -> None:
-        """Append notes."""
-        self._append(NOTES, b"".join(json.dumps(note).encode() + b"\n" for note in notes))
+        """Append notes, without secrets."""
+        self._append(NOTES, b"".join(json.dumps(redacted(note)).encode() + b"\n" for note in notes))
 
     def _append(self, name: str, content: bytes | bytearray, flags: int = 0) -> None:
         """Append to a file, which is open no longer than that.
