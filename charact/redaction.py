@@ -44,7 +44,9 @@ _TOKENS = re.compile(
     r"|(?<=hooks\.slack\.com/services/)\S+|(?<=/api/webhooks/)\S+", re.DOTALL)  # fmt: skip
 _HEX_TOKEN = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])")
 _SCHEME = re.compile(r"(?i)\b((?:bearer|basic)\s++)(?!<redacted>)[\w.~+/=-]{6,}")
-_HEADER = re.compile(r"(?im)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s*+[:=]\s*+)(?!<redacted>)[^\n\"']+")
+_HEADER = re.compile(
+    r"(?im)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token|secret|auth))"
+    r"(\s*+[:=]\s*+)(?!<redacted>)[^\n\"']+")
 _LOGIN = re.compile(r"(\b[A-Za-z][\w+.-]*://)[^\s/?#\"']*@")
 _PASSWORD_IN_URL = re.compile(r"\b[A-Za-z][\w+.-]*://[^\s/?#\"'<>:@]*:([^\s/?#\"'<>]+)@")
 _VALUE = r"(?P<value>\\?\"[^\"]*\"|\\?'[^']*'|[^\s\"',;&)}\]]+)"
@@ -115,8 +117,10 @@ def redacted(facts: dict[str, Any]) -> dict[str, Any]:
 
     Where the manifest says `arguments_kept`, its command line and the program's arguments are left as they are.
     """
-    clean: dict[str, Any] = _here().facts(facts, keep_arguments=bool(facts.get("arguments_kept")))
-    return clean
+    redactor, keep = _here(), bool(facts.get("arguments_kept"))
+    # The names at the top are charact's own: none is that of a secret.
+    return {name: redactor.text(value) if isinstance(value, str) and name not in _FIXED | _IDENTIFIERS
+            else redactor.facts(value, name, keep_arguments=keep) for name, value in facts.items()}
 
 
 def redacted_arguments(arguments: Sequence[str]) -> list[str]:

@@ -153,9 +153,9 @@ def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = N
 def export_trace(profiler: profile, path: Path) -> None:
     """Write a packed trace without secrets, names of the user and the name of the host."""
     with tempfile.NamedTemporaryFile(suffix=".json") as plain:
-        profiler.export_chrome_trace(plain.name)
-        with gzip.open(path, "wb") as packed:
-            packed.writelines(redact_chunks(iter(lambda: b"".join(plain.readlines(_CHUNK_BYTES)), b"")))
+        profiler.export_chrome_trace(plain.name)  # which may put another file in its place
+        with open(plain.name, "rb") as written, gzip.open(path, "wb") as packed:
+            packed.writelines(redact_chunks(iter(lambda: b"".join(written.readlines(_CHUNK_BYTES)), b"")))
 
 
 def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) -> list[int]:

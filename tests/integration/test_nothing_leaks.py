@@ -88,7 +88,8 @@ def leaks(directory: Path, home: Path) -> list[str]:
     for path in (path for path in directory.rglob("*") if path.is_file()):
         forbidden = [*SECRETS, USER, str(home), *(() if path.name in NAMES_THE_HOST else (HOST,))]
         texts = [*contents(path), str(path.relative_to(directory)).encode()]
-        found += [f"{path.relative_to(directory)}: {word}" for word in forbidden if any(word.encode() in text for text in texts)]
+        found += [f"{path.relative_to(directory)}: {word}" for word in forbidden
+                  if any(word.encode() in text for text in texts)]
     return found
 
 
@@ -128,6 +129,7 @@ def test_a_watched_script_leaks_nothing(place: Path) -> None:
     assert "names of the host and the user" in re.sub(r"\s+", " ", sent)
 
 
+@pytest.mark.slow
 def test_a_killed_script_leaks_nothing_of_its_event_log(place: Path) -> None:
     (place / "script.py").write_text(SCRIPT.replace("import os", "import time, os") + """
 main()
@@ -139,6 +141,7 @@ os.kill(os.getpid(), 9)
     assert (run / "notes.jsonl").stat().st_size
 
 
+@pytest.mark.slow
 def test_arguments_are_kept_where_that_is_asked_for(place: Path) -> None:
     charact(place, "run", "--keep-arguments", "script.py", *ARGUMENTS, status=1)
     (run,) = (place / "runs").iterdir()
@@ -153,18 +156,21 @@ def test_no_command_leaks_anything(place: Path) -> None:
     tiny = ["--max-iterations", "6", "--max-seconds", "1"]
     charact(place, "profiles.py", *ARGUMENTS, python=True)
     (profiled,) = checked(place)
-    charact(place, "run", "--passes", "operators,memory,counters", "--iterations", "4", "script.py", *ARGUMENTS, status=1)
+    charact(place, "run", "--passes", "operators,memory,counters", "--iterations", "4", "script.py", *ARGUMENTS,
+            status=1)
     traces = [path for run in checked(place) for path in (run / "trace").glob("*.gz")]
     charact(place, "profile", "mlp", "--batch-sizes", "2", *tiny)
     (place / "mine.py").write_text(
         "import os, torch\n"
         "class Net(torch.nn.Linear):\n"
         "    def __init__(self, token): super().__init__(4, 4)\n"
-        "    def forward(self, x): raise RuntimeError(f'{os.path.expanduser(\"~\")}: ' + os.environ['MY_SERVICE_KEY'])\n")
-    charact(place, "profile", "--model", "mine:Net", "--model-args", f"token='{BY_NAME}'", "--input-spec", "float32[B,4]",
-            "--batch-sizes", "2", *tiny, status=None)
+        "    def forward(self, x):\n"
+        "        raise RuntimeError(f'{os.path.expanduser(\"~\")}: ' + os.environ['MY_SERVICE_KEY'])\n")
+    charact(place, "profile", "--model", "mine:Net", "--model-args", f"token='{BY_NAME}'", "--input-spec",
+            "float32[B,4]", "--batch-sizes", "2", *tiny, status=None)
     weights = place / "weights.pt"
-    charact(place, "train", "mlp", "--epochs", "1", "--batch-sizes", "64", "--synthetic", "train=256,test=64", status=None)
+    charact(place, "train", "mlp", "--epochs", "1", "--batch-sizes", "64", "--synthetic", "train=256,test=64",
+            status=None)
     charact(place, "infer", "mlp", "--batch-sizes", "64", "--max-batches", "2", "--repeats", "1",
             *(["--weights", str(weights)] if weights.exists() else []))
     charact(place, "memory", "mlp", "--batch-sizes", "2", status=None)
