@@ -6,26 +6,31 @@ import math
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.cgroups import memory_limit_bytes, quota_cores
 from charact.errors import UserError
+from charact.redaction import speed_variables
 
 if TYPE_CHECKING:
     import torch
 
-_SPEED_VARIABLES = re.compile(
-    r"(OMP|MKL|KMP|GOMP|PYTORCH|TORCH|CUBLAS|NVIDIA|MALLOC)_.*|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
-)
-_SET_BY_CHARACT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+_GIT_LIMIT_S = 2.0
+"""Time that finding a repository's state may take, all in all."""
+_GIT_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false",
+                 "core.sshCommand=false", "status.submoduleSummary=false", "submodule.recurse=false",
+                 "protocol.allow=never")  # fmt: skip
+_GIT_KEPT = {"GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_CONFIG_GLOBAL",
+             "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}  # fmt: skip
 
 
 def machine_facts() -> dict[str, Any]:
@@ -139,35 +144,69 @@ def software_facts() -> dict[str, Any]:
         "numpy": version("numpy"), "cuda": torch.version.cuda, "hip": torch.version.hip,
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "mkldnn": onednn[1] if onednn else None,
-        "git": git_state(Path.cwd()), "environment": speed_variables(os.environ),
+        "git": git_state(Path(".")), "environment": speed_variables(os.environ),
     }
 
 
 def git_state(directory: Path) -> dict[str, Any] | None:
-    """Commit that is checked out in a directory and whether its files differ from it; null outside of a repository."""
-    def git(*arguments: str) -> str | None:
+    """Return the commit that is checked out in a directory, and whether files differ from it.
+
+    Null outside of a repository, and where git cannot be run or takes longer than 2 s. `dirty` is null where only the
+    commit could be found.
+
+    Nothing that the repository configures is run: no hook, no filter, no monitor of the file system, no transport.
+    """
+    executable, until = find_program("git"), time.monotonic() + _GIT_LIMIT_S
+    filters: set[str] = set()
+    if executable is None:
+        return None
+
+    def git(*arguments: str, found: Sequence[int] = (0,)) -> bytes | None:
+        settings = [part for setting in (*_GIT_SETTINGS, *_without_filters(filters)) for part in ("-c", setting)]
         try:
-            done = subprocess.run(["git", *arguments], cwd=directory, capture_output=True, text=True, check=False)
-        except FileNotFoundError:
+            done = subprocess.run(
+                [executable, "--no-pager", *settings, *arguments], cwd=directory, env=_git_environment(os.environ),
+                stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=until - time.monotonic())
+        except (OSError, subprocess.TimeoutExpired):  # such as no directory, no permission, no process left
             return None
-        return done.stdout.strip() if done.returncode == 0 else None
+        return done.stdout if done.returncode in found else None
 
-    commit = git("rev-parse", "HEAD")
-    return None if commit is None else {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
+    commit = os.fsdecode(git("rev-parse", "--verify", "--quiet", "HEAD") or b"").strip()
+    if not re.fullmatch("[0-9a-f]+", commit):
+        return None
+    listed = git("config", "--null", "--name-only", "--get-regexp", r"^filter\.", found=(0, 1))
+    if listed is None:
+        return {"commit": commit, "dirty": None}
+    filters |= {os.fsdecode(name).removeprefix("filter.").rpartition(".")[0] for name in listed.split(b"\0") if name}
+    if any(re.search("[=\n]", name) for name in filters):  # `-c` cannot name such a filter
+        return {"commit": commit, "dirty": None}
+    changed = git("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=all", "--no-renames")
+    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
 
 
-def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change speed; no secrets, and no path that tells a user's name."""
-    found = {}
-    for name, value in sorted(environment.items()):
-        if _SET_BY_CHARACT.get(name) == value:
-            continue
-        if _SPEED_VARIABLES.fullmatch(name) and not _SECRET.search(name):
-            if name == "LD_PRELOAD":
-                value = ":".join(os.path.basename(library) for library in re.split(r"[:\s]+", value) if library)
-            home = environment.get("HOME", "").rstrip("/")
-            found[name] = value.replace(home, "~") if home else value
-    return found
+def _without_filters(names: Iterable[str]) -> list[str]:
+    """Settings by which git reads files as they are: `git status` runs the filters of those that were touched."""
+    return [f"filter.{name}.{setting}" for name in sorted(names)
+            for setting in ("clean=", "smudge=", "process=", "required=false")]
+
+
+def _git_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables for git that name no other repository, program or configuration, and allow no transport."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("GIT_") or name in _GIT_KEPT}
+    return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1",
+                   "GIT_ALLOW_PROTOCOL": "none", "GIT_SSH_COMMAND": "false", "GIT_ASKPASS": "false"}
+
+
+def find_program(name: str, path: str | None = None) -> str | None:
+    """Return where a program is on PATH, whose relative folders are left out: one of them is the working directory.
+
+    Args:
+        name: of the program.
+        path: folders to look in, instead of PATH.
+    """
+    folders = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
+    absolute = [folder for folder in folders if os.path.isabs(folder)]
+    return shutil.which(name, path=os.pathsep.join(absolute)) if absolute else None
 
 
 def resolve_device(text: str) -> "torch.device":

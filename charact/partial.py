@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from charact.checksums import sealed
 from charact.errors import UserError
 from charact.files import is_begun, lock, sync, write_text, writing
+from charact.redaction import redacted, redacted_text
 from charact.schema import SCHEMA_VERSION
 from charact.text import valid_values
 
@@ -44,16 +45,17 @@ class BegunRun(NamedTuple):
 
 
 def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
-    """Make a new run's directory below `out`, with a manifest that holds no case yet.
+    """Make a new run's directory below `out`, with a manifest that holds no case yet and no secrets.
 
     Raises:
         UserError: `out` is a file or not writable, or the disk is full.
     """
+    name = redacted_text(name)
     safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
     directory = out / f"{PARTIAL_PREFIX}{run_id}"
-    whole = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running",
-             "hostname": os.uname().nodename, **manifest, "cases": []}
+    whole = redacted({"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running",
+             "hostname": os.uname().nodename, **manifest, "cases": []})
     with writing(out):
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is a file: choose a directory with --out")
@@ -115,10 +117,12 @@ def writer_of(directory: Path) -> int | None:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a run with its checksum, whole or not at all; its texts become valid UTF-8.
+    """Write the manifest of a run with its checksum, whole or not at all.
+
+    Secrets and names of the user are left out; texts become valid UTF-8.
 
     Raises:
         UserError: the disk is full.
     """
-    text = json.dumps(sealed(valid_values(manifest)), indent=1, allow_nan=False)
+    text = json.dumps(sealed(valid_values(redacted(manifest))), indent=1, allow_nan=False)
     write_text(directory / "run.json", f"{text}\n")

@@ -19,6 +19,7 @@ from charact.measure.autophase.session import Plan, Session, is_watched
 from charact.measure.autophase.told import Told
 from charact.output import warn
 from charact.partial import LOCK, BegunRun, begin_run
+from charact.redaction import redacted_arguments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,13 +51,16 @@ class Profiler:
         out: directory that the run's directory is made in.
         skip: iterations to leave out first; by default a quarter of all, at most 3, as warm-up.
         enabled: false for a block that runs as if it were not watched, such as on all ranks but one.
+        keep_arguments: whether the record has the program's arguments as they are, with any secrets among them.
     """
 
-    def __init__(self, name: str, out: str | Path = "runs", *, skip: int | None = None, enabled: bool = True) -> None:
+    def __init__(self, name: str, out: str | Path = "runs", *, skip: int | None = None, enabled: bool = True,
+                 keep_arguments: bool = False) -> None:
         if skip is not None and skip < 0:
             raise UserError(f"skip is {skip}: give the number of iterations to leave out first, 0 or more")
         self.name = name
         self._out, self._skip, self._enabled = Path(out), skip, enabled
+        self._keep_arguments = keep_arguments
         self._begun: BegunRun | None = None
         self._session: Session | None = None
         self._told: Told | None = None
@@ -187,8 +191,9 @@ class Profiler:
         self._begun = begin_run(self._out.absolute(), self.name, {
             "command_line": [os.path.basename(sys.executable), *sys.argv],
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "machine": {}, "software": {},
-            "options": {"script": main or "interactive", "arguments": sys.argv[1:], "skip": self._skip,
-                        "iterations": None, "passes": []},
+            **({"arguments_kept": True} if self._keep_arguments else {}),
+            "options": {"script": redacted_arguments([main])[0] if main else "interactive",
+                        "arguments": sys.argv[1:], "skip": self._skip, "iterations": None, "passes": []},
         })  # fmt: skip
         self._session = Session(self._begun.directory, Plan(), lambda why: _say(f"stopped measuring: {why}"))
         self._told = Told(self._session)

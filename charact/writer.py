@@ -14,6 +14,7 @@ from charact.errors import UserError
 from charact.files import file_name, sync, whole, writing
 from charact.manifest import read_manifest
 from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
+from charact.redaction import redacted_column
 from charact.schema import TABLES, column_names
 from charact.store import Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
 from charact.table_checks import table_problem
@@ -90,7 +91,7 @@ class RunWriter:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
-                typed = finite(_arrow(filled, table))
+                typed = finite(_redacted(_arrow(filled, table)))
                 assert (problem := table_problem(typed, table)) is None, f"table {table}: {problem}"
                 self._write_table(part_path(self.directory, table, number), table, typed)
         extended = self.manifest | {"cases": list(entries.values())}
@@ -189,3 +190,15 @@ def _arrow(rows: Rows, table: str) -> pa.Table:
         return pa.Table.from_pylist(rows, schema=arrow_schema(table))
     except UnicodeEncodeError:
         return pa.Table.from_pylist(valid_values(rows), schema=arrow_schema(table))
+
+
+def _redacted(rows: pa.Table) -> pa.Table:
+    """Rows without secrets in their texts."""
+    for place, column in enumerate(rows.schema):
+        if pa.types.is_string(column.type):
+            values = rows.column(place).combine_chunks().dictionary_encode()
+            texts: list[str] = values.dictionary.to_pylist()
+            clean = redacted_column(column.name, texts)
+            if clean != texts:
+                rows = rows.set_column(place, column, pa.array(clean, pa.string()).take(values.indices))
+    return rows

@@ -13,6 +13,7 @@ from charact.commands._bricks_models import Asked, captured_sources
 from charact.errors import UserError
 from charact.manifest import check_holds
 from charact.measure.interrupt import Interrupt
+from charact.redaction import expanded_path
 from charact.store import Run, load_run
 
 ALL = "all"
@@ -57,7 +58,8 @@ def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
     if directory is not None:
         return load_compositions(directory)
     recorded = run.manifest["options"].get("compositions")
-    return load_compositions(Path(recorded)) if recorded and Path(recorded).is_dir() else []
+    place = expanded_path(recorded) if recorded else None
+    return load_compositions(place) if place is not None and place.is_dir() else []
 
 
 def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run], quiet: bool, interrupt: Interrupt

@@ -25,6 +25,7 @@ from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
 from charact.measure.timing import StopRule
 from charact.output import warn
+from charact.redaction import expanded_path
 from charact.store import load_run
 from charact.views.progress import BrickProgress
 from charact.writer import RunWriter
@@ -74,7 +75,7 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
     check_holds(writer.manifest, directory, options=(
         "suite", "threads", "device", "cases", "precision_target_frac", "max_rounds", "max_seconds", "method"))
     options = writer.manifest["options"]
-    suite = load_suite(Path(options["suite"]))
+    suite = load_suite(expanded_path(options["suite"]))
     if suite.digest != options["suite_digest"]:
         raise UserError(f"{options['suite']} is not the suite that {directory} began with: run it anew")
     torch.set_num_threads(options["threads"])
@@ -110,7 +111,7 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
     resume = f"{program()} bricks run --resume {shlex.quote(str(writer.directory))}"
     share_frac = options.get("share_frac", 1.0)  # records of earlier versions lack it
     with keeping_finished([writer], f"whole rounds are kept, then go on with {resume}"):
-        models = _known_models(Path(options["compositions"])) if share_frac < 1 else []
+        models = _known_models(expanded_path(options["compositions"])) if share_frac < 1 else []
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
             for number, (mode, precision) in enumerate(options["cases"], start=1):
                 run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,

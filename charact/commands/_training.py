@@ -10,6 +10,7 @@ from charact.commands._options import check_data, parse_synthetic
 from charact.errors import UserError
 from charact.output import warn
 from charact.protocols import Protocol, find_protocol
+from charact.redaction import expanded_path
 
 if TYPE_CHECKING:
     from charact.measure.interrupt import Interrupt
@@ -122,14 +123,14 @@ def _training(workload: "Workload", size: int, batch: int, precision: str, chose
 
     directory, weights = chosen.get("data_dir"), chosen.get("weights")
     made_up = parse_synthetic(chosen["synthetic"]) if "synthetic" in chosen else Synthetic()
-    request = DataRequest(chosen["data"], None if directory is None else Path(directory), chosen["split"],
+    request = DataRequest(chosen["data"], None if directory is None else expanded_path(directory), chosen["split"],
                           chosen["seed"], synthetic=made_up)
     case = Case(workload, size, batch, "train", precision, resolve_device(chosen["device"]), request,
                 chosen["workers"], chosen["channels_last"], chosen["compiled"])
     return Training(
         case, chosen["num_epochs"], chosen.get("validation"), chosen.get("holdout_frac"),
         Target(*chosen["until"]) if "until" in chosen else None, chosen.get("learning_rate"),
-        None if weights is None else Path(weights),
+        None if weights is None else expanded_path(weights),
         None if protocol is None else protocol.facts(_used(case, chosen)))
 
 

@@ -44,13 +44,15 @@ def command(
 
     with Interrupt() as interrupt:
         from charact.commands._publishing import measure_and_publish
+        from charact.redaction import names_user
         from charact.traces.files import stem, trace_files
         from charact.traces.names import clean, readable
 
         check_name(name)
         limit = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
         files = trace_files(traces)
-        folder = readable(Path(files[0].resolve().parent.name))
+        parent = files[0].resolve().parent
+        folder = "" if names_user(parent) else readable(Path(parent.name))
         label = clean(name) if name else (stem(files[0]) if len(files) == 1 else folder) or "trace"
         writer = _open(out, label, files)
 

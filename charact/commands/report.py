@@ -16,17 +16,22 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file where it exists.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
+    anonymous: Annotated[bool, typer.Option(
+        "--anonymous", help="Leave out names of the host and the user, paths, the commit and identifiers of GPUs."
+    )] = False,
 ) -> None:
     """Write the HTML report of one run or several.
 
-    The file holds all it shows: it needs no network and can be sent on as it is.
+    The file holds all it shows: it needs no network. It shows no arguments of programs and no secrets, but the name of
+    the host. Leave that out with --anonymous before you send the file to others.
     """
     from charact.commands._partial import read_run
     from charact.files import check_writable, write_text
+    from charact.presentable import redacted
     from charact.views.html import report
 
     target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
-    loaded = [read_run(path, partial=partial) for path in runs]
+    loaded = [redacted(read_run(path, partial=partial), anonymous=anonymous) for path in runs]
     check_writable(target, force=force, option="--to")
     write_text(target, report(loaded), force=force)
     show(f"Wrote {target}")

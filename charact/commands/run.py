@@ -55,6 +55,8 @@ def command(
     out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(
         help="Name of the run and its cases, by which compare matches them. Default: the script's.")] = None,
+    keep_arguments: Annotated[bool, typer.Option(
+        "--keep-arguments", help="Record the script's arguments as they are, with any secrets among them.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Run a training script as it is, and tell where time goes.
@@ -89,4 +91,4 @@ def command(
         iterations=iterations, stop=stop, passes=further, sample=sample,
         live=live and os.environ.get("LOCAL_RANK", "0") == "0",  # of several ranks, which share a terminal, one draws
         out=out, label=label,
-        quiet=quiet, command_line=sys.argv[1:], environment=environment)
+        quiet=quiet, keep_arguments=keep_arguments, command_line=sys.argv[1:], environment=environment)

@@ -1,6 +1,8 @@
 """The operator pass: a few iterations under `torch.profiler`, for shares by operator, layer and kernel."""
 
 import contextlib
+import gzip
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from charact.measure.event_tree import EventTree, read_event_tree
 from charact.measure.marks import layer_marks, phase_mark
+from charact.redaction import redact_chunks
 from charact.traces.counters import counter_rows
 from charact.traces.device import device_ns_by_operator
 from charact.traces.files import read_trace
@@ -28,6 +31,7 @@ NUM_ITERATIONS = 3
 _MOST_ITERATIONS = 12
 _ENOUGH_S = 0.5
 """Short iterations vary most, and are profiled more often: until so much time went by."""
+_CHUNK_BYTES = 1 << 20
 _ACTIVITIES = {False: [ProfilerActivity.CPU], True: [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
 
 
@@ -88,7 +92,7 @@ class OperatorProbe:
         """The iteration has ended; what was recorded is read."""
         self._stop()
         if self._on_cuda or last:
-            self._profiler.export_chrome_trace(str(self._trace_path))
+            export_trace(self._profiler, self._trace_path)
         if self._on_cuda:
             self._traces.append(place(read_trace(self._trace_path).kept))
         device_ns = device_ns_by_operator(self._traces[-1].kept) if self._on_cuda else None
@@ -144,6 +148,14 @@ def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = N
             last = number >= fewest and (number >= most or time.perf_counter() - begun >= _ENOUGH_S)
             probe.end(last=last)
     return probe.found()
+
+
+def export_trace(profiler: profile, path: Path) -> None:
+    """Write a packed trace without secrets, names of the user and the name of the host."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as plain:
+        profiler.export_chrome_trace(plain.name)  # which may put another file in its place
+        with open(plain.name, "rb") as written, gzip.open(path, "wb") as packed:
+            packed.writelines(redact_chunks(iter(lambda: b"".join(written.readlines(_CHUNK_BYTES)), b"")))
 
 
 def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) -> list[int]:

@@ -14,6 +14,7 @@ from charact.analysis.comparing import Side, metric_ratios, ratios
 from charact.analysis.comparing.pairs import JUDGEMENT
 from charact.errors import UserError
 from charact.files import writing
+from charact.redaction import redacted
 from charact.schema import TABLES
 from charact.store import Run, arrow_schema
 from charact.text import spreadsheet_text
@@ -109,7 +110,7 @@ def _check_target(target: Path, *, force: bool) -> None:
 def _write_all(run: Run, form: str, directory: Path) -> list[str]:
     for table in TABLES:
         FORMATS[form](table, run.table(table), directory / f"{table}.{form}")
-    manifest = json.dumps(run.manifest, indent=1, allow_nan=False)
+    manifest = json.dumps(redacted(run.manifest), indent=1, allow_nan=False)
     (directory / "run.json").write_text(f"{manifest}\n", encoding="utf-8")
     columns = {table: [{name: getattr(column, name) for name in _DESCRIBED} for column in described]
                for table, described in TABLES.items()}

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -103,32 +105,203 @@ def test_variables_that_change_speed_carry_no_secret_and_no_name() -> None:
     found = hardware.speed_variables({
         "HOME": "/home/alice", "OMP_NUM_THREADS": "2", "TORCH_HOME": "/home/alice/cache", "NVIDIA_API_KEY": "secret",
         "LD_PRELOAD": "/home/alice/lib/libtcmalloc.so.4 /opt/libx.so", "PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1",
-        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_ARENA_MAX": "1", "TORCH_HUB_AUTH": "a", "NVIDIA_PASSWD": "b", "MKL_CREDS": "c", "OMP_ANYTHING": "d",
+        "MALLOC_CONF": "/home/alice/x", "KMP_AFFINITY": "ghp_0123456789abcdefghij", "OMP_PLACES": "{0}," * 1000,
     })
-    assert found == {"OMP_NUM_THREADS": "2", "TORCH_HOME": "~/cache", "LD_PRELOAD": "libtcmalloc.so.4:libx.so",
-                     "CUDA_VISIBLE_DEVICES": "1", "MALLOC_ARENA_MAX": "1"}
+    places = found.pop("OMP_PLACES")
+    assert len(places) == 200
+    assert places.startswith("{0},{0},")
+    assert found == {"OMP_NUM_THREADS": "2", "LD_PRELOAD": "libtcmalloc.so.4:libx.so", "CUDA_VISIBLE_DEVICES": "1",
+                     "MALLOC_ARENA_MAX": "1", "MALLOC_CONF": "~/x", "KMP_AFFINITY": "<redacted>"}
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"]
+    return subprocess.run(["git", *identity, *arguments], cwd=directory, check=True, capture_output=True,
+                          text=True).stdout.strip()
+
+
+def repository(directory: Path) -> Path:
+    directory.mkdir(exist_ok=True)
+    git(directory, "init", "-q")
+    (directory / "file").write_text("1")
+    git(directory, "add", "file")
+    git(directory, "commit", "-q", "-m", "first")
+    return directory
+
+
+def touch(path: Path) -> None:
+    """Have git compare the content of a file, which is the same as before."""
+    os.utime(path, (1, 1))
 
 
 def test_git_state_of_a_repository(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-        return subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True,
-                              text=True).stdout.strip()
-
     assert hardware.git_state(tmp_path) is None
-    git("init", "-q")
+    git(tmp_path, "init", "-q")
     assert hardware.git_state(tmp_path) is None
-    (tmp_path / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-q", "-m", "first")
-    assert hardware.git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    repository(tmp_path)
+    head = git(tmp_path, "rev-parse", "HEAD")
+    assert hardware.git_state(tmp_path) == {"commit": head, "dirty": False}
+    touch(tmp_path / "file")
+    assert hardware.git_state(tmp_path) == {"commit": head, "dirty": False}
     (tmp_path / "file").write_text("2")
-    assert hardware.git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": True}
+    assert hardware.git_state(tmp_path) == {"commit": head, "dirty": True}
+    git(tmp_path, "checkout", "file")
+    (tmp_path / "sub").mkdir()
+    assert hardware.git_state(tmp_path / "sub") == {"commit": head, "dirty": False}
+    (tmp_path / "untracked").touch()
+    assert hardware.git_state(tmp_path) == {"commit": head, "dirty": True}
 
 
 def test_git_that_is_not_installed_gives_no_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert hardware.git_state(tmp_path) is None
+
+
+@pytest.mark.parametrize("path", [".", "", "bin:.", ":"])
+def test_git_is_not_looked_for_in_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
+                                                        ) -> None:
+    planted = tmp_path / "git"
+    (tmp_path / "bin").mkdir()
+    for place in (planted, tmp_path / "bin" / "git"):
+        place.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho abc\n")
+        place.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", path)
+    assert hardware.git_state(Path()) is None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_directory_that_is_gone_has_no_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(repository(tmp_path / "gone"))
+    assert hardware.git_state(Path()) is not None
+    shutil.rmtree(tmp_path / "gone")
+    assert hardware.git_state(Path()) is None
+    assert hardware.git_state(tmp_path / "gone") is None
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(11, "Resource temporarily unavailable"), PermissionError(13, "no"),
+                                   OSError(24, "Too many open files"), NotADirectoryError(20, "none")])
+def test_git_that_cannot_be_started_gives_no_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError
+                                                   ) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    assert hardware.git_state(tmp_path) is None
+
+
+def test_git_that_hangs_gives_no_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(hardware, "_GIT_LIMIT_S", 0.2)
+    assert hardware.git_state(tmp_path) is None
+
+
+def test_a_status_that_hangs_leaves_the_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    head, run = git(repository(tmp_path), "rev-parse", "HEAD"), subprocess.run
+
+    def hang(command: list[str], **options: object) -> object:
+        if "status" in command:
+            raise subprocess.TimeoutExpired(command, 2)
+        return run(command, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert hardware.git_state(tmp_path) == {"commit": head, "dirty": None}
+
+
+def planted(place: Path, evil: Path, name: str) -> None:
+    """Have a repository's own configuration name a program that git might run."""
+    def has(key: str, value: str) -> None:
+        git(place, "config", key, value)
+
+    if name == "fsmonitor":
+        has("core.fsmonitor", str(evil))
+    elif name.startswith("filter"):
+        driver = {"filter": "x", "filter of a name with dots": "a.B", "filter of a name with =": "a=b"}.get(name, "x")
+        has(f"filter.{driver}.clean", str(evil))
+        has(f"filter.{driver}.process" if name == "filter process" else f"filter.{driver}.smudge", str(evil))
+        has(f"filter.{driver}.required", "true")
+        place.joinpath(".git/info/attributes").write_text(f"* filter={driver}\n")
+    elif name == "included filter":
+        place.joinpath(".git/more").write_text(f'[filter "x"]\n\tclean = {evil}\n')
+        has("include.path", "more")
+        place.joinpath(".git/info/attributes").write_text("* filter=x\n")
+    elif name == "hooks":
+        for hook in ("post-index-change", "pre-commit", "post-checkout", "fsmonitor-watchman", "reference-transaction"):
+            place.joinpath(".git/hooks").mkdir(exist_ok=True)
+            place.joinpath(".git/hooks", hook).symlink_to(evil)
+    elif name == "aliases":
+        for alias in ("status", "rev-parse", "config"):
+            has(f"alias.{alias}", f"!{evil}")
+    elif name == "programs":
+        for key in ("diff.external", "diff.x.textconv", "diff.x.command", "core.pager", "pager.status", "core.editor",
+                    "core.sshCommand", "gpg.program", "credential.helper", "core.askPass", "core.alternateRefsCommand",
+                    "core.gitProxy", "sequence.editor", "interactive.diffFilter", "merge.x.driver"):
+            has(key, str(evil))
+        place.joinpath(".git/info/attributes").write_text("* diff=x merge=x\n")
+    elif name == "submodule":
+        inner = repository(place.parent / "inner")
+        git(place, "submodule", "--quiet", "add", str(inner), "sub")
+        git(place, "commit", "-q", "-m", "sub")
+        git(place / "sub", "config", "core.fsmonitor", str(evil))
+        git(place / "sub", "config", "filter.x.clean", str(evil))
+        place.joinpath(".git/modules/sub/info/attributes").write_text("* filter=x\n")
+        for key, value in (("status.submoduleSummary", "true"), ("diff.ignoreSubmodules", "none")):
+            has(key, value)
+        touch(place / "sub" / "file")
+    elif name == "missing objects":
+        tree = git(place, "rev-parse", "HEAD^{tree}")
+        place.joinpath(".git/objects", tree[:2], tree[2:]).unlink()
+        for key, value in (("core.repositoryformatversion", "1"), ("extensions.partialClone", "origin"),
+                           ("remote.origin.url", f"ext::{evil} %S"), ("remote.origin.promisor", "true"),
+                           ("protocol.ext.allow", "always")):
+            has(key, value)
+
+
+HARMFUL = ("fsmonitor", "filter", "filter process", "filter of a name with dots", "filter of a name with =",
+           "included filter", "hooks", "aliases", "programs", "submodule", "missing objects")
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_nothing_that_a_repository_configures_is_run(tmp_path: Path, name: str) -> None:
+    place, evil = repository(tmp_path / "place"), tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 1\n")
+    evil.chmod(0o755)
+    planted(place, evil, name)
+    touch(place / "file")
+    (tmp_path / "ran").unlink(missing_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in (place / ".git").rglob("*")}
+    state = hardware.git_state(place)
+    assert not (tmp_path / "ran").exists()
+    assert state is not None
+    assert state["commit"] == git(place, "-c", "alias.rev-parse=", "rev-parse", "HEAD")
+    assert {path: path.stat().st_mtime_ns for path in (place / ".git").rglob("*")} == before
+    assert state["dirty"] is {"filter of a name with =": None, "missing objects": None}.get(name, False)
+
+
+@pytest.mark.parametrize("name", ["fsmonitor", "filter", "included filter", "submodule", "missing objects"])
+def test_a_plain_git_status_runs_what_is_planted(tmp_path: Path, name: str) -> None:
+    """What the test above plants does harm."""
+    place, evil = repository(tmp_path / "place"), tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 1\n")
+    evil.chmod(0o755)
+    planted(place, evil, name)
+    touch(place / "file")
+    (tmp_path / "ran").unlink(missing_ok=True)
+    subprocess.run(["git", "status", "--porcelain"], cwd=place, check=False, capture_output=True)
+    assert (tmp_path / "ran").exists()
+
+
+def test_variables_of_git_name_no_other_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place, other = repository(tmp_path / "place"), repository(tmp_path / "other")
+    git(other, "commit", "-q", "--allow-empty", "-m", "second")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    state = hardware.git_state(place)
+    monkeypatch.delenv("GIT_DIR")
+    assert state == {"commit": git(place, "rev-parse", "HEAD"), "dirty": False}
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

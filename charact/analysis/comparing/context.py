@@ -9,6 +9,7 @@ from charact.analysis.comparing.composition import Repeats, case_repeats
 from charact.analysis.comparing.sides import Side
 from charact.analysis.counters import counter_values
 
+_ARGUMENTS = "options.arguments"
 _DERIVED = {"machine.fingerprint"}
 _CLOCKS = r"_hz$|^throttled_frac$"
 _CHANGE_FRAC = 0.01
@@ -16,6 +17,8 @@ _CHANGE_FRAC = 0.01
 
 def context_changes(base: Side, new: Side) -> pd.DataFrame:
     """Facts about machine, software and options that differ between two sides.
+
+    Of arguments only how many there are is compared: they may hold what is not to be shown.
 
     Columns: fact, such as `software.torch`; base and new, what it is there, of several runs each value once; null where
     no run of the side tells.
@@ -58,7 +61,9 @@ def _facts(side: Side) -> dict[str, str]:
 
 def _flat(facts: Any, name: str) -> Iterator[tuple[str, str | None]]:
     """Nested facts as one list, names joined by dots."""
-    if isinstance(facts, Mapping):
+    if name == _ARGUMENTS:
+        yield f"{name} (number)", str(len(facts))
+    elif isinstance(facts, Mapping):
         for key, value in facts.items():
             yield from _flat(value, f"{name}.{key}")
     elif isinstance(facts, list) and any(isinstance(each, Mapping) for each in facts):

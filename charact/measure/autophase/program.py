@@ -32,8 +32,8 @@ class Program:
 
 
 def run_program(program: Program, *, skip: int | None, iterations: int | None, stop: bool, passes: Sequence[str],
-                sample: bool, live: bool, out: Path, label: str, quiet: bool, command_line: list[str],
-                environment: Mapping[str, str]) -> NoReturn:
+                sample: bool, live: bool, out: Path, label: str, quiet: bool,
+                keep_arguments: bool, command_line: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Run a program, watched, and end as it does; its record lies below `out` when it has ended.
 
     Args:
@@ -47,6 +47,7 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         out: directory that the run's directory is made in.
         label: name of the run.
         quiet: whether only errors and the record's place are said at the end.
+        keep_arguments: whether the record has arguments as they are, with secrets.
         command_line: what the user typed after `charact`.
         environment: variables that the program is to see.
 
@@ -60,6 +61,7 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         "machine": {}, "software": {},
         "options": {"script": program.script or program.module, "arguments": program.arguments, "skip": skip,
                     "iterations": iterations, "passes": list(passes)},
+        **({"arguments_kept": True} if keep_arguments else {}),
     })  # fmt: skip
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]

@@ -18,6 +18,7 @@ from charact.bounded import check_declared
 from charact.files import writing
 from charact.measure.autophase.spans import Kind, Slice
 from charact.partial import NOTES, PANEL, SLICES
+from charact.redaction import redacted
 from charact.schema import PHASES
 
 _RECORD = struct.Struct("<BBBqqqqq")
@@ -73,9 +74,9 @@ class SpoolWriter:
         ]))
 
     def notes(self, notes: list[dict[str, Any]]) -> None:
-        """Append notes."""
+        """Append notes, without secrets."""
         self._append(NOTES, b"".join(
-            json.dumps(note, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for note in notes))
+            json.dumps(redacted(note), ensure_ascii=False).encode("utf-8", "replace") + b"\n" for note in notes))
 
     def _append(self, name: str, content: bytes | bytearray, flags: int = 0) -> None:
         """Append to a file, which is open no longer than that.

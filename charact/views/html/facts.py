@@ -1,9 +1,7 @@
 """The section of the machine: what ran, on what, with which software and options."""
 
-import shlex
 from typing import Any
 
-from charact import analysis
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html.blocks import Body, Facts
@@ -12,16 +10,18 @@ from charact.views.html.blocks import Body, Facts
 def machine(run: Run) -> Body:
     """What ran, on what machine, with which software and options."""
     manifest = run.manifest
-    command = [("command line", shlex.join(manifest.get("command_line", [])) or fmt.missing("not recorded"))]
     times = [(name, str(manifest.get(name) or fmt.missing("not recorded"))) for name in ("started", "ended")]
-    lists = [Facts("Run", [("run", run.run_id), ("status", str(manifest["status"])), *command, *times])]
+    lists = [Facts("Run", [("run", run.run_id), ("status", str(manifest["status"])), *times])]
+    if manifest.get("anonymous"):
+        lists[0].items.append(("anonymous", "names of the host and the user, paths, the commit and identifiers of GPUs "
+                                            "are left out"))
     # Of a sweep over one model: what its cases tell differs only by mode.
     told = {key: value for entry in manifest["cases"] for key, value in (entry.get("facts") or {}).items()}
     if told:
         lists.append(Facts("Model", _items(told)))
     for title in ("machine", "software", "options"):
         facts = manifest.get(title) or {}
-        if title == "options" and analysis.is_watched(run):  # what was run stands with how its phases were found
+        if title == "options":  # the script is shown with how its phases were found, arguments are not shown at all
             facts = {key: value for key, value in facts.items() if key not in ("script", "arguments")}
         items = _items(facts, nothing="not given" if title == "options" else "not found")
         lists.append(Facts(title.capitalize(), items or [(title, fmt.missing("not recorded"))]))

@@ -1,6 +1,5 @@
 """The sections of a watched program: its models, how its phases were found, and what `other` was."""
 
-import shlex
 from typing import Any
 
 import pandas as pd
@@ -25,11 +24,9 @@ _LEAD = (
 def program(run: Run) -> Body:
     """What ran and how it ended, and how much of each case's time could be told."""
     options = run.manifest["options"]
-    arguments = [str(argument) for argument in options.get("arguments", [])]
     going_on = fmt.missing("it has not ended, or was killed")
     facts = Facts("Program", [
-        ("script", str(options["script"])), ("arguments", shlex.join(arguments) or "none"),
-        ("how it ended", str(run.manifest.get("ending") or going_on)),
+        ("script", str(options["script"])), ("how it ended", str(run.manifest.get("ending") or going_on)),
     ])  # fmt: skip
     columns = [
         CASE,

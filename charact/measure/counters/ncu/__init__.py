@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from charact.hardware import find_program
 from charact.measure.case import Case
 from charact.measure.counters import Counter, Found, Refusal, Refused, Rows
 from charact.measure.counters._permissions import ADMIN_ONLY, BUSY, UNSUPPORTED, counters_refusal
@@ -94,7 +94,7 @@ class NsightCompute:
 def find_ncu() -> Path | None:
     """Nsight Compute's command: the one on PATH, else CUDA's, else the newest where its installers put it."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    on_path = shutil.which("ncu") or (home and shutil.which("ncu", path=f"{home}/bin"))
+    on_path = find_program("ncu") or (home and find_program("ncu", path=f"{home}/bin"))
     if on_path:
         return Path(on_path)
     for pattern in _PLACES:
