@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -69,6 +70,10 @@ class Child:
         return Done(self._status, (self._place / "out").read_text(), (self._place / "err").read_text(),
                     int(count.read_text()) if count.exists() else -1)
 
+    def output(self) -> str:
+        """What it has printed so far."""
+        return (self._place / "out").read_text()
+
     def flushed(self) -> dict[str, Flushed]:
         """What records had flushed, by case; of one that was flushed several times the last."""
         path = self._place / "flushed"
@@ -85,19 +90,20 @@ class Server:
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._num_started = 0
 
-    def start(self, *arguments: object, cwd: Path, full_from: int | None = None) -> Child:
+    def start(self, *arguments: object, cwd: Path, full_from: int | None = None, stays_hidden: bool = False) -> Child:
         """Start a command.
 
         Args:
-            arguments: as they follow `charact`.
+            arguments: as they follow `charact`; or the path of a script, to be run alone.
             cwd: where it runs; its output is kept next to that.
             full_from: number of the write, from 1, from which on there is no space left.
+            stays_hidden: whether the run of a watched program is left as if its process had been killed at its end.
         """
         self._num_started += 1
         place = cwd.with_name(f"{cwd.name}.{self._num_started}")
         place.mkdir()
         pid = self.ask({"arguments": list(map(str, arguments)), "cwd": str(cwd), "place": str(place),
-                        "full_from": full_from})
+                        "full_from": full_from, "stays_hidden": stays_hidden})
         assert pid is not None
         return Child(self, pid, place)
 
@@ -194,7 +200,7 @@ def _serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None) -> None:
+def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, stays_hidden: bool) -> None:
     status = 70
     try:
         os.setpgid(0, 0)
@@ -207,9 +213,17 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None) 
         _keep_list(Path(place, "flushed"))
         count = _count_writes(full_from)
         from charact import cli
+        from charact.measure.autophase.ending import Ending
+
+        if stays_hidden:
+            Ending._recover = lambda *_: None  # type: ignore[method-assign]
 
         try:
-            status = cli.run(arguments)
+            if arguments[0].endswith(".py"):
+                runpy.run_path(arguments[0], run_name="__main__")
+                status = 0
+            else:
+                status = cli.run(arguments)
         except SystemExit as leaving:
             status = leaving.code if isinstance(leaving.code, int) else 1
         Path(place, "writes").write_text(str(count[0]))

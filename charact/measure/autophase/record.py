@@ -71,7 +71,7 @@ def script_options(manifest: Mapping[str, Any]) -> ScriptOptions | None:
         return None
     try:
         return msgspec.convert(options, ScriptOptions)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise UserError(f"run.json is corrupt (options: {error}): restore it from a copy") from error
 
 
@@ -86,7 +86,10 @@ def read_spool(directory: Path) -> Watched:
     if SLICES in reader.damage:
         del slices[num_slices(reader.damage[SLICES].at_byte):]
     segmenter = Segmenter(told=any(one.kind is Kind.END for one in slices))
-    watched = Watched([*segmenter.feed(slices), *segmenter.finish()], compiled_whole=is_compiled_whole(slices))
+    iterations = [*segmenter.feed(slices), *segmenter.finish()]
+    # No iteration takes no time, unless a damaged log says so.
+    watched = Watched([one for one in iterations if one.end_ns > one.start_ns],
+                      compiled_whole=is_compiled_whole(slices))
     notes = reader.notes()
     watched.damage, watched.passes.damaged = list(reader.damage.values()), NOTES in reader.damage
     for note in notes:
