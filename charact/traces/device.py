@@ -163,7 +163,9 @@ class DeviceClock:
         work = [event for event in events if not is_communication(event)]
         self._earlier_ns = max((event.end_ns for event in work if event.launched_ns is None),
                                default=BEFORE_ALL_NS)
-        launched = sorted((event.launched_ns, event.end_ns) for event in work if event.launched_ns is not None)
+        # What counts as launched when it started is not yet launched at that very moment.
+        launched = sorted((event.launched_ns + (event.launched_ns == event.start_ns), event.end_ns)
+                          for event in work if event.launched_ns is not None)
         self._launched_ns = [launched_ns for launched_ns, _ in launched]
         self._ended_ns = list(accumulate((end_ns for _, end_ns in launched), max))
 

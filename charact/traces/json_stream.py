@@ -4,7 +4,6 @@ A piece is cut where an event seems to end, and the parser that reads it proves 
 and is a list of whole values ends at an event's end. Only where the guess was wrong every bracket is looked at.
 """
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -20,19 +19,26 @@ Event = TypeVar("Event")
 PIECE_BYTES = 1 << 20
 MOST_VALUES = 10_000
 """A trace has some tens of values outside of its events."""
-LARGEST_VALUE_BYTES = 64 << 20
+LARGEST_VALUE_BYTES = 16 << 20
 """No event is longer in any real trace, nor are all values outside of the events together."""
 _NO_EVENTS = (msgspec.DecodeError, UnicodeDecodeError)
 _BETWEEN = re.compile(rb"\}\s*,(?=\s*\{)")
 _MOST_AT_ONCE = 2
 """So many pieces are decoded at once at most: events take many times the memory of their text."""
+_MOST_DEPTH = 10_000
 _NEAR_END_BYTES = 1 << 18
 """So far back a cut is looked for."""
-_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_FLAT = rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+"
+_INNERMOST = rb"[\[{]" + _FLAT + rb"[\]}]"
+_CLOSED = re.compile(_STRING + rb"|" + _INNERMOST, re.DOTALL)
+"""A string, or a list or object without another one inside."""
+_BRACKETS = re.compile(_INNERMOST + rb"(?:" + _FLAT + _INNERMOST + rb"){0,100}+|" + _STRING + rb'|["\[\]{}]', re.DOTALL)
+"""What nesting is told by. Neighbours that are closed in themselves are found at once: one by one is slow."""
 _SCALAR_END = re.compile(rb"[\s,\]}]")
 _NO_SPACE = re.compile(rb"[^ \t\r\n]")
 _ODD = re.compile(rb"""
-    (?P<string>"(?:[^"\\]++|\\.)*+")
+    (?P<sound>(?:"(?:[^"\\]++|\\.)*+"(?:[\s:,{}\[\]]++|-?\d{1,25}+(?:\.\d{1,25}+)?(?![\w.+-]))*+)++)  # from a string on
     |(?P<large>(?<![\w.+-])-?(?:(?:0|[1-9]\d*+)(?:\.\d++)?[eE]\+?\d{3,}+|[1-9]\d{299,}+(?:\.\d++)?(?:[eE][+-]?\d++)?))
     |-?\b(?:inf|nan|Infinity|NaN)\b
     """, re.DOTALL | re.VERBOSE)
@@ -122,17 +128,31 @@ class JsonStream:
     def _end_of_value(self) -> int | None:
         """Where the value that begins here ends; None where that is not in memory yet."""
         if self._text[self._at:self._at + 1] in b'[{"':
-            depth = 0
-            for token in _BRACKET.finditer(self._text, self._at):
-                kind = token[0]
-                if kind == b'"':  # the string goes on
-                    return None
-                depth += (kind in (b"[", b"{")) - (kind in (b"]", b"}"))
+            if closed := _CLOSED.match(self._text, self._at):
+                return closed.end()
+            for end, depth in self._ends():
                 if depth == 0:
-                    return token.end()
+                    return end
             return None
-        end = _SCALAR_END.search(self._text, self._at)
-        return end.start() if end else None
+        scalar = _SCALAR_END.search(self._text, self._at)
+        return scalar.start() if scalar else None
+
+    def _ends(self) -> Iterator[tuple[int, int]]:
+        """Ends of lists and objects that are in memory, and how deep in others each lies: -1 at the array's own end."""
+        depth = 0
+        for token in _BRACKETS.finditer(self._text, self._at):
+            kind = token[0]
+            if kind == b'"':  # the string goes on
+                return
+            if kind in (b"[", b"{"):
+                depth += 1
+                if depth > _MOST_DEPTH:
+                    raise UserError(f"{self._path} is no trace of torch.profiler: it is nested too deeply")
+            elif kind in (b"]", b"}"):
+                depth -= 1
+                yield token.end(), depth
+            elif kind[:1] != b'"':
+                yield token.end(), depth
 
     def _array(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
         comma_due = False
@@ -155,13 +175,12 @@ class JsonStream:
         if not cuts:
             return None
         cut = cuts[-1]
-        text = b"[" + self._text[self._at:cut.start() + 1] + b"]"
-        for mend in (bytes, mended):
-            with contextlib.suppress(*_NO_EVENTS):
-                events = decode(mend(text))
-                self._at = cut.end()
-                return events
-        return None
+        try:
+            events = decode(b"[" + self._text[self._at:cut.start() + 1] + b"]")
+        except _NO_EVENTS:
+            return None
+        self._at = cut.end()
+        return events
 
     def _looked_for(self, decode: Callable[[bytes], list[Event]]) -> list[Event]:
         """Events up to the last end of one that is in memory, or to the end of the array."""
@@ -177,21 +196,14 @@ class JsonStream:
 
     def _last_end(self) -> int | None:
         """Where the last event that is whole in memory ends; None where none is."""
-        depth, last = 0, None
-        for token in _BRACKET.finditer(self._text, self._at):
-            kind = token[0]
-            if kind == b'"':
-                break
-            if kind in (b"[", b"{"):
-                depth += 1
-            elif kind in (b"]", b"}"):
-                depth -= 1
-                if depth < 0:  # the array's own end
-                    return token.start()
-                if depth == 0:
-                    last = token.end()
-                    if last - self._at > _MOST_AT_ONCE * PIECE_BYTES:
-                        break
+        last = None
+        for end, depth in self._ends():
+            if depth < 0:  # the array's own end
+                return end - 1
+            if depth == 0:
+                last = end
+                if last - self._at > _MOST_AT_ONCE * PIECE_BYTES:
+                    break
         return last
 
     def _next(self) -> bytes:
@@ -232,6 +244,6 @@ def mended(text: bytes) -> bytes:
 
 def _mended_token(match: re.Match[bytes]) -> bytes:
     token = match[0]
-    if match["string"] is not None:
+    if match["sound"] is not None:
         return token if b"\\u" not in token else _LONE_SURROGATE.sub(lambda found: found[1] or rb"\ufffd", token)
     return token if match["large"] is not None and math.isfinite(float(token)) else b"null"

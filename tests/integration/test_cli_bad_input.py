@@ -2,12 +2,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from charact.cli import build_command
 from charact.measure.counters import all_sources
 
 
@@ -35,6 +36,29 @@ def test_bad_input_gets_one_line_and_writes_nothing(tmp_path: Path, arguments: l
                                                     here: Callable[..., Any]) -> None:
     done = here(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def path_parameters(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Command lines that give each parameter of every command that takes paths an empty one."""
+    command = command or build_command()
+    for parameter in command.params:
+        kind = parameter.type_descriptor.annotation
+        if Path in (kind, *get_args(kind)):
+            option = parameter.opts[0]
+            yield (*words, option, "") if option.startswith("-") else (*words, "")
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from path_parameters(inner, (*words, name))
+
+
+def test_an_empty_path_is_not_the_current_directory(tmp_path: Path, here: Callable[..., Any]) -> None:
+    lines = list(path_parameters())
+    assert {("import", ""), ("report", ""), ("export", "--to", ""), ("bricks", "run", "--out", "")} <= set(lines)
+    for line in [*lines, ("run", "--out="), ("report", "a", ""), ("compare", "", "")]:
+        done = here(*line, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, ""), line
+        assert " is empty: name " in done.stderr, line
+        assert done.stderr.count("\n") == 1, line
     assert list(tmp_path.iterdir()) == []
 
 

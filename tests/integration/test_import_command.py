@@ -1,17 +1,22 @@
 """`charact import`: traces become a run like any other, or are refused in one line that leaves nothing behind."""
 
 import gzip
+import io
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from support.traces import TraceMaker, training
 
+from charact.analysis import phase_breakdown
 from charact.store import load_run
+from charact.views import progress
 from charact.views.html import report
 from charact.views.tensorboard.records import Records
 
@@ -149,6 +154,94 @@ def test_one_broken_trace_of_several_leaves_nothing(here: Callable[..., Any], tm
     (tmp_path / "b.json").write_text("{}", encoding="utf-8")
     assert here("import", "a.json", "b.json", cwd=tmp_path).returncode == 2
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_odd_values_are_tolerated_and_what_was_dropped_is_shown(here: Callable[..., Any], tmp_path: Path) -> None:
+    made = training(1, deviceProperties=[{"id": 0, "name": "H\ud800"}])
+    made.operator("aten::\ud800", 150, 10, **{"Input Dims": [[float("inf")]]})
+    for number in range(3):
+        made.kernel("\udfff", 5000, 9000 + number, 5, **{"est. achieved occupancy %": 21_474_836})
+    made.write(tmp_path / "a.json")
+    done = here("import", "a.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 kernels (launched outside of all iterations)" in " ".join(done.stdout.split())
+    run = load_run(only_run(tmp_path))
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    method = page[page.index("What the trace holds and the record does not"):]
+    for words in ("occupancies", "not from 0 to 100 %", "input shapes", "launched outside of all iterations"):
+        assert words in method
+    assert here("export", str(run.path), "--format", "json", "--to", "out", cwd=tmp_path).returncode == 0
+    records = Records(str(tmp_path / "runs"))
+    (listed,) = records.listing()
+    assert "occupancies" in str(records.sections(listed["id"]))
+
+
+@pytest.mark.parametrize("kept", ["kernel", "cpu_op"])
+def test_a_trace_that_does_not_link_kernels_with_launches_is_drawn(here: Callable[..., Any], tmp_path: Path,
+                                                                   kept: str) -> None:
+    made = training(2)
+    made.events = [event for event in made.events if event["cat"] in (kept, "kernel")]
+    for event in made.events:
+        event["args"] = {}
+    made.write(tmp_path / "a.json")
+    done = here("import", "a.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nan" not in done.stdout.lower()
+    shares = phase_breakdown(load_run(only_run(tmp_path)))["share_frac"]
+    assert shares.sum() == pytest.approx(1)
+
+
+def test_a_limit_on_what_is_unpacked_can_be_raised(here: Callable[..., Any], tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    training().write(tmp_path / "a.json.gz")
+    monkeypatch.setenv("CHARACT_MAX_BYTES", "1K")
+    done = here("import", "a.json.gz", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "raise the limit with CHARACT_MAX_BYTES" in done.stderr
+    assert here("import", "a.json.gz", "--max-bytes", "8GiB", cwd=tmp_path).returncode == 0
+    done = here("import", "a.json.gz", "--max-bytes", "much", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2, "error: --max-bytes: 'much' is not a size: write one such as 500MiB or 8GiB\n")
+
+
+def test_a_terminal_shows_how_much_was_read_once_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: screen.now_s)
+    with progress.ReadingProgress(screen.console, "[/x].json", enabled=True) as shown:
+        screen.now_s = 0.9
+        shown(10, 100)
+        assert screen.text == ""
+        screen.now_s = 1.5
+        shown(37, 100)
+        assert "reading [/x].json" in screen.text
+        assert "37 %" in screen.text
+
+
+class Screen:
+    """A terminal, and a clock."""
+
+    now_s = 0.0
+
+    def __init__(self) -> None:
+        self._file = io.StringIO()
+        self.console = Console(file=self._file, force_terminal=True, width=100)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._file.getvalue())
+
+
+def test_an_empty_name_is_refused(here: Callable[..., Any], tmp_path: Path) -> None:
+    training(1).write(tmp_path / "a.json")
+    done = here("import", "a.json", "--name", " ", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: --name is empty: give the run a name, or leave it out\n")
+
+
+@pytest.mark.parametrize("path", ["a" * 300 + ".json", "x/" * 3000 + "a.json"])
+def test_a_path_that_is_too_long_is_refused(here: Callable[..., Any], tmp_path: Path, path: str) -> None:
+    done = here("import", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "file name too long" in done.stderr
 
 
 def test_an_absent_trace_is_refused(here: Callable[..., Any], tmp_path: Path) -> None:

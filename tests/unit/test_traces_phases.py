@@ -317,5 +317,6 @@ class TestNothing:
         made.event("cpu_op", "aten::broken", 10, 5).update(broken)
         entry, tables = case_of(made, tmp_path)
         assert "aten::broken" not in tables["operators"]["operator"].tolist()
-        assert entry["passes"]["timing"]["blind_spots"] == [
-            "events left out that have no end or end before they begin: 1"]
+        assert entry["passes"]["timing"]["dropped"] == [
+            {"what": "events", "num_dropped": 1,
+             "reason": "no end, an end before the start, or an impossible time"}]

@@ -1,0 +1,272 @@
+"""Traces of several origins, and what a broken writer or a hostile person could make of them."""
+
+import gzip
+import json
+import random
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from support.fuzzing import damaged_bytes, damaged_json
+from support.traces import TraceMaker, training
+
+RECORDED = Path(__file__).resolve().parents[3] / "shared" / "traces"
+MOST_BYTES = 4 << 20
+"""Limit under which hostile traces are read; bombs unpack to more."""
+_MOST_EVENTS = 240
+
+Document = dict[str, Any]
+Events = list[dict[str, Any]]
+
+
+@cache
+def bases() -> dict[str, Document]:
+    """Small traces by their origin; those that others recorded are absent where `RECORDED` is."""
+    made = {
+        "gpu": json.loads(training(2, distributedInfo={"rank": 0, "world_size": 2}, deviceProperties=[
+            {"id": 0, "name": "H", "totalGlobalMem": 2**36, "numSms": 132}], cuda_runtime_version=12080).text()),
+        "old": _old(), "gpu without steps": _without_steps(), "cpu": _profiled(marked=False),
+        "cpu with charact’s marks": _profiled(marked=True),
+    }  # fmt: skip
+    if RECORDED.is_dir():
+        made |= {path.name: _cut(path) for path in sorted(RECORDED.glob("*.json.gz"))}
+    return made
+
+
+def _old() -> Document:
+    """As older profilers, and those of other devices, wrote it."""
+    made = TraceMaker()
+    for number in range(4):
+        at = 100.0 * number
+        made.event("Operator", "aten::linear", at, 80, **{"external id": number, "Input dims": [[2, 2]]})
+        made.event("Runtime", "cudaLaunchKernel", at + 10, 1, correlation=number)
+        made.event("Kernel", "gemm", at + 20, 30, 7, **{"external id": number, "correlation": number, "device": 0})
+        made.event("Memcpy", "Memcpy HtoD (Pageable -> Device)", at + 60, 10, 8, device=0, stream=8)
+    return {"traceEvents": made.events}
+
+
+def _without_steps() -> Document:
+    made = training(2)
+    events = [event for event in made.events if not event["name"].startswith("ProfilerStep")]
+    for at in range(100, 1900, 300):
+        events.append({"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 100, "ts": at,
+                       "args": {"Total Allocated": at * 1000, "Device Type": 1, "Device Id": 0}})
+        events.append({"ph": "s", "id": at, "pid": 1, "tid": 100, "ts": at, "cat": "ac2g", "name": "ac2g"})
+    events.append({"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}})
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+def _profiled(*, marked: bool) -> Document:
+    """What torch.profiler writes of a small training on this machine."""
+    import tempfile
+
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    from charact.mark_names import LAYER_PREFIX, PHASE_PREFIX
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    phase = PHASE_PREFIX if marked else "part "
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=not marked) as profiler:
+        for number in range(2):
+            with record_function(f"ProfilerStep#{number}"):
+                with record_function(f"{phase}forward"), record_function(f"{LAYER_PREFIX if marked else ''}net"):
+                    loss = model(torch.ones(2, 4)).sum()
+                with record_function(f"{phase}backward"):
+                    loss.backward()
+                with record_function(f"{phase}update"):
+                    optimizer.step()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiler.export_chrome_trace(file.name)
+        document: Document = json.loads(Path(file.name).read_text(encoding="utf-8"))
+    document["traceEvents"] = document["traceEvents"][:_MOST_EVENTS]
+    return document
+
+
+def _cut(path: Path) -> Document:
+    """The first kernels of a recorded trace, with what launched them and some of the events of each other kind."""
+    document: Document = json.loads(gzip.decompress(path.read_bytes()))
+    kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"][:30]
+    last = max(event["ts"] + event["dur"] for event in kernels)
+    by_kind: dict[str, int] = {}
+    kept: Events = list(kernels)
+    for event in document["traceEvents"]:
+        kind = event.get("cat", "")
+        if kind != "kernel" and by_kind.get(kind, 0) < _MOST_EVENTS // 8 and event.get("ts", 0) <= last:
+            by_kind[kind] = by_kind.get(kind, 0) + 1
+            kept.append(event)
+    launched = {event["args"].get("correlation") for event in kernels}
+    kept += [event for event in document["traceEvents"] if event.get("cat") in ("cuda_runtime", "hip_runtime")
+             and event.get("args", {}).get("correlation") in launched]
+    return {**document, "traceEvents": kept}
+
+
+NAMES = [
+    "", "\ud800", "x\udfffy", "\x00", "\x1b[31mred\x1b[0m", "a\nb\r", "$x_{", "$$", "\\", "</script><img src=x>",
+    "=1+1", "ProfilerStep#", "ProfilerStep#9", "Optimizer.step#", "Optimizer.zero_grad#A", "enumerate(DataLoader)#x",
+    "nn.Module: ", "nn.Module: _0", "nn.Module: \ud83d", "charact.phase:forward", "charact.phase:strange",
+    "charact.phase:", "charact.layer:", "autograd::engine::evaluate_function: x", "AddmmBackward0", "aten::mse_loss",
+    "aten::convolution", "aten::addmm", "nccl:all_reduce", "ncclDevKernel", "Memcpy HtoD (a -> b)", "[memory]",
+    "torch/_tensor.py(5): backward", "DistributedDataParallel.forward", "[/red]", "[bold", "\u202eevil", "𝕏" * 300,
+    "x" * 20_000, "n/a", "nan", "None", "other", "outside operators", "\ufeff", "ß",
+]  # fmt: skip
+_CATEGORIES = ["cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy",
+               "gpu_memset", "cpu_instant_event", "Operator", "Kernel", "Memcpy", "hip_runtime", "ac2g", "", "strange"]
+_NUMBERS: list[Any] = [
+    0, -1, 1, 7, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, 10**30, 10**400, 0.0, -0.0, 0.5,
+    1e-320, 1e15, 1e16, -1e16, 1e300, -1e300, 21_474_836, float("inf"), float("-inf"), float("nan"), None, True, "1",
+    "", [], {},
+]  # fmt: skip
+_SHAPES: list[Any] = [
+    [], [[]], [[[]]], [[[[2]]]], None, "x", 5, [5], [[None]], [["x"]], [[1.5]], [[-1]], [[0]], [[2**63]], [[10**30]],
+    [[float("inf")]], [[1e300, 2]], [[[1], [2]], [3]], [[True]], [{}], {"a": 1}, [[1]] * 500, [[10**400]], ["\ud800"],
+    [[8, 4], [4], [], [[2, 2], [3]]], [[[float("nan")]]],
+]  # fmt: skip
+_EXTENTS: list[Any] = [
+    [1, 1, 1], [], [1], [0, 0, 0], [2**31 - 1, 65535, 65535], [-1, 1, 1], [1025, 1, 1], [10**30, 1, 1], [1.5, 1, 1],
+    [float("inf")] * 3, ["1", "1", "1"], [[1]], {"x": 1}, None, "4x1x1", 7, [1] * 1000, [10**400, 1, 1], [True] * 3,
+]  # fmt: skip
+_TIMES: list[Any] = [0, -1, -1e6, 1e3, 1e9, 1.7e15, 9e15, 1e16, 1e17, -9e15, 0.0001, 3.2e13, *_NUMBERS]
+_ARGUMENTS: dict[str, list[Any]] = {
+    "External id": _NUMBERS, "external id": _NUMBERS, "correlation": _NUMBERS, "Sequence number": _NUMBERS,
+    "Input Dims": _SHAPES, "Input dims": _SHAPES, "device": [*_NUMBERS, *NAMES], "stream": [*_NUMBERS, *NAMES],
+    "grid": _EXTENTS, "block": _EXTENTS, "registers per thread": _NUMBERS, "shared memory": _NUMBERS,
+    "est. achieved occupancy %": [*_NUMBERS, -1e-9, 100.0001, 1e999, 50], "warps per SM": _NUMBERS,
+    "Total Allocated": _NUMBERS, "Device Type": _NUMBERS, "unknown": [*_NUMBERS, *_SHAPES],
+}  # fmt: skip
+_FIELDS: dict[str, list[Any]] = {
+    "ts": _TIMES, "dur": _TIMES, "pid": [*_NUMBERS, *NAMES], "tid": [*_NUMBERS, *NAMES], "cat": [*_CATEGORIES, None, 5],
+    "name": [*NAMES, None, 5], "ph": ["X", "B", "i", "", None, 5], "args": [None, {}, [], "x", 5], "id": _NUMBERS,
+}  # fmt: skip
+
+
+def hostile_trace(rng: random.Random, directory: Path, name: str) -> Path:
+    """Write a trace that is valid, odd, hostile or damaged; returns the file."""
+    kind = rng.choice(["valid", *["events"] * 12, "bytes", "bytes", "beside", "layout", "packed"])
+    document = bases()[rng.choice(list(bases()))]
+    document = {**document, "traceEvents": [{**event, "args": dict(event.get("args") or {})}
+                                            for event in document["traceEvents"]]}
+    if kind == "events":
+        for _ in range(rng.choice([1, 1, 2, 3, 8])):
+            _change(rng, document["traceEvents"])
+    elif kind == "beside":
+        events = document.pop("traceEvents")
+        document = {"distributedInfo": {"rank": 1, "world_size": 2}, "deviceProperties": [{"id": 0, "name": "H"}],
+                    "cuda_runtime_version": 1, **document}
+        changed = damaged_json(rng, document)
+        document = {**(changed if isinstance(changed, dict) else {"odd": changed}), "traceEvents": events}
+    text = _laid_out(rng, document) if kind == "layout" else _encoded(rng, document)
+    if kind == "bytes":
+        text = damaged_bytes(rng, text)
+    packed = kind == "packed" or rng.random() < 0.1
+    path = directory / f"{name}.json{'.gz' if packed else ''}"
+    path.write_bytes(_packed(rng, text) if packed else text)
+    return path
+
+
+def _encoded(rng: random.Random, document: Any, **layout: Any) -> bytes:
+    """JSON with surrogates as escapes, and infinite numbers as Python writes them or as numbers beyond all floats."""
+    text = json.dumps(document, **layout)
+    infinite = rng.choice(["Infinity", "inf", "1e999", "1E+0400"])
+    return text.replace("Infinity", infinite).replace("NaN", rng.choice(["NaN", "nan"])).encode()
+
+
+def _laid_out(rng: random.Random, document: Document) -> bytes:
+    """The same values in another layout, some with what does not belong into a trace."""
+    items = list(document.items())
+    rng.shuffle(items)
+    text = _encoded(rng, dict(items), indent=rng.choice([None, None, 1, 8]))
+    return rng.choice([
+        lambda: text, lambda: b"\xef\xbb\xbf" + text, lambda: text + b"\n" * 5000,
+        lambda: text + rng.choice([text, b"}"]),
+        lambda: json.dumps(document["traceEvents"], ensure_ascii=False).encode("utf-8", "surrogatepass"),
+        lambda: text.decode().encode("utf-16"), lambda: text.replace(b'"cat"', b'"cat": "kernel", "cat"', 7),
+        lambda: b'{"traceEvents": [' + b"{}," * 5000 + text[text.index(b"["):][1:],
+        lambda: b'{"a": [' + b"[" * 3000 + b"]" * 3000 + b"]," + text[1:],
+        lambda: text[:-1] + b', "traceEvents": []}',
+        lambda: text.replace(b'"args": {', b'"args": {"x": "' + b"y" * 99_999 + b'", ', 3),
+    ])()  # fmt: skip
+
+
+def _packed(rng: random.Random, text: bytes) -> bytes:
+    packed = gzip.compress(text, 1)
+    return rng.choice([
+        lambda: packed, lambda: packed, lambda: damaged_bytes(rng, packed), lambda: damaged_bytes(rng, packed),
+        lambda: gzip.compress(text[:100]) + gzip.compress(text[100:]), lambda: packed + b"\0" * 700,
+        lambda: gzip.compress(packed), lambda: packed[:-4] + rng.randbytes(4), lambda: zlib.compress(text),
+        lambda: _bomb(rng.choice(_FILLINGS)),
+    ])()  # fmt: skip
+
+
+_FILLINGS = (b"{},", b" ", b'{"cat": "cpu_op", "name": "a", "ts": 1, "dur": 2}, ', b"[", b'"a": 1, ')
+
+
+@cache
+def _bomb(filling: bytes) -> bytes:
+    """Two kilobytes or so that unpack to more than `MOST_BYTES`, and say that they do not."""
+    start = b'{"traceEvents": [' if filling not in (b"[", b'"a": 1, ') else b'{"a": ' if filling == b"[" else b"{"
+    packed = gzip.compress(start + filling * (2 * MOST_BYTES // len(filling)))
+    return packed[:-4] + b"\0\0\0\0"
+
+
+def _change(rng: random.Random, events: Events) -> None:
+    """Change one thing about some events or about all of a kind."""
+    if not events:
+        return
+    kind = rng.choice([*["value", "argument"] * 3, "nudge", "drop", "repeat", "ids", "nest", "shuffle", "stretch",
+                       "move", "kinds", "empty"])  # fmt: skip
+    chosen = _some(rng, events)
+    if kind == "value":
+        field = rng.choice(list(_FIELDS))
+        _set(rng, [(event, field) for event in chosen], _FIELDS[field])
+    elif kind == "argument":
+        present = [name for event in chosen for name in event["args"] if name in _ARGUMENTS] \
+            if all(isinstance(event.get("args"), dict) for event in chosen) else []
+        name = rng.choice(present or list(_ARGUMENTS))
+        _set(rng, [(event["args"], name) for event in chosen if isinstance(event.get("args"), dict)], _ARGUMENTS[name])
+    elif kind in ("nudge", "stretch", "move"):
+        field, by = ("dur" if kind == "stretch" else "ts"), rng.choice([-1e9, -500, -3, 3, 500, 1e9, 1e15])
+        for event in chosen:
+            if type(event.get(field)) in (int, float) and abs(event[field]) < 1e300:
+                event[field] += by * (rng.random() if kind == "nudge" else 1)
+    elif kind == "drop":
+        gone = {id(event) for event in chosen}
+        events[:] = [event for event in events if id(event) not in gone]
+    elif kind == "repeat":
+        events += [{**event} for event in chosen[:200]]
+    elif kind == "ids":
+        for event in chosen:
+            if isinstance(event.get("args"), dict):
+                event["args"] |= dict.fromkeys(rng.sample(["External id", "correlation", "Sequence number"], 2), 1)
+    elif kind == "nest":
+        inner = {**rng.choice(events), "cat": rng.choice(_CATEGORIES), "ts": 100, "dur": 5000}
+        events += [{**inner, "dur": 5000 - number} for number in range(300)]
+    elif kind == "shuffle":
+        rng.shuffle(events)
+    elif kind == "kinds":
+        for event in chosen:
+            event["cat"], event["name"] = rng.choice(_CATEGORIES), rng.choice([*NAMES, event.get("name")])
+    else:
+        events[rng.randrange(len(events)):0] = [{}] * 2000
+
+
+def _some(rng: random.Random, events: Events) -> Events:
+    """One event, a few, all of a kind, or all."""
+    one = rng.choice(events)
+    kind = rng.choice(["one", "few", "kind", "kind", "all"])
+    if kind == "few":
+        return rng.sample(events, min(len(events), 9))
+    alike = [event for event in events if event.get("cat") == one.get("cat")]
+    return {"one": [one], "kind": alike, "all": events}[kind]
+
+
+def _set(rng: random.Random, places: list[tuple[dict[str, Any], str]], values: list[Any]) -> None:
+    """Set or remove a field: to one value everywhere, or to any in each place."""
+    same, kind = rng.choice(values), rng.choice(["same", "same", "any", "remove"])
+    for event, field in places:
+        if kind == "remove":
+            event.pop(field, None)
+        else:
+            event[field] = same if kind == "same" else rng.choice(values)
