@@ -121,8 +121,8 @@ class SourceOutcome(Struct):
     """How reading a source of counters ended."""
 
     status: str
-    reason: str | None
-    remedy: str | None
+    reason: str | None = None
+    remedy: str | None = None
     missing: dict[str, str] = {}
 
 
@@ -326,7 +326,7 @@ class Processor(Struct):
 class Gpu(Struct):
     """Facts of a GPU."""
 
-    name: str
+    name: str | None = None
     index: Count | None = None
     memory_bytes: Amount | None = None
 
