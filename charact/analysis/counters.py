@@ -87,7 +87,8 @@ def counter_sources(run: Run) -> pd.DataFrame:
 
     Columns: case; source; status ('ok', 'n/a' or 'failed'); reason and remedy, null where there is none.
     """
-    rows = [[case, source, told["status"], told.get("reason"), told.get("remedy")] for case, source, told in _outcomes(run)]
+    rows = [[case, source, *(told.get(name) for name in ("status", "reason", "remedy"))]
+            for case, source, told in _outcomes(run)]
     return pd.DataFrame(rows, columns=["case", "source", "status", "reason", "remedy"], dtype="str")
 
 

@@ -133,7 +133,7 @@ def test_a_manifest_that_was_changed_is_one_line(here: Run, place: Path, what: s
     assert "restore it from a copy" in done.stderr
 
 
-@pytest.mark.parametrize(("what", "value"), [("status", None), ("device_name", ["a"]), ("data", [1])])
+@pytest.mark.parametrize(("what", "value"), [("status", None), ("device_name", ["a"]), ("passes", 5)])
 def test_a_case_that_is_damaged_is_named_and_the_others_are_compared(here: Run, place: Path, what: str,
                                                                      value: Any) -> None:
     (run,) = (place / "after").iterdir()
