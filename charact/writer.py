@@ -11,7 +11,7 @@ import pyarrow as pa
 from charact.checksums import TABLE_CHECKSUMS, checksum
 from charact.errors import UserError
 from charact.files import whole, writing
-from charact.manifest import read_manifest
+from charact.manifest import one_line, read_manifest
 from charact.partial import LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.schema import TABLES, column_names
 from charact.store import CHECKPOINTS, Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
@@ -68,6 +68,9 @@ class RunWriter:
         """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
 
         A case that was flushed before is flushed anew: a training is after each epoch.
+
+        Raises:
+            UserError: a row holds what no reader would accept, as those of a foreign trace may; or the disk is full.
         """
         entries = {entry["case"]: entry for entry in self.manifest["cases"]} | {case["case"]: case}
         number = list(entries).index(case["case"])
@@ -76,8 +79,7 @@ class RunWriter:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
-                typed = finite(pa.Table.from_pylist(filled, schema=arrow_schema(table)))
-                assert (problem := table_problem(typed, table)) is None, f"table {table}: {problem}"
+                typed = _typed(filled, table, case["case"])
                 self._write_table(part_path(self.directory, table, number), table, typed)
         extended = self.manifest | {"cases": list(entries.values())}
         write_manifest(self.directory, extended)
@@ -124,3 +126,19 @@ class RunWriter:
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
         with whole(path) as temporary:
             write_table(temporary, table, rows)
+
+
+def _typed(rows: Rows, table: str, case: str) -> pa.Table:
+    """Rows of a case in the types of their table.
+
+    Raises:
+        UserError: a value is none that the schema allows.
+    """
+    try:
+        typed = finite(pa.Table.from_pylist(rows, schema=arrow_schema(table)))
+        problem = table_problem(typed, table)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{case} cannot be recorded (table {table}: {one_line(error)})") from error
+    if problem is not None:
+        raise UserError(f"{case} cannot be recorded (table {table}, {problem})")
+    return typed

@@ -152,7 +152,8 @@ class Keeper:
         return self._parsed(text, _shapes_of) if text else "[]"
 
     def _json(self, text: bytes) -> str | None:
-        return self._parsed(text, _compact) if text else None
+        shown = self._parsed(text, _compact) if text else ""
+        return shown if shown.startswith("[") else None
 
     def _parsed(self, text: bytes, words: Callable[[Any], str]) -> str:
         known = self._texts.get(text)
