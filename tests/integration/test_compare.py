@@ -197,12 +197,12 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
     (["before", "reference:k80"], "there is no reference 'k80': choose from aalto-1, aalto-2, aalto-3, aalto-4, "
                                   "northeastern-k80, northeastern-p100"),
     (["before", "newer"], "newer was written with schema 99, this charact reads up to 1: upgrade charact"),
-    (["before", "broken"], "broken/iterations.parquet is corrupt (Parquet file size is 4 bytes, smaller than the "
-                           "minimum file footer (8 bytes)): restore it from a copy, or move the run away"),
-    (["before", "torn"], "torn/run.json is corrupt (JSONDecodeError: Expecting property name enclosed in double "
+    (["before", "broken"], "broken/iterations.parquet was changed since it was written (its checksum does not match): "
+                           "restore it from a copy, or move the run away"),
+    (["before", "torn"], "torn/run.json is corrupt (Expecting property name enclosed in double "
                          "quotes: line 1 column 2 (char 1)): restore it from a copy, or move the run away"),
     (["before", "all_torn"], "all_torn holds no run that can be read: all_torn/torn/run.json is corrupt "
-                             "(JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 "
+                             "(Expecting property name enclosed in double quotes: line 1 column 2 "
                              "(char 1)): restore it from a copy, or move the run away"),
     (["before", "other"], f"nothing in common: before has {TRAIN}; other has resnet50-64-b8-train-fp32-cpu (nearest: "
                           "input size 32 here, 64 there); cases match where workload, sizes, mode, precision and data "
