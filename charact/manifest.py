@@ -1,10 +1,11 @@
 """The manifest of a run: the types of what run.json holds, and reading it."""
 
+import contextlib
 import json
 import math
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 from msgspec import Meta, Struct
@@ -122,8 +123,8 @@ class SourceOutcome(Struct):
     """How reading a source of counters ended."""
 
     status: str
-    reason: str | None
-    remedy: str | None
+    reason: str | None = None
+    remedy: str | None = None
     missing: dict[str, str] = {}
 
 
@@ -327,7 +328,7 @@ class Processor(Struct):
 class Gpu(Struct):
     """Facts of a GPU."""
 
-    name: str
+    name: str | None = None
     index: Count | None = None
     memory_bytes: Amount | None = None
 
@@ -436,9 +437,6 @@ class Manifest(Struct):
     counters: dict[str, dict[str, CounterMeaning]] = {}
     reference: Reference | None = None
     event_log_damage: list[LogDamage] = []
-
-
-T = TypeVar("T")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -580,13 +578,9 @@ def _checked_case(entry: Any) -> dict[str, Any]:
 def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
     """A case in the place of one that is damaged, with those of its coordinates that are sound."""
     told = entry if isinstance(entry, dict) else {}
-
-    def sound(field: str, kind: Any, default: T) -> Any | T:
-        try:
-            return msgspec.convert(told[field], kind)
-        except (KeyError, msgspec.ValidationError):
-            return default
-
-    kinds = dict.fromkeys(("workload", "variant", "mode", "precision"), str) | {"device": Device}
-    return _OPTIONAL | {name: sound(name, kind, _OPTIONAL[name]) for name, kind in kinds.items()} | {
-        "case": sound("case", str, f"case {number}"), "status": DAMAGED, "reason": reason}
+    case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}"}
+    for field in msgspec.structs.fields(Case):
+        if field.name in case and field.name in told and field.name != "passes":
+            with contextlib.suppress(msgspec.ValidationError):
+                case[field.name] = msgspec.convert(told[field.name], field.type)
+    return case | {"status": DAMAGED, "reason": reason}

@@ -12,7 +12,7 @@ import pyarrow as pa
 from charact.checksums import TABLE_CHECKSUMS, checksum
 from charact.errors import UserError
 from charact.files import file_name, sync, whole, writing
-from charact.manifest import read_manifest
+from charact.manifest import one_line, read_manifest
 from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.redaction import redacted_column
 from charact.schema import TABLES, column_names
@@ -82,6 +82,9 @@ class RunWriter:
         """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
 
         A case that was flushed before is flushed anew: a training is after each epoch.
+
+        Raises:
+            UserError: a row holds what no reader would accept, as those of a foreign trace may; or the disk is full.
         """
         case = valid_values(case)
         entries = {entry["case"]: entry for entry in self.manifest["cases"]} | {case["case"]: case}
@@ -91,8 +94,7 @@ class RunWriter:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
-                typed = finite(_redacted(_arrow(filled, table)))
-                assert (problem := table_problem(typed, table)) is None, f"table {table}: {problem}"
+                typed = _typed(filled, table, case["case"])
                 self._write_table(part_path(self.directory, table, number), table, typed)
         extended = self.manifest | {"cases": list(entries.values())}
         write_manifest(self.directory, extended)
@@ -202,3 +204,19 @@ def _redacted(rows: pa.Table) -> pa.Table:
             if clean != texts:
                 rows = rows.set_column(place, column, pa.array(clean, pa.string()).take(values.indices))
     return rows
+
+
+def _typed(rows: Rows, table: str, case: str) -> pa.Table:
+    """Rows of a case in the types of their table.
+
+    Raises:
+        UserError: a value is none that the schema allows.
+    """
+    try:
+        typed = finite(_redacted(_arrow(rows, table)))
+        problem = table_problem(typed, table)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{case} cannot be recorded (table {table}: {one_line(error)})") from error
+    if problem is not None:
+        raise UserError(f"{case} cannot be recorded (table {table}, {problem})")
+    return typed

@@ -87,14 +87,15 @@ def counter_sources(run: Run) -> pd.DataFrame:
 
     Columns: case; source; status ('ok', 'n/a' or 'failed'); reason and remedy, null where there is none.
     """
-    rows = [[case, source, told["status"], told["reason"], told["remedy"]] for case, source, told in _outcomes(run)]
+    rows = [[case, source, *(told.get(name) for name in ("status", "reason", "remedy"))]
+            for case, source, told in _outcomes(run)]
     return pd.DataFrame(rows, columns=["case", "source", "status", "reason", "remedy"], dtype="str")
 
 
 def missing_counters(run: Run) -> pd.DataFrame:
     """Counters that a source gives, but not on that case's device: columns case, source, counter, reason."""
     rows = [[case, source, counter, reason] for case, source, told in _outcomes(run)
-            for counter, reason in told["missing"].items()]
+            for counter, reason in told.get("missing", {}).items()]
     return pd.DataFrame(rows, columns=["case", "source", "counter", "reason"], dtype="str")
 
 

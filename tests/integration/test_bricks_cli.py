@@ -255,7 +255,7 @@ class TestSeveralMachines:
         path = only_run(there, "bricks-suite") / "run.json"
         manifest = json.loads(path.read_text())
         manifest["machine"]["fingerprint"] = "0" * 12
-        path.write_text(json.dumps(manifest))
+        write_manifest(path.parent, manifest)
         done = here("bricks", "calibrate", str(path.parent), cwd=there)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is of another machine or PyTorch" in done.stderr

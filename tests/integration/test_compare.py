@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from support import pairs, records
+from support.damage import reseal
 
 from charact.partial import write_manifest
 
@@ -120,8 +121,7 @@ def spoil(run: Path, what: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("what", "value"), [
-    ("cases.0.status", None), ("cases.0.device_name", ["a"]), ("cases.0.data", [1]), ("software.torch", 5),
-    ("machine.cpu", "x"), ("machine.cpu.num_usable_cores", None), ("machine.hostname", 5),
+    ("software.torch", 5), ("machine.cpu", "x"), ("machine.cpu.num_usable_cores", "x"), ("machine.hostname", 5),
     ("options.channels_last", [1]), ("reference", {}), ("reference", "x"),
 ])
 def test_a_manifest_that_was_changed_is_one_line(here: Run, place: Path, what: str, value: Any) -> None:
@@ -133,14 +133,25 @@ def test_a_manifest_that_was_changed_is_one_line(here: Run, place: Path, what: s
     assert "restore it from a copy" in done.stderr
 
 
-@pytest.mark.parametrize(("column", "value"), [("host_s", 0.0), ("phase", "foo")])
+@pytest.mark.parametrize(("what", "value"), [("status", None), ("device_name", ["a"]), ("passes", 5)])
+def test_a_case_that_is_damaged_is_named_and_the_others_are_compared(here: Run, place: Path, what: str,
+                                                                     value: Any) -> None:
+    (run,) = (place / "after").iterdir()
+    spoil(run, f"cases.0.{what}", value)
+    done = here("compare", "before", f"after/{run.name}", cwd=place)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "damaged" in done.stdout
+
+
+@pytest.mark.parametrize(("column", "value"), [("host_s", 1e300), ("phase", "foo")])
 def test_a_table_that_was_changed_is_one_line(here: Run, place: Path, column: str, value: Any) -> None:
     (run,) = (place / "after").iterdir()
     frame = pd.read_parquet(run / "iterations.parquet")
     frame.assign(**{column: value}).to_parquet(run / "iterations.parquet")
+    reseal(run)
     done = here("compare", "before", "after", "--by", "case,phase", cwd=place)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "a record holds what no run writes" in done.stderr
+    assert f"iterations.parquet is corrupt (column '{column}': " in done.stderr
 
 
 def test_places_that_cannot_be_are_one_line(here: Run, place: Path) -> None:
@@ -186,12 +197,12 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
     (["before", "reference:k80"], "there is no reference 'k80': choose from aalto-1, aalto-2, aalto-3, aalto-4, "
                                   "northeastern-k80, northeastern-p100"),
     (["before", "newer"], "newer was written with schema 99, this charact reads up to 1: upgrade charact"),
-    (["before", "broken"], "broken/iterations.parquet is corrupt (Parquet file size is 4 bytes, smaller than the "
-                           "minimum file footer (8 bytes)): restore it from a copy, or move the run away"),
-    (["before", "torn"], "torn/run.json is corrupt (JSONDecodeError: Expecting property name enclosed in double "
+    (["before", "broken"], "broken/iterations.parquet was changed since it was written (its checksum does not match): "
+                           "restore it from a copy, or move the run away"),
+    (["before", "torn"], "torn/run.json is corrupt (Expecting property name enclosed in double "
                          "quotes: line 1 column 2 (char 1)): restore it from a copy, or move the run away"),
     (["before", "all_torn"], "all_torn holds no run that can be read: all_torn/torn/run.json is corrupt "
-                             "(JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 "
+                             "(Expecting property name enclosed in double quotes: line 1 column 2 "
                              "(char 1)): restore it from a copy, or move the run away"),
     (["before", "other"], f"nothing in common: before has {TRAIN}; other has resnet50-64-b8-train-fp32-cpu (nearest: "
                           "input size 32 here, 64 there); cases match where workload, sizes, mode, precision and data "

@@ -3,6 +3,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,10 @@ def test_serves_until_it_is_stopped(record: Path, stop: signal.Signals) -> None:
         assert f"{address[1]}?smoothing=0#timeseries" in lines[2]
         with urllib.request.urlopen(f"{address[1]}data/plugin/charact/runs") as answer:
             assert record.name in answer.read().decode()
+        for page in ("", "data/plugin/charact/runs", "data/environment"):  # TensorBoard's own pages, too
+            foreign = urllib.request.Request(f"{address[1]}{page}", headers={"Host": "evil.example"})
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(foreign)
         server.send_signal(stop)
         out, err = server.communicate(timeout=20)
         assert server.returncode == 0

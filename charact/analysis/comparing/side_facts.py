@@ -34,7 +34,8 @@ def machine_name(run: Run) -> str | None:
     names = [f"{name}{cores}" if name == cpu.get("model") else str(name)
              for name in devices]  # fmt: skip
     if not names:
-        names = [gpu["name"] for gpu in machine.get("gpus", [])] or [model for model in (cpu.get("model"),) if model]
+        gpus = [gpu["name"] for gpu in machine.get("gpus", []) if gpu.get("name")]
+        names = gpus or [model for model in (cpu.get("model"),) if model]
     hostname = machine.get("hostname")
     return " on ".join([" + ".join(names), *([hostname] if hostname else [])]) if names else hostname
 

@@ -1,6 +1,5 @@
 """The HTML view: the sections of a run, and one self-contained report of one or more runs."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from charact.analysis.bricks.run_tables import suite_summary
 from charact.analysis.comparing import Side
 from charact.errors import UserError
 from charact.presentable import presentable
+from charact.schema import TABLES
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html import (
@@ -134,9 +134,20 @@ def report(runs: Sequence[Run]) -> str:
     """One self-contained page: each run's sections, after a table across them where there are several."""
     runs = [presentable(run) for run in runs]
     names = ", ".join(run.manifest["name"] for run in runs)
-    several = len(runs) > 1
-    return _page(runs, names, overview=_overview(runs) if several else [],
-                 across=brick_records.side_by_side(runs) if several else [])  # fmt: skip
+    # Sections of a run name its damaged tables; tables across runs leave it out.
+    together = [run for run in runs if _is_readable(run)] if len(runs) > 1 else []
+    return _page(runs, names, overview=_overview(together) if together else [],
+                 across=brick_records.side_by_side(together))
+
+
+def _is_readable(run: Run) -> bool:
+    """Whether all tables of a run can be read."""
+    try:
+        for name in TABLES:
+            run.table(name)
+    except UserError:
+        return False
+    return True
 
 
 _COMPARISON = {
@@ -203,12 +214,7 @@ def _memory_peaks(run: Run) -> pd.DataFrame:
 
 
 def _together(runs: Sequence[Run], summary: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-    frames = []
-    for number, run in enumerate(runs):
-        with contextlib.suppress(UserError):  # a damaged table: the sections of that run name it
-            frames.append(summary(run).assign(run=run.run_id, position=number))
-    if not frames:
-        return pd.DataFrame()
+    frames = [summary(run).assign(run=run.run_id, position=number) for number, run in enumerate(runs)]
     filled = [frame.dropna(axis="columns", how="all") for frame in frames if len(frame)]
     cases = pd.concat(filled) if filled else frames[0]
     return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)

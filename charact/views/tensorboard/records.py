@@ -200,6 +200,6 @@ def _machine(facts: dict[str, Any]) -> str:
     if not facts:
         return "n/a (not recorded, or not yet)"
     gpus, processor = facts.get("gpus"), facts.get("cpu") or {}
-    device = gpus[0]["name"] if gpus else processor.get("model") or "n/a (not recorded)"
+    device = (gpus[0] if gpus else {}).get("name") or processor.get("model") or "n/a (not recorded)"
     # A trace does not tell the name of its machine.
     return f"{facts['hostname']} · {device}" if facts.get("hostname") else device

@@ -1,3 +1,4 @@
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from charact.analysis.bricks.record import constructed_case
 from charact.analysis.bricks.times import BrickTimes
 from charact.bricks.composition import Composition
 from charact.corrections import Correction
+from charact.partial import write_manifest
 from charact.store import Run, load_run
 from charact.writer import RunWriter
 
@@ -84,9 +86,10 @@ def test_latencies_are_held_against_what_was_measured(tmp_path: Path, times: Bri
 
 def test_a_model_that_could_not_be_run_has_its_reason(tmp_path: Path, times: BrickTimes) -> None:
     written = record(tmp_path, times, [named("one", "ab")])
-    manifest_path = written.path / "run.json"
-    manifest_path.write_text(manifest_path.read_text().replace(
-        '"passes": {', '"passes": {"timing": {"status": "failed", "reason": "no such luck"}, '))
+    edited = json.loads((written.path / "run.json").read_text())
+    for case in edited["cases"]:
+        case["passes"]["timing"] = {"status": "failed", "reason": "no such luck"}
+    write_manifest(written.path, edited)
     assert normalized_latency(load_run(written.path))["measured_reason"].unique().tolist() == ["no such luck"]
 
 

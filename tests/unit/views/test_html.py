@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import records
+from support.damage import change_manifest
 
 from charact.commands import report as report_command
 from charact.errors import UserError
@@ -270,3 +271,30 @@ def test_bad_input_is_one_line_and_writes_nothing(record: Path, tmp_path: Path) 
     with pytest.raises(UserError, match="cannot write"):
         report_command.command([record], to=record / "run.json" / "a.html")
     assert not target.exists()
+
+
+class TestDamage:
+    def test_sections_that_need_a_damaged_table_name_it_and_the_others_are_shown(self, record: Path) -> None:
+        (record / "memory.parquet").write_bytes(b"PAR1")
+        html = {part.id: part.html for part in sections(load_run(record))}
+        named = {name for name, text in html.items() if "memory.parquet was changed since it was written" in text}
+        assert "memory" in named
+        assert not named & {"phases", "operators", "layers", "machine"}
+        assert list(html) == SECTION_IDS
+
+    def test_a_case_with_damaged_facts_says_what_is_damaged(self, record: Path) -> None:
+        cases = json.loads((record / "run.json").read_text())["cases"]
+        cases[0]["passes"]["timing"]["num_iterations"] = "many"
+        change_manifest(record, cases=cases)
+        glance = next(part.html for part in sections(load_run(record)) if part.id == "glance")
+        assert "damaged" in glance
+        assert "run.json: Expected `int | null`, got `str` - at" in glance
+        assert glance.count("damaged") < glance.count("resnet50-")
+
+    def test_a_damaged_run_leaves_the_table_across_runs_to_the_others(self, tmp_path: Path) -> None:
+        runs = [records.write_record(tmp_path, sizes=(32,), modes=("train",)) for _ in range(2)]
+        (runs[0] / "iterations.parquet").write_bytes(b"PAR1")
+        text = report([load_run(run) for run in runs])
+        overview = text[text.index('id="overview"') : text.index("</main>")]
+        assert [overview.count(f">{run.name}</td>") for run in runs] == [0, 1]
+        assert "iterations.parquet was changed since it was written" in text

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from support import counter_records as made
+from support.damage import unseal
 from support.records import case_entry, case_tables, drop_table, manifest
 
 from charact.store import Rows, Run, load_run
@@ -235,6 +236,7 @@ def old_record(tmp_path: Path) -> Path:
     writer.close("complete")
     path = writer.publish()
     pd.read_parquet(path / "counters.parquet").drop(columns="kernel").to_parquet(path / "counters.parquet", index=False)
+    unseal(path)
     assert "counters" not in json.loads((path / "run.json").read_text())
     return path
 

@@ -200,3 +200,47 @@ def test_the_plugin_imports_nothing_heavy() -> None:
 def test_tensorboard_finds_the_plugin() -> None:
     point, = entry_points(group="tensorboard_plugins", name="charact")
     assert point.load() is CharactPlugin
+
+
+def test_a_comparison_of_no_run_is_one_line(record: Path) -> None:
+    answer = get(record.parent, "/comparison")
+    assert answer.status_code == 422
+    assert answer.get_json()["error"] == "no run to compare is named: choose some in the list"
+
+
+@pytest.mark.parametrize("route", ["/runs", "/sections", "/comparison"])
+def test_a_page_that_fails_is_one_line_and_is_logged(record: Path, route: str, monkeypatch: pytest.MonkeyPatch,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError("of\nno\nrun")
+
+    monkeypatch.setattr("charact.views.tensorboard.records._load", fail)
+    answer = get(record.parent, route, record.name)
+    assert answer.status_code == 422
+    assert answer.get_json()["error"] == ("this page cannot be shown (ZeroDivisionError: of no run); TensorBoard's log "
+                                          "has more")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_run_that_is_renamed_while_it_is_read_is_found_again(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = record.rename(record.with_name(f"{PARTIAL_PREFIX}{record.name}"))
+    stat = Path.stat
+
+    def ends_meanwhile(path: Path, **named: Any) -> os.stat_result:
+        if path.name == "run.json" and path.parent == hidden and hidden.exists():
+            hidden.rename(record)
+        return stat(path, **named)
+
+    monkeypatch.setattr(Path, "stat", ends_meanwhile)
+    answer = get(record.parent, "/sections", record.name)
+    assert answer.status_code == 200, answer.get_json()
+    assert len(answer.get_json()) > 3
+
+
+def test_a_record_of_few_facts_is_listed(runs: Path) -> None:
+    run = records.write_record(runs)
+    manifest = json.loads((run / "run.json").read_text())
+    write_manifest(run, {key: manifest[key] for key in ("schema_version", "run_id", "name", "status", "cases")})
+    assert listing(runs)[0] == {
+        "id": run.name, "path": run.name, "name": "resnet50", "started": None, "started_s": None,
+        "machine": "n/a (not recorded, or not yet)", "status": "complete", "num_cases": 4, "error": None}
