@@ -166,14 +166,14 @@ def _safetensors(file: IO[bytes], num_bytes: int) -> dict[str, Outline]:
     (header_bytes,) = struct.unpack("<Q", file.read(8))
     if header_bytes > min(_MOST_HEADER_BYTES, num_bytes - 8):
         raise ValueError
-    header = json.loads(file.read(header_bytes), object_pairs_hook=_unique)
+    header = _typed(json.loads(file.read(header_bytes), object_pairs_hook=_unique), dict)
     tensors, pieces = {}, []
     for name, facts in header.items():
         if name == "__metadata__":
-            if not all(isinstance(text, str) for text in facts.values()):
-                raise TypeError
+            for text in _typed(facts, dict).values():
+                _typed(text, str)
             continue
-        shape, (begin, end) = facts["shape"], facts["data_offsets"]
+        shape, (begin, end) = _typed(_typed(facts, dict)["shape"], list), facts["data_offsets"]
         if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
             raise TypeError
         if end - begin != math.prod(shape) * _ITEM_BYTES[facts["dtype"]]:

@@ -100,11 +100,13 @@ def check_weights(cases: Sequence[Case], weights: Path) -> None:
     Raises:
         UserError: the file cannot be read, or is of another model.
     """
+    state: State = {}
     for case in {case.input_size: case for case in cases}.values():
         with FakeTensorMode():
             model = case.workload.model(case.dataset())
         check_fit(model, read_outlines(weights, model), weights)
-    read_weights(weights)
+        state = state or read_weights(weights)
+        check_fit(model, state, weights)
 
 
 def check_fit(model: nn.Module, state: Mapping[str, Tensor] | Mapping[str, Outline], path: Path) -> None:
@@ -128,6 +130,9 @@ def check_fit(model: nn.Module, state: Mapping[str, Tensor] | Mapping[str, Outli
             raise UserError(f"{path} does not fit: its {_shown(name)} is {_shape(tensor)}, the model's "
                             f"{_shape(wanted[name])}; give the --variant, --input-sizes and --data (its classes or "
                             "words) of its training")
+        if isinstance(tensor, Tensor) and tensor.is_complex() and not wanted[name].is_complex():
+            raise UserError(f"{path} does not fit: its {_shown(name)} holds complex numbers, the model's does not; save "
+                            "the state of the same model")
 
 
 def _some(names: list[str]) -> str:

@@ -1,6 +1,7 @@
 """The files of a dataset: fetched from a server on loopback, verified by checksum or by reading, and checked."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.file_server import FileServer, serving
 
+from charact.bounded import limited_to
 from charact.data import all_datasets, find_dataset
 from charact.data._files import fetch_file, file_state, prove, split_samples, stored_dataset
 from charact.data._spec import PublishedFile, StoredDatasetSpec
@@ -109,6 +111,49 @@ def test_the_state_of_a_file_says_how_it_compares(spec: StoredDatasetSpec, tmp_p
     assert state("valid.txt") == "wrong: foreign (13 bytes, published 12)"
     sized = replace(spec, files=(PublishedFile("train.txt", 8, None),))
     assert file_state(sized, sized.files[0], tmp_path) == "there, of the right size"
+
+
+def test_what_was_fetched_is_recorded_and_compared_where_no_checksum_was_published(
+        spec: StoredDatasetSpec, server: FileServer, tmp_path: Path) -> None:
+    place, _ = fetch(spec, "train.txt", tmp_path)
+    record = place.with_name("train.txt.sha256")
+    assert record.read_text() == f"{hashlib.sha256(TRAIN).hexdigest()}  train.txt\n"
+    fetch(spec, "valid.txt", tmp_path)
+    assert not place.with_name("valid.txt.sha256").exists()  # its checksum was published
+
+    assert file_state(spec, spec.published("train.txt"), tmp_path) == "as it was fetched, by its recorded checksum"
+    place.write_bytes(TRAIN.replace(b"b", b"c"))  # as many words, so that reading alone finds nothing
+    with pytest.raises(UserError, match=rf"train.txt is not what was fetched \(SHA-256 .* remove {record}: fetch it "):
+        spec.load(tmp_path, "train")
+    assert file_state(spec, spec.published("train.txt"), tmp_path).startswith("wrong: not what was fetched")
+    _, before = fetch(spec, "train.txt", tmp_path)
+    assert before is not None
+    assert before.startswith("wrong: train.txt is not what was fetched")
+    spec.load(tmp_path, "train")
+
+    record.write_bytes(b"\xff" * 2**20)
+    with pytest.raises(UserError, match=rf"since {record} is damaged, which holds its SHA-256"):
+        spec.load(tmp_path, "train")
+    record.unlink()
+    spec.load(tmp_path, "train")
+
+
+def test_a_file_beyond_its_limit_is_not_read(spec: StoredDatasetSpec, tmp_path: Path) -> None:
+    file = PublishedFile("train.txt", None, None, splits=("train",), most_bytes=len(TRAIN) - 1)
+    limited = replace(spec, files=(file,))
+    (tmp_path / "train.txt").write_bytes(TRAIN)
+    with pytest.raises(UserError, match=r"train.txt has more than 0.0 MiB: if you trust it, raise the limit with "):
+        limited.load(tmp_path, "train")
+    with limited_to(len(TRAIN)):
+        limited.load(tmp_path, "train")
+
+
+def test_a_file_of_another_size_is_not_read(spec: StoredDatasetSpec, tmp_path: Path) -> None:
+    path = tmp_path / "valid.txt"
+    path.touch()
+    os.truncate(path, 2**40)  # takes no space
+    assert file_state(spec, spec.published("valid.txt"), tmp_path) == (
+        f"wrong: foreign ({2**40:,} bytes, published {len(VALID)})")
 
 
 @pytest.mark.parametrize("spec", STORED, ids=lambda spec: spec.name)

@@ -1,10 +1,12 @@
 """Downloads from a server on loopback: resumed, verified, in place only when right; and every way that they fail."""
 
+import email
 import fcntl
 import os
 import socket
 import threading
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from support.file_server import FileServer, serving
 
+from charact.bounded import limited_to
 from charact.data import _download
 from charact.data._download import check_address, download
 from charact.errors import UserError
@@ -219,6 +222,98 @@ def test_a_redirection_is_followed(server: FileServer, target: Path) -> None:
         other.status, other.headers = 301, {"Location": f"{server.address}set.gz"}
         download(f"{other.address}set.gz", target, SIZE, LIMIT, verify, lambda done, total: None)
     assert_fetched(target)
+
+
+def test_a_redirection_from_https_to_http_is_not_followed(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(self: Any, address: str, first: int) -> Any:
+        asked.append(address)
+        headers = email.message_from_string("Location: http://127.0.0.1:1/set.gz")
+        return urllib.error.HTTPError(address, 301, "Moved", headers, None)
+
+    asked: list[str] = []
+    monkeypatch.setattr(_download._Transfer, "_open", answer)
+    with pytest.raises(UserError, match=r"^https://a.test/set.gz cannot be had \(it is redirected from https to http"):
+        download("https://a.test/set.gz", target, SIZE, LIMIT, verify, lambda done, total: None)
+    assert asked == ["https://a.test/set.gz"]
+
+
+def test_the_body_of_a_redirection_is_not_read(server: FileServer, target: Path) -> None:
+    with serving({}) as other:
+        head = f"HTTP/1.1 302 Found\r\nLocation: {server.address}set.gz\r\nContent-Length: {2**40}\r\n\r\n"
+        other.raw = head.encode() + bytes(2**16)
+        download(f"{other.address}set.gz", target, SIZE, LIMIT, verify, lambda done, total: None)
+    assert_fetched(target)
+
+
+@pytest.mark.parametrize("no_lengths", [False, True])
+def test_a_file_of_unknown_size_is_limited(server: FileServer, target: Path, no_lengths: bool) -> None:
+    server.files["set.gz"] = bytes(2 * LIMIT)
+    server.no_lengths = no_lengths
+    taken = 0
+
+    def told(done: int, total: int | None) -> None:
+        nonlocal taken
+        taken = done
+
+    with pytest.raises(UserError, match=r"set.gz has .*, the limit is 1.0 MiB: if you trust it, raise the limit with "):
+        fetch(server, target, None, told)
+    assert taken <= LIMIT + 2**18
+    assert list(target.parent.iterdir()) == []
+    with limited_to(2 * LIMIT):
+        download(f"{server.address}set.gz", target, None, 2 * LIMIT, lambda part: None, told)
+    assert target.stat().st_size == 2 * LIMIT
+
+
+@pytest.mark.parametrize("raw", [
+    b"HTTP/1.1 100 Continue\r\n\r\n" * 4_000,
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: b\r\n" * 20_000,
+])
+def test_headers_and_trailers_that_do_not_end_are_not_read_on(server: FileServer, target: Path, raw: bytes,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_download, "_OVERHEAD_BYTES", 2**16)
+    server.raw = raw
+    with pytest.raises(UserError, match=r"cannot be reached \(more bytes than the file has\)|the connection was cut"):
+        fetch(server, target, 1)
+
+
+@pytest.mark.parametrize("raw", [
+    b"HTTP/1.1 206 Partial\r\nContent-Range: bytes " + b"9" * 5_000 + b"-1/2\r\n\r\n",
+    b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 7-9/10\r\n\r\nabc",
+    b"HTTP/1.1 204 No Content\r\n\r\n",
+])
+def test_an_answer_that_does_not_begin_at_the_beginning_is_one_line(server: FileServer, target: Path,
+                                                                    raw: bytes) -> None:
+    server.raw = raw
+    with pytest.raises(UserError, match=r"set.gz does not begin at its beginning: try later"):
+        fetch(server, target)
+
+
+class SlowStream:
+    """Sends a byte at a time; each takes two seconds of a clock by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def readinto(self, buffer: Any) -> int:
+        self.now_s += 2
+        return 1
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowStream()
+    monkeypatch.setattr(_download.time, "monotonic", lambda: slow.now_s)
+    stream = _download._PacedStream(slow, LIMIT)
+    for _ in range(30):
+        assert stream.readinto(bytearray(1)) == 1
+    with pytest.raises(TimeoutError, match=r"fewer than 8,192 bytes in 60 s"):
+        stream.readinto(bytearray(1))
+
+
+def test_a_server_that_cuts_every_connection_after_a_few_bytes_is_given_up(server: FileServer, target: Path) -> None:
+    server.cuts = [10] * 100
+    with pytest.raises(UserError, match=r"the connection was cut after 110 bytes, which are kept"):
+        fetch(server, target)
+    assert len(server.ranges) == 11
 
 
 def test_a_refused_connection_is_one_line(target: Path) -> None:

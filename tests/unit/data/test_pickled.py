@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from charact import pickles
 from charact.data._pickled import PickledArray, read_pickle
 from charact.data._spec import PublishedFile, StoredImagesSpec
 from charact.data.cifar10 import BATCHES, DATASETS, PICKLED_ARCHIVE, PICKLED_BATCHES, parse_pickled_batch
@@ -151,6 +152,24 @@ def test_what_is_no_dictionary_is_refused_in_one_line(program: bytes) -> None:
         read_pickle(program, MADE)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 200
+
+
+BIG = b"X" + struct.pack("<I", 2**20) + b"a" * 2**20
+
+
+@pytest.mark.parametrize("program", [
+    # A text of a mebibyte that is encoded again and again, by ten bytes each time.
+    b"\x80\x02}" + BIG + b"q\0X\x06\0\0\0latin1q\1c_codecs\nencode\nq\2(" + b"h\2h\0h\1\x86R" * 5_000 + b"e.",
+    # A key of a mebibyte that is converted and hashed again and again.
+    b"\x80\x03}(B" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\0K\1" + b"h\0K\1" * 5_000 + b"u.",
+    b"\x80\x02}(" + b"]" * 100_001 + b"e.",
+    b"\x80\x02}" + b"\x85" * 100_001 + b".",
+])
+def test_a_pickle_that_grows_is_refused(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "MOST_OPCODES", 100_000)
+    with pytest.raises(UserError, match=r"^made is refused, since its pickle (makes values that are much larger than "
+                                        r"itself|has more than 100,000 opcodes): fetch it again$"):
+        read_pickle(program, MADE)
 
 
 def with_array(**fields: Any) -> bytes:
