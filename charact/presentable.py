@@ -15,32 +15,35 @@ _FOUND = "presentable"
 @dataclass
 class _PresentableRun(Run):
     of: Run = field(kw_only=True, repr=False)
+    shown: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = field(default_factory=dict, repr=False)
+    """Tables of the record, each with what is shown of it."""
 
     def table(self, name: str) -> pd.DataFrame:
         """A table of the record, its texts made presentable."""
-        if name not in self._tables:
-            self._tables[name] = _labelled(name, self.of.table(name))
-        return self._tables[name]
+        rows = self.of.table(name)
+        if name not in self.shown or self.shown[name][0] is not rows:
+            self.shown[name] = rows, _labelled(name, rows)
+        return self.shown[name][1]
 
 
 def presentable(run: Run) -> Run:
     """The same record with a visible character in place of each control character in its texts, as `label` gives it.
 
-    The record on disk and its exports keep their texts. Asked again, it gives the same object, so that what analyses
-    have found in it is found once.
+    The record on disk and its exports keep their texts. While the manifest stays as it is, the same object is
+    returned, so that analyses of it are computed once.
 
     Raises:
         UserError: two cases could not be told apart in it.
     """
     if isinstance(run, _PresentableRun):
         return run
-    if _FOUND not in run.found:
-        shown = _PresentableRun(run.path, labels(run.manifest), run.partial, of=run)
-        cases = [case["case"] for case in shown.manifest["cases"]]
+    manifest = labels(run.manifest)
+    found: Run | None = run.found.get(_FOUND)
+    if found is None or found.manifest != manifest:
+        cases = [case["case"] for case in manifest["cases"]]
         if len(set(cases)) < len(cases):
             raise UserError(f"{run.path} has cases whose names differ in control characters only: rename them")
-        run.found[_FOUND] = shown
-    found: Run = run.found[_FOUND]
+        found = run.found[_FOUND] = _PresentableRun(run.path, manifest, run.partial, of=run)
     return found
 
 

@@ -11,6 +11,7 @@ killed run can still be read with `load_run(path, partial=True)`; a training can
 """
 
 import json
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +52,12 @@ def arrow_schema(table: str) -> pa.Schema:
     ])
 
 
+def read_parquet(path: Path) -> pa.Table:
+    """Read a Parquet file; Arrow takes paths that are not UTF-8 as bytes only."""
+    with pa.OSFile(os.fsencode(path)) as file:
+        return pq.ParquetFile(file).read()
+
+
 def part_path(directory: Path, table: str, number: int) -> Path:
     """Where a case's rows of a table are while the run is going on."""
     return directory / "parts" / f"{table}-{number:04d}.parquet"
@@ -59,7 +66,7 @@ def part_path(directory: Path, table: str, number: int) -> Path:
 def read_parts(directory: Path, table: str, num_cases: int) -> pa.Table | None:
     """Rows of the cases that the manifest holds; a case that was being flushed when the run was killed is left out."""
     paths = [part_path(directory, table, number) for number in range(num_cases)]
-    parts = [pq.ParquetFile(path).read() for path in paths if path.exists()]
+    parts = [read_parquet(path) for path in paths if path.exists()]
     return pa.concat_tables(parts) if parts else None
 
 
@@ -114,7 +121,7 @@ class Run:
             if self.partial:
                 rows = read_parts(self.path, name, len(self.manifest["cases"]))
             else:
-                rows = pq.ParquetFile(path).read() if path.exists() else None
+                rows = read_parquet(path) if path.exists() else None
             if rows is None and not self.partial and name in self.manifest.get("tables", []):
                 raise UserError(f"{path} is missing, which the record once held: {_REMEDY}")
             if rows is None:

@@ -118,8 +118,9 @@ class RunWriter:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
-        with whole(path) as temporary:
-            pq.write_table(rows.cast(arrow_schema(table)), temporary, compression="zstd")
+        # Arrow takes paths that are not UTF-8 as bytes only.
+        with whole(path) as temporary, pa.OSFile(os.fsencode(temporary), "wb") as file:
+            pq.write_table(rows.cast(arrow_schema(table)), file, compression="zstd")
 
 
 def _arrow(rows: Rows, table: str) -> pa.Table:
