@@ -23,32 +23,35 @@ class _ChangedRun(Run):
 
     of: Run = field(kw_only=True, repr=False)
     change: Change = field(kw_only=True, repr=False)
+    shown: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = field(default_factory=dict, repr=False)
+    """Tables of the record, each with what is shown of it."""
 
     def table(self, name: str) -> pd.DataFrame:
         """A table of the record, its texts changed."""
-        if name not in self._tables:
-            self._tables[name] = _changed(name, self.of.table(name), self.change)
-        return self._tables[name]
+        rows = self.of.table(name)
+        if name not in self.shown or self.shown[name][0] is not rows:
+            self.shown[name] = rows, _changed(name, rows, self.change)
+        return self.shown[name][1]
 
 
 def presentable(run: Run) -> Run:
     """The same record with a visible character in place of each control character in its texts, as `label` gives it.
 
-    The record on disk and its exports keep their texts. Asked again, it gives the same object, so that what analyses
-    have found in it is found once.
+    The record on disk and its exports keep their texts. While the manifest stays as it is, the same object is
+    returned, so that analyses of it are computed once.
 
     Raises:
         UserError: two cases could not be told apart in it.
     """
     if isinstance(run, _ChangedRun) and run.change is _labels:
         return run
-    if _PRESENTABLE not in run.found:
-        shown = _ChangedRun(run.path, labels(run.manifest), run.partial, of=run, change=_labels)
-        cases = [case["case"] for case in shown.manifest["cases"]]
+    manifest = labels(run.manifest)
+    found: Run | None = run.found.get(_PRESENTABLE)
+    if found is None or found.manifest != manifest:
+        cases = [case["case"] for case in manifest["cases"]]
         if len(set(cases)) < len(cases):
             raise UserError(f"{run.path} has cases whose names differ in control characters only: rename them")
-        run.found[_PRESENTABLE] = shown
-    found: Run = run.found[_PRESENTABLE]
+        found = run.found[_PRESENTABLE] = _ChangedRun(run.path, manifest, run.partial, of=run, change=_labels)
     return found
 
 

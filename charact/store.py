@@ -10,6 +10,7 @@ killed run can still be read with `load_run(path, partial=True)`; a training can
 `checkpoints/` holds.
 """
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +67,9 @@ def read_parts(directory: Path, table: str, num_cases: int) -> pa.Table | None:
 
 def write_table(path: Path, table: str, rows: pa.Table) -> None:
     """Write rows of a table to a file; each page has a checksum."""
-    pq.write_table(rows.cast(arrow_schema(table)), path, compression="zstd", write_page_checksum=True)
+    # Arrow takes paths that are not UTF-8 as bytes only.
+    with pa.OSFile(os.fsencode(path), "wb") as file:
+        pq.write_table(rows.cast(arrow_schema(table)), file, compression="zstd", write_page_checksum=True)
 
 
 def finite(rows: pa.Table) -> pa.Table:

@@ -1,6 +1,7 @@
 """A run's tables for other tools: CSV, JSON or Parquet files beside the manifest and a description of the columns."""
 
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
@@ -43,7 +44,8 @@ def _write_json(table: str, rows: pd.DataFrame, path: Path) -> None:
 
 
 def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
-    pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), path)
+    with pa.OSFile(os.fsencode(path), "wb") as file:  # Arrow takes paths that are not UTF-8 as bytes only
+        pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), file)
 
 
 _DESCRIBED = ("name", "type", "description", "nullable", "words")

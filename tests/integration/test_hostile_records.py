@@ -5,7 +5,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -42,10 +42,10 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.fixture(scope="module")
-def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A hostile record of each kind."""
     out = tmp_path_factory.mktemp("spoilt")
-    yield {kind: hostile(write(out / kind)) for kind, write in WRITERS.items()}
+    return {kind: hostile(write(out / kind)) for kind, write in WRITERS.items()}
 
 
 def test_the_records_are_hostile(spoilt: dict[str, Path]) -> None:
@@ -139,8 +139,8 @@ def test_recovering_prints_nothing_that_is_obeyed(tmp_path: Path, here: Here) ->
 def test_errors_obey_no_path(tmp_path: Path, here: Here) -> None:
     for arguments in (["report", EVIL], ["export", EVIL, "--format", "csv"], ["compare", EVIL, EVIL], ["recover", EVIL],
                       ["import", EVIL], ["watch", EVIL], ["tensorboard", EVIL], ["bricks", "show", EVIL],
-                      ["bricks", "audit", EVIL], ["profile", EVIL], ["run", EVIL], ["list", EVIL], ["data", "check", EVIL],
-                      ["--traceback", "report", EVIL], [EVIL], [f"--{EVIL}"]):
+                      ["bricks", "audit", EVIL], ["profile", EVIL], ["run", EVIL], ["list", EVIL],
+                      ["data", "check", EVIL], ["--traceback", "report", EVIL], [EVIL], [f"--{EVIL}"]):
         done = here(*arguments, cwd=tmp_path)
         assert done.returncode == 2, arguments
         assert done.stdout == ""

@@ -7,12 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from support import records
 from support.hand_made_bricks import a_suite, product
 
+# Here, so that the children need not import them.
+import charact.commands.doctor
+import charact.measure.capabilities
+import charact.views.html
+import charact.views.tensorboard.scalars  # noqa: F401
 from charact import cli
 from charact.partial import PARTIAL_PREFIX
 from charact.store import load_run
@@ -22,19 +27,12 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "report": (["run", "--to", "r.html"], 0), "export": (["run", "--format", "csv", "--to", "out"], 0),
     "compare": (["run", "run", "--by", "case,layer", "--explain", "--fail-if", "time > 1.05"], 0),
     "recover": (["killed"], 0), "import": (["t.json.gz"], 0), "bricks show": (["suite"], 0),
-    "bricks audit": (["suite"], 1), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
+    "bricks audit": (["suite"], 0), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
 }
 """Commands that take under a second or two, their further arguments, and their exit status."""
+DRAWING = {"report", "compare", "recover", "import", "doctor"}
 ELSEWHERE = {"run", "watch", "tensorboard", "profile", "train", "infer", "memory", "ops", "bricks", "data"}
 """Commands that measure, which are tried below, or serve, and those whose parts stand above."""
-
-
-class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
-
-    status: int
-    stdout: bytes
-    stderr: bytes
 
 
 @pytest.fixture
@@ -101,8 +99,13 @@ def test_every_command_is_tried() -> None:
     assert {path.stem.rstrip("_") for path in files} <= {command.split()[0] for command in COMMANDS} | ELSEWHERE
 
 
-@pytest.mark.parametrize("kind", ["closed", "full", "gone"])
-@pytest.mark.parametrize("command", COMMANDS)
+def _some_slow(kinds: dict[str, bool]) -> list[Any]:
+    """Every command with every kind: what draws is quick with those kinds alone that are true."""
+    return [pytest.param(command, kind, marks=[] if quick or command.split()[0] not in DRAWING else pytest.mark.slow)
+            for command in COMMANDS for kind, quick in kinds.items()]
+
+
+@pytest.mark.parametrize(("command", "kind"), _some_slow({"full": True, "closed": False, "gone": False}))
 def test_standard_output_that_takes_nothing(command: str, kind: str, place: Path) -> None:
     stdout = {"closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY), "gone": pipe_without_reader}
     given = stdout[kind]()
@@ -136,12 +139,46 @@ def test_standard_error_that_takes_nothing(command: str, kind: str, place: Path)
     assert status == COMMANDS[command][1]
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "encoding"), _some_slow({"ascii": True, "latin-1": False}))
 def test_another_encoding(command: str, encoding: str, place: Path) -> None:
     with open(place / "out.txt", "wb") as out, open(place / "err", "wb") as errors:
         status = forked(command, place, stdout=out.fileno(), stderr=errors.fileno(), encoding=encoding)
     shown, said = (place / "out.txt").read_bytes(), (place / "err").read_text(encoding)
     assert (status, "Traceback" in said) == (COMMANDS[command][1], False), said
     shown.decode(encoding)
-    assert b"\\u" not in shown, "charact's own characters have stand-ins"
+    assert b"\\u" not in shown or "--json" in command, "charact's own characters have stand-ins"
+
+
+MEASURING = [
+    "profile resnet18 --input-sizes 32 --batch-sizes 2 --mode infer --max-iterations 6 --max-seconds 1 --counters none",
+    pytest.param("ops gemm:64x64x64 --max-seconds 1", marks=pytest.mark.slow),
+    pytest.param("memory resnet18 --input-sizes 32 --batch-sizes 2", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_what_was_measured_is_kept_where_it_cannot_be_printed(command: str, tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-m", "charact", *command.split()], cwd=tmp_path, stdout=full,
+                              stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == ("error: cannot write to standard output (no space left on device): "
+                                            "redirect it to another place")
+    assert "Traceback" not in done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert [*load_run(run).cases["status"]] == ["ok"]
+    assert (run / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_watched_program_ends_as_it_would_where_it_cannot_print(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("import torch\nmodel = torch.nn.Linear(4, 4)\n"
+                                   "for _ in range(9): model(torch.ones(2, 4))\nprint('x')\n")
+    ended = []
+    for command in (["s.py"], ["-m", "charact", "run", "s.py"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([sys.executable, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE,
+                                  text=True, check=False)
+        ended.append((done.returncode, done.stderr.splitlines()[-2:]))
+    assert ended[0] == ended[1]
+    assert len(list((tmp_path / "runs").iterdir())) == 1

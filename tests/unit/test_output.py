@@ -141,8 +141,10 @@ class Broken(io.StringIO):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), BrokenPipeError(errno.EPIPE, ""),
-                                   OSError(errno.EIO, "Input/output error"), ValueError("I/O operation on closed file")])
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "No space left on device"), BrokenPipeError(errno.EPIPE, ""),
+    OSError(errno.EIO, "Input/output error"), ValueError("I/O operation on closed file"),
+])
 def test_what_cannot_be_printed_is_dropped_and_the_status_says_so(
         error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdout", Broken(error))

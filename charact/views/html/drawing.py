@@ -28,6 +28,7 @@ _RC: Any = {
 }  # fmt: skip
 _RC_LOCK = threading.Lock()  # matplotlib's settings belong to the process
 _LABEL_FROM_FRAC = 0.07
+_LONGEST_NAME = 100
 
 Row = tuple[str, Sequence[tuple[str, float]]]
 """A stacked bar: its label, and its parts as (name, value)."""
@@ -43,8 +44,10 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     with _RC_LOCK, mpl.rc_context({**_RC, "svg.hashsalt": title}), warnings.catch_warnings():
         # The browser has fonts for names in any script; here the font only measures them.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # names of 100 characters
         figure = Figure(figsize=(width_px / 72, height_px / 72), layout="constrained")
         draw(figure)
+        _shorten_names(figure)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
@@ -55,6 +58,21 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)
     head = f'<svg viewBox="0 0 {width_px} {height_px:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
     return Markup(f"{head}<title>{escape(title)}</title>{body}")
+
+
+def _shorten_names(figure: Figure) -> None:
+    """Cut texts that leave no room for what is drawn; tables have them whole."""
+    for text in figure.findobj(mpl.text.Text):
+        assert isinstance(text, mpl.text.Text)
+        text.set_text(_shortened(text.get_text()))
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, mpl.ticker.FixedFormatter):
+            formatter.seq = [_shortened(str(name)) for name in formatter.seq]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_share: bool = False) -> None:
