@@ -74,6 +74,9 @@ class Run:
     found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What analyses have found in it, kept by `charact.analysis.once`."""
 
+    def __post_init__(self) -> None:
+        self._given = dict(self._tables)
+
     def __repr__(self) -> str:
         cases = ", ".join(f"{case['case']}: {case['status']}" for case in self.manifest["cases"]) or "no cases"
         return f"<Run {self.path} ({cases})>"
@@ -107,6 +110,12 @@ class Run:
         if name not in self._tables:
             self._tables[name] = self._read(name)
         return self._tables[name]
+
+    def release(self) -> None:
+        """Free the tables that were read and what analyses have found in them; both are read again when needed."""
+        self._tables = dict(self._given)
+        self.found.clear()
+        self.__dict__.pop("cases", None)
 
     def _read(self, name: str) -> pd.DataFrame:
         path = self.path / f"{name}.parquet"

@@ -14,17 +14,23 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file where it exists.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
+    max_cases: Annotated[int, typer.Option(
+        min=0, help="Of several runs, draw the first ones with up to this many cases in full; at least two runs are. "
+                    "The others are rows of the overview.", metavar="N")] = 24,
 ) -> None:
     """Write the HTML report of one run or several.
 
-    The file holds all it shows: it needs no network and can be sent on as it is.
+    The file holds all it shows: it needs no network and can be sent on as it is. Of many runs it is a summary.
     """
     from charact.commands._partial import read_run
     from charact.files import check_writable, write_text
     from charact.views.html import report
+    from charact.views.progress import RunsProgress
 
     target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     loaded = [read_run(path, partial=partial) for path in runs]
     check_writable(target, force=force, option="--to")
-    write_text(target, report(loaded), force=force)
+    with RunsProgress("Reading", len(loaded)) as progress:
+        page = report(loaded, max_cases, progress.advance)
+    write_text(target, page, force=force)
     print(f"Wrote {target}")

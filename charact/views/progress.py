@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _REFRESH_S = 0.25
+_QUIET_S = 1.0
+_LINE_S = 10.0
 _PASSES_A_CASE = 4
 
 
@@ -46,6 +48,46 @@ class _Live:
     def _draw(self) -> None:
         self._progress.refresh()
         self._drawn = time.monotonic()
+
+
+class RunsProgress:
+    """Progress of reading many runs, on the standard error: nothing in the first second.
+
+    On a terminal it is a bar that goes when the work ends; elsewhere a line every 10 s.
+    """
+
+    def __init__(self, what: str, total: int, *, enabled: bool = True) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._what, self._total, self._enabled = what, total, enabled
+        self._num_done = 0
+        self._begun = self._shown = time.monotonic()
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=24),
+                             TextColumn("{task.completed:,.0f} of {task.total:,.0f} runs"), TimeRemainingColumn(),
+                             console=self._console, transient=True, auto_refresh=False)  # fmt: skip
+        self._task = self._bar.add_task(what, total=total)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def advance(self, run: object = None) -> None:
+        """Count one run more."""
+        self._num_done += 1
+        now = time.monotonic()
+        if not self._enabled or now - self._begun < _QUIET_S:
+            return
+        if self._console.is_terminal:
+            self._bar.start()
+            self._bar.update(self._task, completed=self._num_done)
+            if now - self._shown >= _REFRESH_S or self._num_done == self._total:
+                self._bar.refresh()
+                self._shown = now
+        elif now - self._shown >= _LINE_S:
+            self._console.print(f"{self._what}: {self._num_done:,} of {self._total:,} runs")
+            self._shown = now
 
 
 class LiveProgress(_Live):
