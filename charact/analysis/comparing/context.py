@@ -5,12 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.comparing.composition import Repeats, case_repeats
+from charact.analysis.comparing.composition import compositions
 from charact.analysis.comparing.sides import Side
-from charact.analysis.counters import counter_values
 
 _DERIVED = {"machine.fingerprint"}
-_CLOCKS = r"_hz$|^throttled_frac$"
 _CHANGE_FRAC = 0.01
 
 
@@ -31,28 +29,24 @@ def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
 
     Columns: counter; source; base and new, in the unit of the counter's name, means over devices and runs.
     """
-    sides = [_clocks(repeats) for repeats in case_repeats([base, new], case)]
+    found = compositions([base, new], {case}).get(case, {})
+    if len(found) < 2:
+        return pd.DataFrame(columns=["counter", "source", "base", "new"])
+    sides = [found[side.label].clocks for side in (base, new)]
     rows = pd.concat(sides, axis="columns", keys=["base", "new"], join="inner").reset_index()
     changed = (rows["new"] - rows["base"]).abs() > _CHANGE_FRAC * rows[["base", "new"]].max(axis="columns")
     return rows.loc[changed, ["counter", "source", "base", "new"]].reset_index(drop=True)
 
 
-def _clocks(repeats: Repeats) -> "pd.Series[float]":
-    read = [counter_values(run).query("case == @name") for run, name in repeats]
-    rows = pd.concat([pd.DataFrame(columns=["counter", "source", "value"]), *read])
-    clocks = rows[rows["counter"].str.contains(_CLOCKS).astype(bool)]
-    return clocks.groupby(["counter", "source"])["value"].mean()
-
-
 def _facts(side: Side) -> dict[str, str]:
     """Each fact's values in the side's runs, each once, in order; facts that are null everywhere are left out."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for run in side.runs:
         for part in ("software", "options", "machine"):
             for name, value in _flat(run.manifest.get(part, {}), part):
-                values = found.setdefault(name, [])
-                if value is not None and value not in values:
-                    values.append(value)
+                values = found.setdefault(name, {})
+                if value is not None:
+                    values[value] = None
     return {name: "; ".join(sorted(values)) for name, values in found.items() if values}
 
 

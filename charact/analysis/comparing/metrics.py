@@ -3,18 +3,18 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from charact.analysis.bricks.record_tables import model_memory
 from charact.analysis.cases import case_summary, iteration_times
-from charact.analysis.comparing.pairs import Pair, pairs, typed
+from charact.analysis.comparing.pairs import Pair, measured, pairs, typed
 from charact.analysis.comparing.samples import CASE, PUBLISHED, Samples, epochs_sample, num_epochs, time_samples
-from charact.analysis.comparing.sides import Side
-from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample, timed
+from charact.analysis.comparing.sides import Side, once_a_comparison
+from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample, Values, timed
 from charact.analysis.memory import memory_peaks
-from charact.analysis.once import once
 from charact.analysis.passes import pass_reason
 from charact.analysis.stages import TRAINING_STAGES, inference_summary, prediction_metrics, stage_times
 from charact.analysis.utilization import energy
@@ -27,6 +27,7 @@ _PASSES = {"peak_memory": "memory", "energy": "counters"}
 """Passes that a case can do without."""
 
 
+@once_a_comparison
 def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
     """Each of the `METRICS` of each matched case, on each side over the baseline's.
 
@@ -41,7 +42,7 @@ def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
     """
     rows = [
         [pair.case, pair.side, metric, *pair.values(metric), *_judged(pair, metric)]
-        for pair in pairs(sides, _metric_samples) for metric in METRICS
+        for pair in pairs(sides, MEASURED) for metric in METRICS
     ]  # fmt: skip
     return typed(rows, ["case", "side", "metric", "base", "value"], ["base", "value"])
 
@@ -55,7 +56,6 @@ def _judged(pair: Pair, metric: str) -> Judgement:
     return found._replace(reason=pass_reason(*pair.place, name) or found.reason)
 
 
-@once
 def _metric_samples(run: Run) -> Samples:
     """What a run tells of its cases, by case and metric."""
     found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}
@@ -64,6 +64,10 @@ def _metric_samples(run: Run) -> Samples:
                             ("inference_time", _inferences(run)), ("measured_time", _verified(run))):  # fmt: skip
         found |= {(case, metric): sample for case, sample in samples}
     return found
+
+
+MEASURED = measured(_metric_samples)
+"""What runs measured of their cases, by the name of the metric."""
 
 
 def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
@@ -80,9 +84,16 @@ def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
 
 def _rate(amount: float, time: Sample) -> Sample:
     """An amount over the time that it takes."""
-    if time.draws is None:
+    if time.draw is None:
         return replace(time, value=amount / time.value)
-    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats), amount / time.draws)
+    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
+                  partial(_rate_draws, amount, time))
+
+
+def _rate_draws(amount: float, time: Sample) -> Values:
+    draws = time.draws
+    assert draws is not None  # only such times are resampled
+    return amount / draws
 
 
 def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:

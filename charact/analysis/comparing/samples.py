@@ -1,6 +1,7 @@
 """What one run measured of its cases, with the repeats that a comparison needs."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from charact.analysis.comparing.brick_samples import (
     layer_samples,
     suite_samples,
 )
-from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, resampled, timed
+from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, Values, resampling, timed
 from charact.analysis.once import once
 from charact.analysis.operations import call_times
 from charact.analysis.stages import TRAINING_STAGES, stage_phase_times
@@ -87,7 +88,8 @@ def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
     if len(values) < MIN_ITERATIONS:
         return Sample(whole, reason=f"fewer than {MIN_ITERATIONS} epochs")
     mean = float(values.mean())
-    return Sample(whole, tuple(values.tolist()), resampled(values.tolist(), np.mean) * (whole / mean if mean else 1.0))
+    draw = resampling(values.tolist(), np.mean)
+    return Sample(whole, tuple(values.tolist()), lambda: draw() * (whole / mean if mean else 1.0))
 
 
 def _epochs(walls: "pd.Series[float]", number: int | None) -> Sample:
@@ -101,8 +103,12 @@ def _summed(samples: list[Sample]) -> Sample:
     if reason := next((sample.reason for sample in samples if sample.reason), None):
         return Sample(value, reason=reason)
     repeats = tuple(map(sum, zip(*(sample.repeats for sample in samples), strict=False)))
-    draws = np.sum([sample.draws for sample in samples if sample.draws is not None], axis=0)
-    return Sample(value, repeats, draws)
+    return Sample(value, repeats, partial(_sum_of_draws, samples))
+
+
+def _sum_of_draws(samples: list[Sample]) -> Values:
+    draws = (sample.draws for sample in samples)
+    return np.sum([found for found in draws if found is not None], axis=0)  # type: ignore[no-any-return]
 
 
 def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
