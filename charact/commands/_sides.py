@@ -3,6 +3,7 @@
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
 _KINDS = "a run directory, a directory of runs, or reference:NAME"
 
 
-def read_sides(texts: list[str]) -> "list[Side]":
+def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Side]":
     """Read the sides that were named; two that would have the same label are numbered.
+
+    Args:
+        texts: the sides as the user named them.
+        on_run: called each time that the tables of a run have been read.
 
     Raises:
         UserError: there is only one, or one of them names no run, no reference, or a run that cannot be read.
@@ -34,7 +39,8 @@ def read_sides(texts: list[str]) -> "list[Side]":
     sides = []
     for label, runs in named:
         seen[label] += 1
-        sides.append(Side(f"{label} ({seen[label]})" if times[label] > 1 else label, runs))
+        name = f"{label} ({seen[label]})" if times[label] > 1 else label
+        sides.append(Side(name, runs, on_run=on_run))
     return sides
 
 

@@ -53,12 +53,13 @@ class _Live:
 class RunsProgress:
     """Progress of reading many runs, on the standard error: nothing in the first second.
 
-    On a terminal it is a bar that goes when the work ends; elsewhere a line every 10 s.
+    On a terminal it is a bar that goes when the work ends; elsewhere a line every 10 s. Where runs are read more than
+    once, the bar begins again.
     """
 
     def __init__(self, what: str, total: int, *, enabled: bool = True) -> None:
         self._console = Console(stderr=True, highlight=False)
-        self._what, self._total, self._enabled = what, total, enabled
+        self._what, self.total, self._enabled = what, total, enabled
         self._num_done = 0
         self._begun = self._shown = time.monotonic()
         self._bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=24),
@@ -71,6 +72,7 @@ class RunsProgress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self._enabled = False
         self._bar.stop()
 
     def advance(self, run: object = None) -> None:
@@ -81,13 +83,17 @@ class RunsProgress:
             return
         if self._console.is_terminal:
             self._bar.start()
-            self._bar.update(self._task, completed=self._num_done)
-            if now - self._shown >= _REFRESH_S or self._num_done == self._total:
+            self._bar.update(self._task, total=self.total, completed=self._completed)
+            if now - self._shown >= _REFRESH_S:
                 self._bar.refresh()
                 self._shown = now
         elif now - self._shown >= _LINE_S:
-            self._console.print(f"{self._what}: {self._num_done:,} of {self._total:,} runs")
+            self._console.print(f"{self._what}: {self._completed:,} of {self.total:,} runs")
             self._shown = now
+
+    @property
+    def _completed(self) -> int:
+        return (self._num_done - 1) % self.total + 1
 
 
 class LiveProgress(_Live):

@@ -1,6 +1,6 @@
 """What else differs between two sides: versions, options, facts of the machine, clocks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,15 @@ _DERIVED = {"machine.fingerprint"}
 _CHANGE_FRAC = 0.01
 
 
+_MOST_VALUES = 8
+
+
+def listed(values: Sequence[str]) -> str:
+    """Return the first of some values as a text, and in place of the others how many there are."""
+    more = len(values) - _MOST_VALUES
+    return "; ".join([*values[:_MOST_VALUES], f"{more:,} more"] if more > 0 else values)
+
+
 def context_changes(base: Side, new: Side) -> pd.DataFrame:
     """Facts about machine, software and options that differ between two sides.
 
@@ -20,8 +29,9 @@ def context_changes(base: Side, new: Side) -> pd.DataFrame:
     """
     facts = [_facts(side) for side in (base, new)]
     names = dict.fromkeys(name for told in facts for name in told)
-    rows = [[name, *(told.get(name) for told in facts)] for name in names if name not in _DERIVED]
-    return pd.DataFrame([row for row in rows if row[1] != row[2]], columns=["fact", "base", "new"], dtype="str")
+    rows = [[name, *(told.get(name, []) for told in facts)] for name in names if name not in _DERIVED]
+    changed = [[name, *(listed(values) or None for values in told)] for name, *told in rows if told[0] != told[1]]
+    return pd.DataFrame(changed, columns=["fact", "base", "new"], dtype="str")
 
 
 def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
@@ -38,7 +48,7 @@ def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
     return rows.loc[changed, ["counter", "source", "base", "new"]].reset_index(drop=True)
 
 
-def _facts(side: Side) -> dict[str, str]:
+def _facts(side: Side) -> dict[str, list[str]]:
     """Each fact's values in the side's runs, each once, in order; facts that are null everywhere are left out."""
     found: dict[str, dict[str, None]] = {}
     for run in side.runs:
@@ -47,7 +57,7 @@ def _facts(side: Side) -> dict[str, str]:
                 values = found.setdefault(name, {})
                 if value is not None:
                     values[value] = None
-    return {name: "; ".join(sorted(values)) for name, values in found.items() if values}
+    return {name: sorted(values) for name, values in found.items() if values}
 
 
 def _flat(facts: Any, name: str) -> Iterator[tuple[str, str | None]]:

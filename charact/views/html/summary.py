@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html import brick_models, brick_records, bricks, inference, memory_glance, operation_tables, training
 from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Block, status_reason
-from charact.views.tables import Column, Table, table
+from charact.views.tables import Column, Table, limited, table
 
 MAX_ROWS = 2000
 """Rows of one table: a browser scrolls through more, but slowly."""
@@ -57,7 +57,7 @@ class Summary:
 
     def tables(self) -> list[Table]:
         """Return the tables of each kind of case that there is."""
-        return [_limited(each) for name, kind in _KINDS.items() if name in self._frames
+        return [limited(each, MAX_ROWS, "charact export") for name, kind in _KINDS.items() if name in self._frames
                 for each in kind.tables(_together(self._frames[name]))]  # fmt: skip
 
     def blocks(self) -> list[Block]:
@@ -71,15 +71,6 @@ class Summary:
 def _together(frames: list[pd.DataFrame]) -> pd.DataFrame:
     cases = pd.concat([frame.dropna(axis="columns", how="all") for frame in frames])
     return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)
-
-
-def _limited(shown: Table) -> Table:
-    """Return the table without the rows that are too many to scroll through."""
-    num_left = len(shown.rows) - MAX_ROWS
-    if num_left <= 0:
-        return shown
-    note = f"{num_left:,} more rows are left out: name fewer runs."
-    return replace(shown, rows=shown.rows[:MAX_ROWS], note=f"{shown.note} {note}".strip())
 
 
 def _profiles(run: Run) -> pd.DataFrame:
