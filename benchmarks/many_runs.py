@@ -108,7 +108,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 runs = write_copies(options.record, Path(folder) / "runs", num_runs, shape)
                 page = Path(folder) / "page.html"
-                commands = {
+                commands: dict[str, list[str | Path]] = {
                     "report": ["report", *runs, "--to", page, "--force"],
                     "compare": ["compare", runs[0].parent, runs[0].parent, "--to", page, "--force"],
                 }  # fmt: skip

@@ -12,7 +12,7 @@ killed run can still be read with `load_run(path, partial=True)`; a training can
 
 import json
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,13 @@ def arrow_schema(table: str) -> pa.Schema:
         pa.field(column.name, _ARROW_TYPES[column.type], metadata={"description": column.description})
         for column in TABLES[table]
     ])
+
+
+@cache
+def _empty(table: str) -> pd.DataFrame:
+    """A table without rows: most runs lack most tables, and making one takes a millisecond."""
+    frame: pd.DataFrame = arrow_schema(table).empty_table().to_pandas()
+    return frame
 
 
 def part_path(directory: Path, table: str, number: int) -> Path:
@@ -127,7 +134,7 @@ class Run:
             if rows is None and not self.partial and name in self.manifest.get("tables", []):
                 raise UserError(f"{path} is missing, which the record once held: {_REMEDY}")
             if rows is None:
-                rows = arrow_schema(name).empty_table()
+                return _empty(name).copy()
             missing = [column for column in column_names(name) if column not in rows.column_names]
             for column in missing:
                 if column not in ADDED_COLUMNS.get(name, ()):

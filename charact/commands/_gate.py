@@ -90,8 +90,8 @@ def _explained(sides: "Sequence[Side]") -> "list[tuple[Side, set[str]]]":
     from charact.analysis.comparing.selection import in_pair, most_different
 
     places, _ = most_different(sides, _MOST_EXPLAINED)
-    found = [(side, in_pair(sides, side, {case for case, label in places if label == side.label})) for side in sides[1:]]
-    return [(side, cases) for side, cases in found if cases]
+    found = ((side, {case for case, label in places if label == side.label}) for side in sides[1:])
+    return [(side, in_pair(sides, side, cases)) for side, cases in found if cases]
 
 
 def explain(sides: "Sequence[Side]") -> None:
@@ -108,5 +108,5 @@ def explain(sides: "Sequence[Side]") -> None:
                 print(f"{each.case}: what accounts for a difference is {fmt.missing(NOT_TIMED)}")
     _, num_left = most_different(sides, _MOST_EXPLAINED)
     if num_left:
-        print(f"The {_MOST_EXPLAINED} cases that differ most are explained, {num_left:,} are left out: compare fewer runs "
-              "to see them")
+        print(f"The {_MOST_EXPLAINED} cases that differ most are explained, {num_left:,} are left out: compare fewer "
+              "runs to see them")

@@ -63,7 +63,8 @@ def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
     for other in sides[1:]:
         for side, missing_in in ((baseline, other.label), (other.label, baseline)):
             there = _Others(keys[missing_in])
-            found += [[first[side, key], side, missing_in, there.why_not(key)] for key in keys[side] if key not in there]
+            found += [[first[side, key], side, missing_in, there.why_not(key)]
+                      for key in keys[side] if key not in there]
     return pd.DataFrame(found, columns=["case", "side", "missing_in", "why"]).astype("str")
 
 
@@ -115,7 +116,8 @@ def _told_apart(names: dict[Key, str]) -> dict[Key, str]:
     differing = {name: [len(set(values)) > 1 for values in zip(*keys, strict=True)] for name, keys in sharing.items()}
     found = {}
     for key, name in names.items():
-        told = [_told(word, value) for word, value, differs in zip(_WORDS, key, differing[name], strict=True) if differs]
+        told = [_told(word, value)
+                for word, value, differs in zip(_WORDS, key, differing[name], strict=True) if differs]
         found[key] = f"{name} ({', '.join(told)})" if told else name
     return found
 

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.bricks.record_tables import model_memory
-from charact.analysis.cases import case_summary, iteration_times
+from charact.analysis.cases import iteration_times
 from charact.analysis.comparing.pairs import Pair, measured, pairs, typed
 from charact.analysis.comparing.samples import CASE, PUBLISHED, Samples, epochs_sample, num_epochs, time_samples
 from charact.analysis.comparing.sides import Side, once_a_comparison
 from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample, Values, timed
 from charact.analysis.memory import memory_peaks
-from charact.analysis.passes import pass_reason
+from charact.analysis.passes import pass_reason, passes_taken
 from charact.analysis.stages import TRAINING_STAGES, inference_summary, prediction_metrics, stage_times
 from charact.analysis.utilization import energy
 from charact.store import Run
@@ -71,11 +71,13 @@ MEASURED = measured(_metric_samples)
 
 
 def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
-    batch_sizes = case_summary(run).set_index("case")["batch_size"].dropna().to_dict()
+    batch_sizes = run.cases.reindex(columns=["case", "batch_size"]).set_index("case")["batch_size"].dropna().to_dict()
     in_training = {case for case, _ in _epochs(run)}
     for (case, _), time in time_samples(run, CASE).items():
         if case in batch_sizes and case not in in_training:
             yield case, _rate(float(batch_sizes[case]), time)
+    if not len(run.stages):
+        return
     trained = stage_times(run).query("stage == 'training'").dropna(subset=["samples_per_s"])
     for of_case, epochs in trained.groupby("case", sort=False):
         mean = float(epochs["num_samples"].sum() / epochs["wall_s"].sum())
@@ -103,6 +105,8 @@ def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
             if pd.notna(row[f"{method}_bytes"]):
                 yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
                 break
+    if "construct" not in passes_taken(run):
+        return
     for row in model_memory(run).dropna(subset=["peak_bytes"]).to_dict("records"):
         yield row["case"], Sample(row["peak_bytes"], basis="constructed", exact=True)
 
@@ -138,6 +142,8 @@ def _energies(run: Run) -> Iterator[tuple[str, Sample]]:
 
 def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
     constructed = set(run.constructions["case"])
+    if not constructed:
+        return
     for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
         if case in constructed:
             yield str(case), timed(walls.tolist())
@@ -145,6 +151,8 @@ def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
 
 def _epochs(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
     """Time of each epoch of each training."""
+    if not len(run.stages):
+        return
     times = stage_times(run)
     for case, epochs in times[times["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
         yield str(case), epochs.groupby("number")["wall_s"].sum()
@@ -164,6 +172,8 @@ def _totals(run: Run) -> Iterator[tuple[str, Sample]]:
 def _inferences(run: Run) -> Iterator[tuple[str, Sample]]:
     published: dict[str, Any] = {
         entry["case"]: entry.get("passes", {}).get("inference", {}) for entry in run.manifest["cases"]}
+    if not any(published.values()):
+        return
     for row in inference_summary(run).to_dict("records"):
         facts = published[row["case"]]
         if "total_s" in facts:

@@ -21,7 +21,7 @@ TIMES = {by: measured(partial(time_samples, by=by)) for by in RATIOS_BY}
 
 @once_a_comparison
 def ratios(sides: Sequence[Side], by: str, cases: frozenset[str] | None = None) -> pd.DataFrame:
-    """Times of each matched case, or of its parts, on each side over the baseline's; of some cases where they are named.
+    """Times of each matched case, or of its parts, on each side over the baseline's; with `cases` of these cases only.
 
     Columns: case, as in `matched_cases`; the part, in a column of the name `by`; side; base_s and time_s; ratio =
     time_s / base_s (below 1: faster), with low to high, its 95 % interval, p_value, and whether it is significant: see

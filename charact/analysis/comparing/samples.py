@@ -52,13 +52,12 @@ def time_samples(run: Run, by: str) -> Samples:
 def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
     for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
         yield (str(case), CASE), timed(walls.tolist())
-    rows = stage_phase_times(run)
-    for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+    for case, epochs in _epoch_phases(run):
         walls = epochs.groupby("number")["time_s"].sum()
-        yield (str(case), CASE), _epochs(walls, num_epochs(run, str(case)))
-    for case, calls in call_times(run).groupby("case", sort=False):
+        yield (case, CASE), _epochs(walls, num_epochs(run, case))
+    for of_case, calls in call_times(run).groupby("case", sort=False) if len(run.repetitions) else ():
         directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
-        yield (str(case), CASE), _summed(directions)
+        yield (str(of_case), CASE), _summed(directions)
     yield from suite_samples(run, CASE)
     # After the measured iterations, so that constructed latencies stand against constructed ones.
     yield from constructed_samples(run, CASE)
@@ -69,12 +68,19 @@ def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
         wide = rows.pivot_table(index="iteration", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
         for phase in wide:
             yield (str(case), str(phase)), timed(wide[phase].tolist())
-    rows = stage_phase_times(run)
-    for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+    for of_training, epochs in _epoch_phases(run):
         wide = epochs.pivot_table(index="number", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
         for phase in wide:
-            yield (str(case), str(phase)), _epochs(wide[phase], num_epochs(run, str(case)))
+            yield (of_training, str(phase)), _epochs(wide[phase], num_epochs(run, of_training))
     yield from constructed_phases(run)
+
+
+def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Phases of the epochs of each training; most runs hold none, and looking for them takes as long as all else."""
+    if len(run.stages):
+        rows = stage_phase_times(run)
+        for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+            yield str(case), epochs
 
 
 def num_epochs(run: Run, case: str) -> int | None:
@@ -112,6 +118,8 @@ def _sum_of_draws(samples: list[Sample]) -> Values:
 
 
 def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    if not len(run.repetitions):
+        return
     names = run.table("problems").set_index(["case", "direction"])["problem"].to_dict()
     for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
         yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())

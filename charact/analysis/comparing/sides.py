@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from charact.store import Run
 
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """One side of a comparison; several runs are repeats, pooled case by case.

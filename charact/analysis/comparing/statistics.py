@@ -43,9 +43,9 @@ class Sample:
     """A number that was measured, and what tells how well it is known.
 
     `repeats` are what ranks are taken of: medians of blocks of iterations, or one value a run (`of_runs`). `draw`
-    computes `draws`, what the number would be of resampled iterations. Without either, `reason` says why. What was counted is `exact`; of
-    a share of samples, `error_frac` is the standard error over the value. Numbers of a different `basis` (10 epochs,
-    5 epochs) do not compare; None stands where that is not known.
+    computes `draws`, what the number would be of resampled iterations. Without either, `reason` says why. What was
+    counted is `exact`; of a share of samples, `error_frac` is the standard error over the value. Numbers of a different
+    `basis` (10 epochs, 5 epochs) do not compare; None stands where that is not known.
     """
 
     value: float

@@ -88,8 +88,8 @@ def _profile_tables(cases: pd.DataFrame) -> list[Table]:
         bottleneck=[_bottleneck(row) for row in fmt.rows(cases)],
     )  # fmt: skip
     columns = [
-        CASE, _RUN, STATUS, ITERATION, _INTERVAL, SAMPLES, Column("bottleneck", "Bottleneck", unbroken=True), PEAK,
-        _FLOP, RATE,
+        CASE, _RUN, STATUS, ITERATION, _INTERVAL, SAMPLES, PEAK, _FLOP, RATE,
+        Column("bottleneck", "Bottleneck", unbroken=True),  # last: a reason may be long
     ]  # fmt: skip
     every = table(shown, "Every profiled case of every run", columns)
     if cases["case"].value_counts().max() < _MIN_REPEATS:
