@@ -33,6 +33,12 @@ class _ChangedRun(Run):
             self.shown[name] = rows, _changed(name, rows, self.change)
         return self.shown[name][1]
 
+    def release(self) -> None:
+        """Free the tables, those of the record it is made from among them."""
+        super().release()
+        self.shown.clear()
+        self.of.release()
+
 
 def presentable(run: Run) -> Run:
     """The same record with a visible character in place of each control character in its texts, as `label` gives it.

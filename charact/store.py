@@ -12,7 +12,7 @@ killed run can still be read with `load_run(path, partial=True)`; a training can
 
 import os
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ def arrow_schema(table: str) -> pa.Schema:
         pa.field(column.name, _ARROW_TYPES[column.type], metadata={"description": column.description})
         for column in TABLES[table]
     ])
+
+
+@cache
+def _empty(table: str) -> pd.DataFrame:
+    """A table without rows: most runs lack most tables, and making one takes a millisecond."""
+    frame: pd.DataFrame = arrow_schema(table).empty_table().to_pandas()
+    return frame
 
 
 def part_path(directory: Path, table: str, number: int) -> Path:
@@ -176,6 +183,9 @@ class Run:
     checksums: dict[str, str] | None = field(default=None, repr=False)
     """Checksums of the tables' files, by table; None where the record has none, as early ones."""
 
+    def __post_init__(self) -> None:
+        self._given = dict(self._tables)
+
     def __repr__(self) -> str:
         cases = ", ".join(f"{case['case']}: {case['status']}" for case in self.manifest["cases"]) or "no cases"
         return f"<Run {self.path} ({cases})>"
@@ -211,6 +221,12 @@ class Run:
             self._tables[name] = self._read(name)
         return self._tables[name]
 
+    def release(self) -> None:
+        """Free the tables that were read and what analyses have found in them; both are read again when needed."""
+        self._tables = dict(self._given)
+        self.found.clear()
+        self.__dict__.pop("cases", None)
+
     def _read(self, name: str) -> pd.DataFrame:
         path = self.path / f"{name}.parquet"
         if self.partial:
@@ -221,7 +237,9 @@ class Run:
             rows = self._read_file(path, name) if exists else None
             if rows is None and name in self.manifest.get("tables", []):
                 raise UserError(f"{path} is missing, which the record once held: {REMEDY}")
-        frame: pd.DataFrame = (arrow_schema(name).empty_table() if rows is None else rows).to_pandas()
+        if rows is None:
+            return _empty(name).copy()
+        frame: pd.DataFrame = rows.to_pandas()
         sound = {case["case"] for case in self.manifest["cases"] if case["status"] != DAMAGED}
         strangers = set(frame["case"]) - sound
         if not strangers:

@@ -55,7 +55,7 @@ def case_summary(run: Run) -> pd.DataFrame:
     allocator); compile_s (what compiling the model took; null where it was not compiled).
     """
     summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
-    summary["kind"] = [_kind(run, entry) for entry in run.manifest["cases"]]
+    summary["kind"] = case_kinds(run)
     summary = summary.merge(_time_statistics(run), on="case", how="left")
     summary["samples_per_s"] = summary["batch_size"].astype(float) / summary["median_s"]
     flop = run.flop.groupby("case")["flop"].sum(min_count=1)
@@ -65,6 +65,11 @@ def case_summary(run: Run) -> pd.DataFrame:
     summary["peak_bytes"] = summary["case"].map(peak).astype(float)
     summary["compile_s"] = pd.Series([_compile_s(entry) for entry in run.manifest["cases"]], dtype="float64")
     return summary
+
+
+def case_kinds(run: Run) -> list[str]:
+    """Return what was done with each case, one of `KINDS`, in the order of the manifest; no table is read."""
+    return [_kind(run, entry) for entry in run.manifest["cases"]]
 
 
 def _kind(run: Run, entry: dict[str, Any]) -> str:

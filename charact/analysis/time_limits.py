@@ -95,6 +95,7 @@ def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.Data
     return found.dropna(subset=["scale"])[[*_PLACE, "span_s", "work_s", "exchange_s", "scale", "on_device"]]
 
 
+@once
 def exposed_communication_frac(run: Run) -> "pd.Series[float]":
     """Share of each case's communication on its devices that no computation hides, where a trace told it."""
     rows = run.counters[run.counters["source"] == "kineto"]

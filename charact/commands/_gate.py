@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from charact.analysis.comparing import Side
     from charact.analysis.comparing.rules import Rule
 
+_MOST_EXPLAINED = 24
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -75,14 +77,36 @@ def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
     return int(failed)
 
 
+def read_explained(sides: "Sequence[Side]") -> None:
+    """Read what `explain` prints."""
+    from charact.analysis.comparing.selection import read_parts
+
+    for side, cases in _explained(sides):
+        read_parts([sides[0], side], ["case", "phase"], cases)
+
+
+def _explained(sides: "Sequence[Side]") -> "list[tuple[Side, set[str]]]":
+    """Cases of each side that differ most, by their names where it is compared with the baseline alone."""
+    from charact.analysis.comparing.selection import in_pair, most_different
+
+    places, _ = most_different(sides, _MOST_EXPLAINED)
+    found = ((side, {case for case, label in places if label == side.label}) for side in sides[1:])
+    return [(side, in_pair(sides, side, cases)) for side, cases in found if cases]
+
+
 def explain(sides: "Sequence[Side]") -> None:
-    """Print what accounts for the difference of each case on each side."""
+    """Print what accounts for the difference of each case on each side; of many, of those that differ most."""
+    from charact.analysis.comparing.selection import most_different
     from charact.views import format as fmt
     from charact.views.difference_tables import NOT_TIMED, explanations
     from charact.views.terminal_comparison import print_tables
 
-    for side in sides[1:]:
-        for each in explanations(sides[0], side):
+    for side, cases in _explained(sides):
+        for each in explanations(sides[0], side, cases):
             print_tables(each.tables)
             if not each.tables:
                 show(f"{each.case}: what accounts for a difference is {fmt.missing(NOT_TIMED)}")
+    _, num_left = most_different(sides, _MOST_EXPLAINED)
+    if num_left:
+        show(f"The {_MOST_EXPLAINED} cases that differ most are explained, {num_left:,} are left out: compare fewer "
+              "runs to see them")

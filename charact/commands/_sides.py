@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 _KINDS = "a run directory, a directory of runs, or reference:NAME"
 
 
-def read_sides(texts: list[str]) -> "list[Side]":
+def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Side]":
     """Read the sides that were named; two that would have the same label are numbered.
+
+    Args:
+        texts: the sides as the user named them.
+        on_run: called each time that the tables of a run have been read.
 
     Raises:
         UserError: there is only one, or one of them names no run, no reference, or a run that cannot be read.
@@ -37,8 +42,8 @@ def read_sides(texts: list[str]) -> "list[Side]":
     sides = []
     for name, runs in named:
         seen[name] += 1
-        shown = tuple(presentable(run) for run in runs)
-        sides.append(Side(f"{name} ({seen[name]})" if times[name] > 1 else name, shown))
+        numbered = f"{name} ({seen[name]})" if times[name] > 1 else name
+        sides.append(Side(numbered, tuple(presentable(run) for run in runs), on_run=on_run))
     return sides
 
 

@@ -55,25 +55,34 @@ def command(
       charact compare base=runs/before new=runs/after --fail-if "time > 1.05" --fail-if "peak_memory > +2%"
     """  # noqa: D301  (click wants the character itself)
     from charact.commands._gate import explain as print_explanations
-    from charact.commands._gate import pass_gate, read_gate
+    from charact.commands._gate import pass_gate, read_explained, read_gate
     from charact.commands._sides import read_sides
 
     levels = opt.parse_choices(by, "--by", _BY)
     _check_apart(to, summary, junit)
     write = None if to is None else _writer(to, force)
     gate = read_gate(fail_if or [], summary, junit, force)
-    compared = read_sides(sides)
-    with _sound(compared):
-        _check_common(compared)
-        if write is not None:
-            write(compared, levels)
-        if not quiet:
-            from charact.views.comparison_tables import tables
-            from charact.views.terminal_comparison import print_tables
 
-            print_tables(tables(compared, levels))
+    from charact.analysis.comparing.selection import read_times
+    from charact.views.comparison_tables import tables
+    from charact.views.progress import RunsProgress
+    from charact.views.terminal_comparison import print_tables
+
+    progress = RunsProgress("Reading", 0, enabled=not quiet)
+    compared = read_sides(sides, progress.advance)
+    progress.total = sum(len(side.runs) for side in compared)
+    with _sound(compared):
+        with progress:
+            _check_common(compared)
+            read_times(compared, [*levels, *(["phase"] if gate is not None else [])])
+            if write is not None:
+                write(compared, levels)
             if explain:
-                print_explanations(compared)
+                read_explained(compared)
+            shown = [] if quiet else tables(compared, levels)
+        print_tables(shown)
+        if explain and not quiet:
+            print_explanations(compared)
         if to is not None:
             show(f"Wrote {to}")
         return 0 if gate is None else pass_gate(gate, compared, quiet)

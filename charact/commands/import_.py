@@ -107,8 +107,7 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
 def _case(path: Path, label: str, *, alone: bool, named: bool,
           quiet: bool) -> "tuple[Trace, dict[str, Any], dict[str, Rows]]":
     """A trace, and the case's entry and rows that it gives."""
-    from rich.console import Console
-
+    from charact.console import Console
     from charact.traces.cases import trace_case
     from charact.traces.files import read_trace, stem
     from charact.traces.names import readable

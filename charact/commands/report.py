@@ -19,19 +19,25 @@ def command(
     anonymous: Annotated[bool, typer.Option(
         "--anonymous", help="Leave out names of the host and the user, paths, the commit and identifiers of GPUs."
     )] = False,
+    max_cases: Annotated[int, typer.Option(
+        min=0, help="Of several runs, draw the first ones with up to this many cases in full; at least two runs are. "
+                    "The others are rows of the overview.", metavar="N")] = 24,
 ) -> None:
     """Write the HTML report of one run or several.
 
     The file holds all it shows: it needs no network. It shows no arguments of programs and no secrets, but the name of
-    the host. Leave that out with --anonymous before you send the file to others.
+    the host. Leave that out with --anonymous before you send the file to others. Of many runs it is a summary.
     """
     from charact.commands._partial import read_run
     from charact.files import check_writable, write_text
     from charact.presentable import redacted
     from charact.views.html import report
+    from charact.views.progress import RunsProgress
 
     target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     loaded = [redacted(read_run(path, partial=partial), anonymous=anonymous) for path in runs]
     check_writable(target, force=force, option="--to")
-    write_text(target, report(loaded), force=force)
+    with RunsProgress("Reading", len(loaded)) as progress:
+        page = report(loaded, max_cases, progress.advance)
+    write_text(target, page, force=force)
     show(f"Wrote {target}")

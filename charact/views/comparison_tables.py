@@ -8,6 +8,7 @@ import pandas as pd
 
 from charact.analysis.comparing import Side, metric_ratios, ratios, unmatched_cases
 from charact.analysis.comparing.context import context_changes
+from charact.analysis.comparing.selection import Places, of_places
 from charact.analysis.comparing.side_facts import failed_cases, published_notes, side_facts
 from charact.quantities import digits, quantity
 from charact.views import format as fmt
@@ -69,15 +70,20 @@ def sides_table(sides: Sequence[Side]) -> Table:
     return table(side_facts(sides), "Sides, the first being the baseline", columns)
 
 
-def ratio_table(sides: Sequence[Side], by: str, num_rows: int | None = None) -> Table | None:
+def ratio_table(
+    sides: Sequence[Side], by: str, num_rows: int | None = None, only: Places | None = None
+) -> Table | None:
     """Times against the baseline's by one of `LEVELS`; None where nothing was timed by it.
 
     Args:
         sides: the baseline first.
         by: what times are compared by.
         num_rows: rows of each case, the longest times; None for all.
+        only: these cases and sides; None for all.
     """
-    frame = ratios(sides, by)
+    frame = ratios(sides, by, None if only is None else frozenset(case for case, _ in only))
+    if only is not None:
+        frame = of_places(frame, only)
     untimed = frame[frame["base_s"].isna() & frame["time_s"].isna()]
     frame = frame.drop(untimed.index)
     if frame.empty:

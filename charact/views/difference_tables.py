@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis import OUTSIDE_OPERATORS
-from charact.analysis.comparing import Side, ratios
+from charact.analysis.comparing import Side, matched_cases, ratios
 from charact.analysis.comparing.context import clock_changes
 from charact.analysis.comparing.differences import differences, main_parts, missing_levels
+from charact.analysis.comparing.selection import read_parts
 from charact.views import format as fmt
 from charact.views.counter_words import counter_name, counter_value
 from charact.views.tables import Column, Table, table
@@ -37,7 +38,9 @@ class Explanation:
 
 def explanations(base: Side, new: Side, cases: Collection[str] | None = None) -> list[Explanation]:
     """What the cases that two sides share differ by; of those named, as in `matched_cases`, where some are."""
-    whole, phases = (ratios([base, new], by) for by in ("case", "phase"))
+    some = None if cases is None else frozenset(cases)
+    read_parts([base, new], ["case", "phase"], set(matched_cases([base, new])["case"]) if some is None else some)
+    whole, phases = (ratios([base, new], by, some) for by in ("case", "phase"))
     judged = {row.case: row for row in fmt.rows(whole) if cases is None or row.case in cases}
     return [_explanation(base, new, row, phases[phases["case"] == case]) for case, row in judged.items()]
 

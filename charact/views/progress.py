@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from charact.console import Console
 from charact.output import OUT, show
 
 _REFRESH_S = 0.25
-_SHOWN_AFTER_S = 1.0
+_QUIET_S = 1.0
+_LINE_S = 10.0
 _PASSES_A_CASE = 4
 
 
@@ -49,6 +49,52 @@ class _Live:
     def _draw(self) -> None:
         self._progress.refresh()
         self._drawn = time.monotonic()
+
+
+class RunsProgress:
+    """Progress of reading many runs, on the standard error: nothing in the first second.
+
+    On a terminal it is a bar that goes when the work ends; elsewhere a line every 10 s. Where runs are read more than
+    once, the bar begins again.
+    """
+
+    def __init__(self, what: str, total: int, *, enabled: bool = True) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._what, self.total, self._enabled = what, total, enabled
+        self._num_done = 0
+        self._begun = self._shown = time.monotonic()
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=24),
+                             TextColumn("{task.completed:,.0f} of {task.total:,.0f} runs"), TimeRemainingColumn(),
+                             console=self._console, transient=True, auto_refresh=False)  # fmt: skip
+        self._task = self._bar.add_task(what, total=total)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._enabled = False
+        self._bar.stop()
+
+    def advance(self, run: object = None) -> None:
+        """Count one run more."""
+        self._num_done += 1
+        now = time.monotonic()
+        if not self._enabled or now - self._begun < _QUIET_S:
+            return
+        if self._console.is_terminal:
+            self._bar.start()
+            self._bar.update(self._task, total=self.total, completed=self._completed)
+            if now - self._shown >= _REFRESH_S:
+                self._bar.refresh()
+                self._shown = now
+        elif now - self._shown >= _LINE_S:
+            self._console.print(f"{self._what}: {self._completed:,} of {self.total:,} runs")
+            self._shown = now
+
+    @property
+    def _completed(self) -> int:
+        return (self._num_done - 1) % self.total + 1
 
 
 class LiveProgress(_Live):
@@ -174,14 +220,14 @@ class ReadingProgress(_Live):
 
     def __init__(self, console: Console, name: str, *, enabled: bool) -> None:
         super().__init__(console, enabled=enabled)
-        self._progress.update(self._task, description=escape(f"reading {name}"))
+        self._progress.update(self._task, description=f"reading {name}")
 
     def __enter__(self) -> Self:
         return self
 
     def __call__(self, num_bytes: int, total_bytes: int) -> None:
         """Show how much was read, a few times a second at most."""
-        if self._is_due and time.monotonic() - self._begun >= _SHOWN_AFTER_S:
+        if self._is_due and time.monotonic() - self._begun >= _QUIET_S:
             self._progress.update(self._task, total=total_bytes, completed=num_bytes,
                                   state=f"{100 * num_bytes / total_bytes:.0f} %")
             self._progress.start()

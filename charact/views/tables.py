@@ -1,7 +1,7 @@
 """Tables as views draw them: cells hold the words to show and the value to sort by."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -78,6 +78,21 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: st
         for row in frame.itertuples(index=False)
     ]
     return Table(caption, columns, rows, note)
+
+
+def limited(shown: Table, num_rows: int, whole: str) -> Table:
+    """The table with its first rows, and a note where others are left out.
+
+    Args:
+        shown: the table.
+        num_rows: how many are kept.
+        whole: the command that writes all of them.
+    """
+    num_left = len(shown.rows) - num_rows
+    if num_left <= 0:
+        return shown
+    note = f"The first {num_rows:,} rows; {num_left:,} more are left out: `{whole}` writes them all."
+    return replace(shown, rows=shown.rows[:num_rows], note=f"{shown.note} {note}".strip())
 
 
 def share_column(name: str, title: str, meaning: str) -> Column:

@@ -19,6 +19,7 @@ _STYLES = {"slower": "red", "faster": "green"}
 _GAP = 2
 _MOST_ROWS = 40
 """Of each case on each side: a case of many operators hides no other."""
+_MOST_IN_ALL = 1000
 
 
 def summary(tables: Sequence[Table], width: int) -> RenderableType:
@@ -62,7 +63,7 @@ def _first(rows: Sequence[Row]) -> list[Row]:
         seen[row.case, row.side] += 1
         if seen[row.case, row.side] <= _MOST_ROWS:
             first.append(row)
-    return first
+    return first[:_MOST_IN_ALL]
 
 
 def _drawn(columns: Sequence[Column], rows: Sequence[Row]) -> RichTable:
@@ -79,7 +80,8 @@ def _notes(table: Table, num_shown: int) -> list[RenderableType]:
     notes = [table.note] if table.note else []
     if left_out:
         of_each = " of each case" if any(row.case is not None for row in table.rows) else ""
-        notes.append(f"The first {_MOST_ROWS}{of_each}; {left_out} more: --to FILE.csv writes them all")
+        first = f"The first {num_shown:,}" if num_shown == _MOST_IN_ALL else f"The first {_MOST_ROWS}{of_each}"
+        notes.append(f"{first}; {left_out} more: --to FILE.csv writes them all")
     return [Text(note, style="dim") for note in notes]
 
 

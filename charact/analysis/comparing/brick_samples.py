@@ -22,6 +22,8 @@ _MANY = 1000
 
 def suite_samples(run: Run, name: str) -> _Found:
     """Time of every brick of a suite once, by the rounds that hold them all; other suites do not compare."""
+    if not len(run.brick_times):
+        return
     for case, totals in suite_times(run).groupby("case", sort=False)["suite_s"]:
         digest = run.passes(str(case)).get("bricks", {}).get("suite_digest")
         basis = None if digest is None else f"suite {str(digest)[:8]}"
@@ -35,6 +37,8 @@ def _totals(times: pd.DataFrame) -> "pd.Series[float]":
 
 def brick_samples(run: Run) -> _Found:
     """Time of each brick, by its identifier and layers."""
+    if not len(run.brick_times):
+        return
     names = _layers(run)
     for (case, brick), times in round_times(run).groupby(["case", "brick"], sort=False)["time_s"]:
         yield (str(case), brick_name(str(brick), names.get((case, brick)))), timed(times.tolist())
@@ -52,6 +56,8 @@ def _layers(run: Run) -> dict[object, str | None]:
 
 def layer_samples(run: Run) -> _Found:
     """Time of a suite's bricks, or of a constructed model's pieces, by their layer types."""
+    if not len(run.brick_times) and not len(run.constructions):
+        return
     names = _layers(run)
     rows = round_times(run)
     rows["layers"] = [names.get(place) or "not told" for place in zip(rows["case"], rows["brick"], strict=True)]
@@ -65,6 +71,8 @@ def layer_samples(run: Run) -> _Found:
 
 def constructed_samples(run: Run, name: str) -> _Found:
     """Latency of each model by the strategy that speaks for it; latencies of different strategies do not compare."""
+    if not len(run.constructions):
+        return
     for row in model_summary(run).dropna(subset=["latency_s"]).to_dict("records"):
         yield (row["case"], name), _known(row["latency_s"], row["low_s"], row["high_s"], row["strategy"])
 

@@ -1,15 +1,16 @@
 """Suites of bricks on several sides: how many times as fast their bricks are, and which of them a side lacks."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
 from charact.analysis.bricks.run_tables import brick_summary
 from charact.analysis.comparing.brick_samples import brick_name
-from charact.analysis.comparing.matching import matched_cases
+from charact.analysis.comparing.gathering import Fact, gathered
 from charact.analysis.comparing.ratios import ratios
 from charact.analysis.comparing.sides import Side
 from charact.analysis.comparing.speedups import geometric_mean
+from charact.store import Run
 
 ALL = "all bricks"
 
@@ -39,22 +40,39 @@ def unmatched_bricks(sides: Sequence[Side]) -> pd.DataFrame:
     Columns: case; brick, its identifier and layers; side, which has a time; missing_in; why.
     """
     found = ratios(sides, "brick")
-    failed = _failed(sides)
+    lacking = found[found["base_s"].isna() | found["time_s"].isna()]
+    failed = _failed(sides, set(lacking["case"]))
     rows = []
-    for row in found[found["base_s"].isna() | found["time_s"].isna()].to_dict("records"):
+    for row in lacking.to_dict("records"):
         has, lacks = (row["side"], sides[0].label) if pd.isna(row["base_s"]) else (sides[0].label, row["side"])
         why = failed.get((lacks, row["case"], row["brick"]), "the suite there lacks it")
         rows.append([row["case"], row["brick"], has, lacks, why])
     return pd.DataFrame(rows, columns=["case", "brick", "side", "missing_in", "why"], dtype="str")
 
 
-def _failed(sides: Sequence[Side]) -> dict[tuple[str, str, str], str]:
-    """Why bricks have no time, by side, case and name."""
-    runs = {(side.label, number): run for side in sides for number, run in enumerate(side.runs)}
-    found = {}
-    for place in matched_cases(sides).to_dict("records"):
-        bricks = brick_summary(runs[place["side"], place["run"]])
-        for row in bricks[(bricks["case"] == place["run_case"]) & bricks["time_s"].isna()].to_dict("records"):
-            name = brick_name(row["brick"], row["layers"])
-            found[place["side"], place["case"], name] = str(row["time_reason"])
+class _Reasons:
+    """Why bricks of a case have no time, by name, as the last of a side's runs tells."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, str] = {}
+
+    def add(self, reasons: dict[str, str]) -> None:
+        self.by_name |= reasons
+
+
+def _untimed(run: Run, cases: Collection[str]) -> dict[str, dict[str, str]]:
+    bricks = brick_summary(run)
+    found: dict[str, dict[str, str]] = {}
+    for row in bricks[bricks["case"].isin(cases) & bricks["time_s"].isna()].to_dict("records"):
+        found.setdefault(row["case"], {})[brick_name(row["brick"], row["layers"])] = str(row["time_reason"])
     return found
+
+
+_UNTIMED = Fact(_untimed, _Reasons)
+
+
+def _failed(sides: Sequence[Side], cases: Collection[str]) -> dict[tuple[str, str, str], str]:
+    """Why bricks have no time, by side, case and name."""
+    (found,) = gathered(sides, [_UNTIMED], cases)
+    return {(side, case, name): reason for case, of_side in found.items() for side, reasons in of_side.items()
+            for name, reason in reasons.by_name.items()}  # fmt: skip

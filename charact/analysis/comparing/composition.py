@@ -1,64 +1,176 @@
 """What the median iteration of a case is made of, over repeated runs: phases, and operators and kernels in these."""
 
-from collections.abc import Sequence
+import sys
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from charact.analysis.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
 from charact.analysis.cases import iteration_times
-from charact.analysis.comparing.matching import matched_cases
+from charact.analysis.comparing.gathering import Fact, gathered
 from charact.analysis.comparing.sides import Side
-from charact.analysis.comparing.statistics import pooled, timed
+from charact.analysis.comparing.statistics import Pool, Sample
+from charact.analysis.counters import counter_values
+from charact.analysis.passes import pass_reason
 from charact.analysis.time_limits import exposed_communication_frac
 from charact.store import Run
 
-Repeats = list[tuple[Run, str]]
-"""Runs of one case, each with the name that the case has there."""
+Seen = dict[tuple[str, str], dict[str, set[str]]]
+"""What operators of a phase were seen with: kernels, shapes by layer, or numbers of calls."""
+
+_CLOCKS = r"_hz$|^throttled_frac$"
 
 PART = ["phase", "operator", "layer", "kernel"]
 """What names a part of a phase."""
 
 
-def case_repeats(sides: Sequence[Side], case: str) -> list[Repeats]:
-    """For each side, its runs that have times of a matched case, each with the case's name there."""
-    matched = matched_cases(sides).query("case == @case")
-    found = []
-    for side in sides:
-        rows = matched[matched["side"] == side.label]
-        repeats = [(side.runs[run], str(name)) for run, name in zip(rows["run"], rows["run_case"], strict=True)]
-        found.append([(run, name) for run, name in repeats if name in set(run.iterations["case"])])
+@dataclass(frozen=True)
+class Parts:
+    """What one run tells of a case whose iterations were timed."""
+
+    median: Sample
+    phases: pd.DataFrame
+    """Columns: phase, share_frac."""
+    operators: pd.DataFrame
+    """Columns: `PART`, share_frac."""
+    seen: pd.DataFrame
+    """Columns: phase, operator, layer, input_shapes, num_calls."""
+    kernels: pd.DataFrame
+    """Columns: phase, operator, kernel."""
+    clocks: pd.DataFrame
+    """Columns: counter, source, value."""
+    missing: dict[str, str]
+    """Why tables hold no rows of the case, by their names."""
+
+
+class Composition:
+    """What the median iteration of a case is made of, over the runs of a side.
+
+    Shares are kept as numbers of their places, of which the runs of a side have the same ones: names would take 100
+    bytes a row.
+    """
+
+    def __init__(self) -> None:
+        self.num_repeats = 0
+        self._median = Pool()
+        self._phases: tuple[list[str], array[float]] = [], array("d")
+        self._places: dict[tuple[Any, ...], int] = {}
+        self._shares = array("q"), array("d")
+        self._num_with_phase: Counter[str] = Counter()
+        self._missing: dict[str, list[str]] = {}
+        self._clocks: list[tuple[str, str, float]] = []
+        self.shapes: Seen = defaultdict(lambda: defaultdict(set))
+        self.kernels: Seen = defaultdict(lambda: defaultdict(set))
+        self._calls: defaultdict[tuple[str, str], float] = defaultdict(float)
+
+    def add(self, parts: Parts) -> None:
+        """Add what one run more tells."""
+        self.num_repeats += 1
+        self._median.add(parts.median)
+        names, shares = self._phases
+        names += map(sys.intern, parts.phases["phase"].tolist())
+        shares.extend(parts.phases["share_frac"].tolist())
+        codes, values = self._shares
+        for *place, value in _plain(parts.operators[[*PART, "share_frac"]]):
+            codes.append(self._places.setdefault(tuple(place), len(self._places)))
+            values.append(value)
+        self._num_with_phase.update(set(parts.operators["phase"]))
+        for phase, operator, layer, shapes, num_calls in _plain(parts.seen):
+            self.shapes[phase, operator][layer or ""].add(shapes or "")
+            self._calls[phase, operator] += num_calls or 0.0
+        for phase, operator, kernel in _plain(parts.kernels):
+            self.kernels[phase, operator][""].add(kernel)
+        self._clocks += parts.clocks.itertuples(index=False, name=None)
+        for table, reason in parts.missing.items():
+            self._missing.setdefault(table, []).append(reason)
+
+    @property
+    def median_s(self) -> float:
+        """Median iteration over the runs, as in `ratios` (s)."""
+        return self._median.sample().value
+
+    @property
+    def phases(self) -> "pd.Series[float]":
+        """Time of each phase of the median iteration (s): its share of the iterations, averaged over the runs."""
+        names, shares = self._phases
+        found = pd.DataFrame({"phase": pd.Series(names, dtype="str"), "share_frac": np.asarray(shares)})
+        return found.groupby("phase")["share_frac"].sum() / self.num_repeats * self.median_s
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """Operators, these by layer, and kernels of the phases that the profiler saw, scaled to the time of the phases.
+
+        Columns: phase; operator; layer and kernel, null in the operator's own row; time_s. With `OUTSIDE_OPERATORS`,
+        the time in none of them, the operators of a phase sum to it. Kernels are parts of their operators, and so are
+        rows by layer, of which the one with an empty name is for calls in none.
+
+        *Error*: what part of a phase an operator takes is measured under the profiler, and held to be the same without
+        it. What exchanges data counts as far as no computation hides it.
+        """
+        phases = self.phases
+        codes, values = self._shares
+        shares = pd.DataFrame({"code": np.asarray(codes), "share_frac": np.asarray(values)})
+        sums = shares.groupby("code", sort=False)["share_frac"].sum()
+        parts = pd.DataFrame(list(self._places), columns=PART, dtype="str").assign(share_frac=sums)
+        parts = parts[parts["phase"].isin(phases.index)].sort_values(PART, ignore_index=True)
+        scale = parts["phase"].map(phases / pd.Series(self._num_with_phase)).astype("float64")
+        return parts.assign(time_s=parts.pop("share_frac") * scale)
+
+    @property
+    def calls(self) -> Seen:
+        """Number of calls in an iteration by phase and operator, a mean over the runs."""
+        return {place: {"": {f"{num_calls / self.num_repeats:.4g}"}} for place, num_calls in self._calls.items()}
+
+    @property
+    def clocks(self) -> "pd.Series[float]":
+        """Rates of clocks while counters were read, by counter and source: means over devices and runs."""
+        rows = pd.DataFrame(self._clocks, columns=["counter", "source", "value"]).astype({"value": "float64"})
+        return rows.groupby(["counter", "source"])["value"].mean()
+
+    def why_missing(self, table: str) -> set[str] | None:
+        """Why no run has rows of a table; None where one does."""
+        reasons = self._missing.get(table, [])
+        return set(reasons) if len(reasons) == self.num_repeats else None
+
+
+def compositions(sides: Sequence[Side], cases: Collection[str] | None = None) -> dict[str, dict[str, Composition]]:
+    """Return the composition of each matched case, or of those named, on each side that has times of it."""
+    (found,) = gathered(sides, [COMPOSITION], cases)
     return found
 
 
-def median_s(repeats: Repeats) -> float:
-    """Median iteration of a case that has been timed, over its repeats as in `ratios` (s)."""
-    walls = [_of_case(iteration_times(run), case)["wall_s"].tolist() for run, case in repeats]
-    return pooled([timed(values) for values in walls]).value
+def _parts(run: Run, cases: Collection[str]) -> dict[str, Parts]:
+    walls = iteration_times(run)
+    timed_cases = {str(case): walls_s.tolist() for case, walls_s in walls.groupby("case", sort=False)["wall_s"]}
+    counters = counter_values(run)
+    clocks = counters[counters["counter"].str.contains(_CLOCKS).astype(bool)]
+    found = {}
+    for case in timed_cases.keys() & cases:
+        operators, kernels = _of_case(operator_times(run), case), _of_case(run.kernels, case)
+        found[case] = Parts(
+            Sample(median(timed_cases[case])), _of_case(phase_breakdown(run), case)[["phase", "share_frac"]],
+            _shares(run, case), operators[["phase", "operator", "layer", "input_shapes", "num_calls"]],
+            kernels.loc[kernels["operator"].notna(), ["phase", "operator", "kernel"]],
+            _of_case(clocks, case)[["counter", "source", "value"]],
+            {name: pass_reason(run, case, name) or "the record holds no rows"
+             for name, rows in (("operators", operators), ("kernels", kernels)) if rows.empty},
+        )  # fmt: skip
+    return found
 
 
-def phase_parts(repeats: Repeats, median_s: float) -> "pd.Series[float]":
-    """Time of each phase of the median iteration (s): its share of the iterations, averaged over the repeats."""
-    shares = pd.concat([_of_case(phase_breakdown(run), case) for run, case in repeats])
-    return shares.groupby("phase")["share_frac"].sum() / len(repeats) * median_s
+COMPOSITION = Fact(_parts, Composition)
 
 
-def operator_parts(repeats: Repeats, phases: "pd.Series[float]") -> pd.DataFrame:
-    """Operators, these by layer, and kernels of the phases that the profiler saw, scaled to the time of the phases.
-
-    Columns: phase; operator; layer and kernel, null in the operator's own row; time_s. With `OUTSIDE_OPERATORS`, the
-    time in none of them, the operators of a phase sum to it. Kernels are parts of their operators, and so are rows by
-    layer, of which the one with an empty name is for calls in none.
-
-    *Error*: what part of a phase an operator takes is measured under the profiler, and held to be the same without it.
-    What exchanges data counts as far as no computation hides it.
-    """
-    shares = pd.concat([_shares(run, case).assign(repeat=number) for number, (run, case) in enumerate(repeats)])
-    shares = shares[shares["phase"].isin(phases.index)]
-    num_repeats = shares.groupby("phase")["repeat"].nunique()
-    parts = shares.groupby(PART, dropna=False, as_index=False)[["share_frac"]].sum()
-    scale = parts["phase"].map(phases / num_repeats).astype("float64")
-    return parts.assign(time_s=parts.pop("share_frac") * scale)
+def _plain(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Rows as tuples, in which None stands for what is null."""
+    columns = [[None if value != value else value for value in rows[name].tolist()] for name in rows]
+    return zip(*columns, strict=True)
 
 
 def _of_case(frame: pd.DataFrame, case: str) -> pd.DataFrame:

@@ -1,18 +1,25 @@
 """What else differs between two sides: versions, options, facts of the machine, clocks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.comparing.composition import Repeats, case_repeats
+from charact.analysis.comparing.composition import compositions
 from charact.analysis.comparing.sides import Side
-from charact.analysis.counters import counter_values
 
 _ARGUMENTS = "options.arguments"
 _DERIVED = {"machine.fingerprint"}
-_CLOCKS = r"_hz$|^throttled_frac$"
 _CHANGE_FRAC = 0.01
+
+
+_MOST_VALUES = 8
+
+
+def listed(values: Sequence[str]) -> str:
+    """Return the first of some values as a text, and in place of the others how many there are."""
+    more = len(values) - _MOST_VALUES
+    return "; ".join([*values[:_MOST_VALUES], f"{more:,} more"] if more > 0 else values)
 
 
 def context_changes(base: Side, new: Side) -> pd.DataFrame:
@@ -25,8 +32,9 @@ def context_changes(base: Side, new: Side) -> pd.DataFrame:
     """
     facts = [_facts(side) for side in (base, new)]
     names = dict.fromkeys(name for told in facts for name in told)
-    rows = [[name, *(told.get(name) for told in facts)] for name in names if name not in _DERIVED]
-    return pd.DataFrame([row for row in rows if row[1] != row[2]], columns=["fact", "base", "new"], dtype="str")
+    rows = [[name, *(told.get(name, []) for told in facts)] for name in names if name not in _DERIVED]
+    changed = [[name, *(listed(values) or None for values in told)] for name, *told in rows if told[0] != told[1]]
+    return pd.DataFrame(changed, columns=["fact", "base", "new"], dtype="str")
 
 
 def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
@@ -34,29 +42,25 @@ def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
 
     Columns: counter; source; base and new, in the unit of the counter's name, means over devices and runs.
     """
-    sides = [_clocks(repeats) for repeats in case_repeats([base, new], case)]
+    found = compositions([base, new], {case}).get(case, {})
+    if len(found) < 2:
+        return pd.DataFrame(columns=["counter", "source", "base", "new"])
+    sides = [found[side.label].clocks for side in (base, new)]
     rows = pd.concat(sides, axis="columns", keys=["base", "new"], join="inner").reset_index()
     changed = (rows["new"] - rows["base"]).abs() > _CHANGE_FRAC * rows[["base", "new"]].max(axis="columns")
     return rows.loc[changed, ["counter", "source", "base", "new"]].reset_index(drop=True)
 
 
-def _clocks(repeats: Repeats) -> "pd.Series[float]":
-    read = [counter_values(run).query("case == @name") for run, name in repeats]
-    rows = pd.concat([pd.DataFrame(columns=["counter", "source", "value"]), *read])
-    clocks = rows[rows["counter"].str.contains(_CLOCKS).astype(bool)]
-    return clocks.groupby(["counter", "source"])["value"].mean()
-
-
-def _facts(side: Side) -> dict[str, str]:
+def _facts(side: Side) -> dict[str, list[str]]:
     """Each fact's values in the side's runs, each once, in order; facts that are null everywhere are left out."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for run in side.runs:
         for part in ("software", "options", "machine"):
             for name, value in _flat(run.manifest.get(part, {}), part):
-                values = found.setdefault(name, [])
-                if value is not None and value not in values:
-                    values.append(value)
-    return {name: "; ".join(sorted(values)) for name, values in found.items() if values}
+                values = found.setdefault(name, {})
+                if value is not None:
+                    values[value] = None
+    return {name: sorted(values) for name, values in found.items() if values}
 
 
 def _flat(facts: Any, name: str) -> Iterator[tuple[str, str | None]]:

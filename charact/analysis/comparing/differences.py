@@ -1,22 +1,16 @@
 """What accounts for the difference between two sides of a case: phases that sum to it, and what these are made of."""
 
-from collections import defaultdict
-
 import pandas as pd
 
-from charact.analysis.breakdown import OUTSIDE_OPERATORS, operator_times
-from charact.analysis.comparing.composition import PART, Repeats, case_repeats, median_s, operator_parts, phase_parts
+from charact.analysis.breakdown import OUTSIDE_OPERATORS
+from charact.analysis.comparing.composition import PART, Composition, compositions
 from charact.analysis.comparing.sides import Side
-from charact.analysis.passes import pass_reason
 from charact.schema import PHASES
 
 LEVELS = ("phase", "operator", "layer", "kernel")
 """How finely a difference is told apart."""
 
 _COLUMNS = ["level", "phase", "operator", "layer", "name", "base_s", "new_s", "delta_s", "status", "detail"]
-
-_Seen = dict[tuple[str, str], dict[str, set[str]]]
-"""What operators of a phase were seen with: kernels, shapes by layer, or numbers of calls."""
 
 
 def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
@@ -35,13 +29,14 @@ def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
     the phase with `OUTSIDE_OPERATORS`, on a device the time without a kernel. Kernels are parts of their operators, and
     so are the rows by layer.
 
-    *Error*: as of `phase_parts` and `operator_parts`. Which of the differences are more than noise, `ratios` tells.
+    *Error*: as of `Composition.operators`. Which of the differences are more than noise, `ratios` tells.
     """
-    sides = case_repeats([base, new], case)
-    if not all(sides):
+    found = compositions([base, new], {case}).get(case, {})
+    if len(found) < 2:
         return pd.DataFrame(columns=_COLUMNS)
-    phases = [phase_parts(repeats, median_s(repeats)) for repeats in sides]
-    operators = [operator_parts(repeats, parts) for repeats, parts in zip(sides, phases, strict=True)]
+    sides = [found[side.label] for side in (base, new)]
+    phases = [side.phases for side in sides]
+    operators = [side.operators for side in sides]
     rows = _merged([parts.rename("time_s").reset_index() for parts in phases], ["phase"])
     if all(map(len, operators)):
         covered = set().union(*(parts["phase"] for parts in operators))
@@ -73,11 +68,12 @@ def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
 def missing_levels(base: Side, new: Side, case: str) -> pd.DataFrame:
     """Why a difference is not told apart further. Columns: level; side, the label of one that lacks it; reason."""
     rows = []
-    for side, repeats in zip((base, new), case_repeats([base, new], case), strict=True):
+    found = compositions([base, new], {case}).get(case, {})
+    for side in (base, new):
         for level, name in (("operator", "operators"), ("kernel", "kernels")):
-            if not any((run.table(name)["case"] == of_run).any() for run, of_run in repeats):
-                reasons = {pass_reason(run, of_run, name) or "the record holds no rows" for run, of_run in repeats}
-                rows.append([level, side.label, "; ".join(sorted(reasons)) or "no iteration was timed"])
+            reasons = found[side.label].why_missing(name) if side.label in found else {"no iteration was timed"}
+            if reasons is not None:
+                rows.append([level, side.label, "; ".join(sorted(reasons))])
     return pd.DataFrame(rows, columns=["level", "side", "reason"], dtype="str")
 
 
@@ -105,9 +101,9 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(name=rows["kernel"].fillna(rows["operator"]).fillna(rows["phase"]))
 
 
-def _with_changes(rows: pd.DataFrame, sides: list[Repeats]) -> pd.DataFrame:
+def _with_changes(rows: pd.DataFrame, sides: list[Composition]) -> pd.DataFrame:
     """Status and detail of operators that both sides have with other kernels, shapes or numbers of calls."""
-    shapes, kernels, calls = ([seen(repeats) for repeats in sides] for seen in (_shapes, _kernels, _calls))
+    shapes, kernels, calls = ([getattr(side, what) for side in sides] for what in ("shapes", "kernels", "calls"))
     told: list[tuple[str, str | None]] = []
     for row in rows.to_dict("records"):
         place = row["phase"], row["operator"]
@@ -130,30 +126,3 @@ def _change(base: dict[str, set[str]], new: dict[str, set[str]]) -> str | None:
     texts = [", ".join(sorted(seen)) or "none" for seen in (base[name] - new[name], new[name] - base[name])]
     more = f"; {len(changed) - 1} more" if len(changed) > 1 else ""
     return f"{f'layer {name}: ' if name else ''}{texts[0]} → {texts[1]}{more}"
-
-
-def _shapes(repeats: Repeats) -> _Seen:
-    """Input shapes by phase and operator, then by layer."""
-    return _seen([operator_times(run).query("case == @name") for run, name in repeats], "layer", "input_shapes")
-
-
-def _kernels(repeats: Repeats) -> _Seen:
-    """Kernels by phase and operator."""
-    rows = [run.kernels.query("case == @name and operator.notna()").assign(where="") for run, name in repeats]
-    return _seen(rows, "where", "kernel")
-
-
-def _calls(repeats: Repeats) -> _Seen:
-    """Number of calls in an iteration by phase and operator."""
-    rows = pd.concat([operator_times(run).query("case == @name") for run, name in repeats])
-    totals = rows.groupby(["phase", "operator"], as_index=False)["num_calls"].sum()
-    return {(phase, operator): {"": {f"{num_calls / len(repeats):.4g}"}}
-            for phase, operator, num_calls in totals.to_numpy().tolist()}
-
-
-def _seen(repeats: list[pd.DataFrame], where: str, what: str) -> _Seen:
-    seen: _Seen = defaultdict(lambda: defaultdict(set))
-    for rows in repeats:
-        for phase, operator, place, value in rows[["phase", "operator", where, what]].fillna("").to_numpy().tolist():
-            seen[phase, operator][place].add(value)
-    return seen

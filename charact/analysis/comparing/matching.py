@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from charact.analysis.cases import case_summary
-from charact.analysis.comparing.sides import Side
+from charact.analysis.cases import case_kinds
+from charact.analysis.comparing.sides import Side, once_a_comparison
 from charact.store import Run
 
 IDENTITY = {
@@ -26,6 +28,7 @@ _WORDS = (*IDENTITY.values(), "repeat in its run")
 Key = tuple[Any, ...]
 
 
+@once_a_comparison
 def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
     """Cases of the baseline that another side holds, too, failed ones included.
 
@@ -44,6 +47,7 @@ def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
     return rows[["case", "side", "run", "run_case", "status", "reason"]]
 
 
+@once_a_comparison
 def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
     """Cases that the baseline or another side lacks.
 
@@ -52,18 +56,19 @@ def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
     """
     rows = _cases(sides)
     keys = {side.label: list(dict.fromkeys(rows.loc[rows["side"] == side.label, "key"])) for side in sides}
-    first = rows.drop_duplicates(["side", "key"]).set_index(["side", "key"])["run_case"]
+    once = rows.drop_duplicates(["side", "key"])
+    first = dict(zip(zip(once["side"], once["key"], strict=True), once["run_case"], strict=True))
     baseline = sides[0].label
     found = []
     for other in sides[1:]:
         for side, missing_in in ((baseline, other.label), (other.label, baseline)):
-            found += [
-                [first[side, key], side, missing_in, _why(key, keys[missing_in])]
-                for key in keys[side] if key not in keys[missing_in]
-            ]  # fmt: skip
+            there = _Others(keys[missing_in])
+            found += [[first[side, key], side, missing_in, there.why_not(key)]
+                      for key in keys[side] if key not in there]
     return pd.DataFrame(found, columns=["case", "side", "missing_in", "why"]).astype("str")
 
 
+@once_a_comparison
 def _cases(sides: Sequence[Side]) -> pd.DataFrame:
     """Every case of every run: columns key, side, run, run_case, status, reason."""
     found = []
@@ -71,7 +76,7 @@ def _cases(sides: Sequence[Side]) -> pd.DataFrame:
     for side in sides:
         for position, run in enumerate(side.runs):
             seen: Counter[Key] = Counter()
-            for entry, kind in zip(run.manifest["cases"], case_summary(run)["kind"], strict=True):
+            for entry, kind in zip(run.manifest["cases"], case_kinds(run), strict=True):
                 identity = _identity(run, _by_suite(entry, suites), kind)
                 # Cases of a run that are the same, as on two devices, are told apart by their order.
                 found.append([(*identity, seen[identity]), side.label, position, entry["case"],
@@ -108,25 +113,47 @@ def _told_apart(names: dict[Key, str]) -> dict[Key, str]:
     sharing: dict[str, list[Key]] = {}
     for key, name in names.items():
         sharing.setdefault(name, []).append(key)
+    differing = {name: [len(set(values)) > 1 for values in zip(*keys, strict=True)] for name, keys in sharing.items()}
     found = {}
     for key, name in names.items():
-        differing = [_told(word, value) for word, value, *values in zip(_WORDS, key, *sharing[name], strict=True)
-                     if len(set(values)) > 1]  # fmt: skip
-        found[key] = f"{name} ({', '.join(differing)})" if differing else name
+        told = [_told(word, value)
+                for word, value, differs in zip(_WORDS, key, differing[name], strict=True) if differs]
+        found[key] = f"{name} ({', '.join(told)})" if told else name
     return found
 
 
-def _why(key: Key, others: Sequence[Key]) -> str:
-    """How the nearest of other cases differs from one."""
-    if not others:
-        return "it has no cases"
-    nearest = min(others, key=lambda other: sum(mine != theirs for mine, theirs in zip(key, other, strict=True)))
-    if nearest[0] != key[0]:
-        return f"it has no case of {key[0]}"
-    return ", ".join(
-        f"{word} {_text(mine)} here, {_text(theirs)} there"
-        for word, mine, theirs in zip(_WORDS, key, nearest, strict=True) if mine != theirs
-    )  # fmt: skip
+class _Others:
+    """Cases of one side, among which those that are nearest to another side's are looked for."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._of_workload: dict[Any, list[Key]] = {}
+        for key in keys:
+            self._of_workload.setdefault(key[0], []).append(key)
+        self._keys = set(keys)
+        self._codes: dict[Any, NDArray[np.int64]] = {}
+        self._code_of: dict[Any, int] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._keys
+
+    def why_not(self, key: Key) -> str:
+        """How the nearest case of the same workload differs from one."""
+        if not self._keys:
+            return "it has no cases"
+        alike = self._of_workload.get(key[0])
+        if alike is None:
+            return f"it has no case of {key[0]}"
+        if key[0] not in self._codes:
+            self._codes[key[0]] = np.array([self._coded(other) for other in alike])
+        nearest = alike[int((self._codes[key[0]] != self._coded(key)).sum(axis=1).argmin())]
+        return ", ".join(
+            f"{word} {_text(mine)} here, {_text(theirs)} there"
+            for word, mine, theirs in zip(_WORDS, key, nearest, strict=True) if mine != theirs
+        )  # fmt: skip
+
+    def _coded(self, key: Key) -> list[int]:
+        """A number for each value of a key, the same for equal values."""
+        return [self._code_of.setdefault(value, len(self._code_of)) for value in key]
 
 
 def _told(word: str, value: Any) -> str:

@@ -3,19 +3,19 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from charact.analysis.bricks.record_tables import model_memory
-from charact.analysis.cases import case_summary, iteration_times
-from charact.analysis.comparing.pairs import Pair, pairs, typed
+from charact.analysis.cases import iteration_times
+from charact.analysis.comparing.pairs import Pair, measured, pairs, typed
 from charact.analysis.comparing.samples import CASE, PUBLISHED, Samples, epochs_sample, num_epochs, time_samples
-from charact.analysis.comparing.sides import Side
-from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample, timed
+from charact.analysis.comparing.sides import Side, once_a_comparison
+from charact.analysis.comparing.statistics import ONE_VALUE, Judgement, Sample, Values, timed
 from charact.analysis.memory import memory_peaks
-from charact.analysis.once import once
-from charact.analysis.passes import pass_reason
+from charact.analysis.passes import pass_reason, passes_taken
 from charact.analysis.stages import TRAINING_STAGES, inference_summary, prediction_metrics, stage_times
 from charact.analysis.utilization import energy
 from charact.store import Run
@@ -27,6 +27,7 @@ _PASSES = {"peak_memory": "memory", "energy": "counters"}
 """Passes that a case can do without."""
 
 
+@once_a_comparison
 def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
     """Each of the `METRICS` of each matched case, on each side over the baseline's.
 
@@ -41,7 +42,7 @@ def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
     """
     rows = [
         [pair.case, pair.side, metric, *pair.values(metric), *_judged(pair, metric)]
-        for pair in pairs(sides, _metric_samples) for metric in METRICS
+        for pair in pairs(sides, MEASURED) for metric in METRICS
     ]  # fmt: skip
     return typed(rows, ["case", "side", "metric", "base", "value"], ["base", "value"])
 
@@ -55,7 +56,6 @@ def _judged(pair: Pair, metric: str) -> Judgement:
     return found._replace(reason=pass_reason(*pair.place, name) or found.reason)
 
 
-@once
 def _metric_samples(run: Run) -> Samples:
     """What a run tells of its cases, by case and metric."""
     found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}
@@ -66,12 +66,18 @@ def _metric_samples(run: Run) -> Samples:
     return found
 
 
+MEASURED = measured(_metric_samples)
+"""What runs measured of their cases, by the name of the metric."""
+
+
 def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
-    batch_sizes = case_summary(run).set_index("case")["batch_size"].dropna().to_dict()
+    batch_sizes = run.cases.reindex(columns=["case", "batch_size"]).set_index("case")["batch_size"].dropna().to_dict()
     in_training = {case for case, _ in _epochs(run)}
     for (case, _), time in time_samples(run, CASE).items():
         if case in batch_sizes and case not in in_training:
             yield case, _rate(float(batch_sizes[case]), time)
+    if not len(run.stages):
+        return
     trained = stage_times(run).query("stage == 'training'").dropna(subset=["samples_per_s"])
     for of_case, epochs in trained.groupby("case", sort=False):
         mean = float(epochs["num_samples"].sum() / epochs["wall_s"].sum())
@@ -80,9 +86,16 @@ def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
 
 def _rate(amount: float, time: Sample) -> Sample:
     """An amount over the time that it takes."""
-    if time.draws is None:
+    if time.draw is None:
         return replace(time, value=amount / time.value)
-    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats), amount / time.draws)
+    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
+                  partial(_rate_draws, amount, time))
+
+
+def _rate_draws(amount: float, time: Sample) -> Values:
+    draws = time.draws
+    assert draws is not None  # only such times are resampled
+    return amount / draws
 
 
 def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
@@ -92,6 +105,8 @@ def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
             if pd.notna(row[f"{method}_bytes"]):
                 yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
                 break
+    if "construct" not in passes_taken(run):
+        return
     for row in model_memory(run).dropna(subset=["peak_bytes"]).to_dict("records"):
         yield row["case"], Sample(row["peak_bytes"], basis="constructed", exact=True)
 
@@ -127,6 +142,8 @@ def _energies(run: Run) -> Iterator[tuple[str, Sample]]:
 
 def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
     constructed = set(run.constructions["case"])
+    if not constructed:
+        return
     for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
         if case in constructed:
             yield str(case), timed(walls.tolist())
@@ -134,6 +151,8 @@ def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
 
 def _epochs(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
     """Time of each epoch of each training."""
+    if not len(run.stages):
+        return
     times = stage_times(run)
     for case, epochs in times[times["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
         yield str(case), epochs.groupby("number")["wall_s"].sum()
@@ -153,6 +172,8 @@ def _totals(run: Run) -> Iterator[tuple[str, Sample]]:
 def _inferences(run: Run) -> Iterator[tuple[str, Sample]]:
     published: dict[str, Any] = {
         entry["case"]: entry.get("passes", {}).get("inference", {}) for entry in run.manifest["cases"]}
+    if not any(published.values()):
+        return
     for row in inference_summary(run).to_dict("records"):
         facts = published[row["case"]]
         if "total_s" in facts:

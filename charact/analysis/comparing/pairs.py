@@ -1,14 +1,14 @@
 """Cases that two sides share, and what both measured of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from charact.analysis.comparing.matching import matched_cases
+from charact.analysis.comparing.gathering import Fact, Place, gathered, places
 from charact.analysis.comparing.sides import Side
-from charact.analysis.comparing.statistics import Judgement, Sample, judged, pooled
+from charact.analysis.comparing.statistics import Judgement, Pool, Sample, judged
 from charact.store import Run
 
 JUDGEMENT = ["ratio", "low", "high", "p_value", "significant", "reason"]
@@ -48,22 +48,68 @@ class Pair:
         return Judgement(None, reason="not in the baseline" if base is None else "not here")
 
 
-def pairs(sides: Sequence[Side], measured: Callable[[Run], dict[tuple[str, str], Sample]]) -> Iterator[Pair]:
+class Pools:
+    """Samples of the parts of a case over the runs of a side, by name."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+
+    def add(self, samples: Mapping[str, Sample]) -> None:
+        """Add the samples of one run more."""
+        for name, sample in samples.items():
+            if name not in self._pools:
+                self._pools[sys.intern(name)] = Pool()
+            self._pools[name].add(sample)
+
+    def samples(self) -> dict[str, Sample]:
+        """Return one sample a name."""
+        return {name: pool.sample() for name, pool in self._pools.items()}
+
+
+Measured = Fact[Mapping[str, Sample], Pools]
+
+
+def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measured:
+    """Return the fact of what a run measured, by the case's identifier in it and the part's name."""
+    def of(run: Run, cases: Collection[str]) -> dict[str, dict[str, Sample]]:
+        found: dict[str, dict[str, Sample]] = {}
+        for (case, name), sample in samples(run).items():
+            if case in cases:
+                found.setdefault(case, {})[name] = sample
+        return found
+
+    return Fact(of, Pools)
+
+
+def pairs(sides: Sequence[Side], fact: Measured, cases: Collection[str] | None = None) -> Iterator[Pair]:
     """Matched cases, of each side but the baseline, in the order of `matched_cases`.
 
     Args:
         sides: the baseline first.
-        measured: samples of a run, by the case's identifier in it and the part's name.
+        fact: what was measured of them.
+        cases: of these matched cases only; None for all.
     """
-    runs = {(side.label, number): run for side in sides for number, run in enumerate(side.runs)}
-    found = {place: _by_case(measured(run)) for place, run in runs.items()}
-    for case, rows in matched_cases(sides).groupby("case", sort=False):
-        of_side = {str(side): _entries(some) for side, some in rows.groupby("side", sort=False)}
-        base, base_reason = _pooled(of_side.pop(sides[0].label), found)
+    (found,) = gathered(sides, [fact], cases)
+    runs = {side.label: side.runs for side in sides}
+    baseline = sides[0].label
+    for case, of_side in places(sides).items():
+        if case not in found:
+            continue
+        base = _samples(found[case], baseline)
         for side, entries in of_side.items():
-            new, new_reason = _pooled(entries, found)
-            place = runs[side, entries[0]["run"]], entries[0]["run_case"]
-            yield Pair(str(case), side, base, new, base_reason, new_reason, place)
+            if side != baseline:
+                place = runs[side][entries[0].run], entries[0].run_case
+                yield Pair(case, side, base, _samples(found[case], side), _why_none(of_side[baseline]),
+                           _why_none(entries), place)  # fmt: skip
+
+
+def _samples(found: Mapping[str, Pools], side: str) -> dict[str, Sample]:
+    return found[side].samples() if side in found else {}
+
+
+def _why_none(entries: Sequence[Place]) -> str | None:
+    """Why nothing was measured of a case in one of a side's runs; None where all ended well."""
+    return next((entry.reason or entry.status for entry in entries if entry.status != "ok"), None)
 
 
 def typed(rows: Sequence[Sequence[object]], columns: list[str], numbers: list[str]) -> pd.DataFrame:
@@ -72,24 +118,3 @@ def typed(rows: Sequence[Sequence[object]], columns: list[str], numbers: list[st
     texts = [column for column in columns if column not in numbers]
     kinds = dict.fromkeys([*texts, "reason"], "str") | dict.fromkeys([*numbers, *_NUMBERS], "float64")
     return frame.astype(kinds | {"significant": "bool"})
-
-
-def _by_case(samples: dict[tuple[str, str], Sample]) -> dict[str, dict[str, Sample]]:
-    cases: dict[str, dict[str, Sample]] = {}
-    for (case, name), sample in samples.items():
-        cases.setdefault(case, {})[name] = sample
-    return cases
-
-
-def _entries(rows: pd.DataFrame) -> list[dict[Any, Any]]:
-    return rows.to_dict("records")
-
-
-def _pooled(
-    entries: list[dict[Any, Any]], found: dict[tuple[str, int], dict[str, dict[str, Sample]]]
-) -> tuple[dict[str, Sample], str | None]:
-    """A case's samples over a side's runs, by name; and why there are none."""
-    of_runs = [found[entry["side"], entry["run"]].get(entry["run_case"], {}) for entry in entries]
-    names = dict.fromkeys(name for samples in of_runs for name in samples)
-    reason = next((entry["reason"] or entry["status"] for entry in entries if entry["status"] != "ok"), None)
-    return {name: pooled([samples[name] for samples in of_runs if name in samples]) for name in names}, reason

@@ -1,12 +1,13 @@
 """Times of each side over the baseline's: by case, phase, operator, layer, kernel, problem, brick or layer type."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
-from charact.analysis.comparing.pairs import Pair, pairs, typed
+from charact.analysis.comparing.pairs import Pair, measured, pairs, typed
 from charact.analysis.comparing.samples import CASE, time_samples
-from charact.analysis.comparing.sides import Side
+from charact.analysis.comparing.sides import Side, once_a_comparison
 from charact.errors import UserError
 from charact.schema import PHASES
 
@@ -14,8 +15,13 @@ RATIOS_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "p
 """What times can be compared by."""
 
 
-def ratios(sides: Sequence[Side], by: str) -> pd.DataFrame:
-    """Times of each matched case, or of its parts, on each side over the baseline's.
+TIMES = {by: measured(partial(time_samples, by=by)) for by in RATIOS_BY}
+"""What runs measured of the parts of cases."""
+
+
+@once_a_comparison
+def ratios(sides: Sequence[Side], by: str, cases: frozenset[str] | None = None) -> pd.DataFrame:
+    """Times of each matched case, or of its parts, on each side over the baseline's; with `cases` of these cases only.
 
     Columns: case, as in `matched_cases`; the part, in a column of the name `by`; side; base_s and time_s; ratio =
     time_s / base_s (below 1: faster), with low to high, its 95 % interval, p_value, and whether it is significant: see
@@ -35,7 +41,7 @@ def ratios(sides: Sequence[Side], by: str) -> pd.DataFrame:
     if by not in RATIOS_BY:
         raise UserError(f"nothing is compared by '{by}': choose from {', '.join(RATIOS_BY)}")
     rows: list[list[object]] = []
-    for pair in pairs(sides, lambda run: time_samples(run, by)):
+    for pair in pairs(sides, TIMES[by], cases):
         for name in [CASE] if by == "case" else _in_order(pair, by):
             rows.append([pair.case, name, pair.side, *pair.values(name), *pair.judged(name)])
     frame = typed(rows, ["case", "part", "side", "base_s", "time_s"], ["base_s", "time_s"])

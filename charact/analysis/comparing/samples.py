@@ -1,6 +1,7 @@
 """What one run measured of its cases, with the repeats that a comparison needs."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from charact.analysis.comparing.brick_samples import (
     layer_samples,
     suite_samples,
 )
-from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, resampled, timed
+from charact.analysis.comparing.statistics import MIN_ITERATIONS, Sample, Values, resampling, timed
 from charact.analysis.once import once
 from charact.analysis.operations import call_times
 from charact.analysis.stages import TRAINING_STAGES, stage_phase_times
@@ -51,13 +52,12 @@ def time_samples(run: Run, by: str) -> Samples:
 def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
     for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
         yield (str(case), CASE), timed(walls.tolist())
-    rows = stage_phase_times(run)
-    for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+    for case, epochs in _epoch_phases(run):
         walls = epochs.groupby("number")["time_s"].sum()
-        yield (str(case), CASE), _epochs(walls, num_epochs(run, str(case)))
-    for case, calls in call_times(run).groupby("case", sort=False):
+        yield (case, CASE), _epochs(walls, num_epochs(run, case))
+    for of_case, calls in call_times(run).groupby("case", sort=False) if len(run.repetitions) else ():
         directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
-        yield (str(case), CASE), _summed(directions)
+        yield (str(of_case), CASE), _summed(directions)
     yield from suite_samples(run, CASE)
     # After the measured iterations, so that constructed latencies stand against constructed ones.
     yield from constructed_samples(run, CASE)
@@ -68,12 +68,19 @@ def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
         wide = rows.pivot_table(index="iteration", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
         for phase in wide:
             yield (str(case), str(phase)), timed(wide[phase].tolist())
-    rows = stage_phase_times(run)
-    for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+    for of_training, epochs in _epoch_phases(run):
         wide = epochs.pivot_table(index="number", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
         for phase in wide:
-            yield (str(case), str(phase)), _epochs(wide[phase], num_epochs(run, str(case)))
+            yield (of_training, str(phase)), _epochs(wide[phase], num_epochs(run, of_training))
     yield from constructed_phases(run)
+
+
+def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Phases of the epochs of each training; most runs hold none, and looking for them takes as long as all else."""
+    if len(run.stages):
+        rows = stage_phase_times(run)
+        for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+            yield str(case), epochs
 
 
 def num_epochs(run: Run, case: str) -> int | None:
@@ -87,7 +94,8 @@ def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
     if len(values) < MIN_ITERATIONS:
         return Sample(whole, reason=f"fewer than {MIN_ITERATIONS} epochs")
     mean = float(values.mean())
-    return Sample(whole, tuple(values.tolist()), resampled(values.tolist(), np.mean) * (whole / mean if mean else 1.0))
+    draw = resampling(values.tolist(), np.mean)
+    return Sample(whole, tuple(values.tolist()), lambda: draw() * (whole / mean if mean else 1.0))
 
 
 def _epochs(walls: "pd.Series[float]", number: int | None) -> Sample:
@@ -101,11 +109,17 @@ def _summed(samples: list[Sample]) -> Sample:
     if reason := next((sample.reason for sample in samples if sample.reason), None):
         return Sample(value, reason=reason)
     repeats = tuple(map(sum, zip(*(sample.repeats for sample in samples), strict=False)))
-    draws = np.sum([sample.draws for sample in samples if sample.draws is not None], axis=0)
-    return Sample(value, repeats, draws)
+    return Sample(value, repeats, partial(_sum_of_draws, samples))
+
+
+def _sum_of_draws(samples: list[Sample]) -> Values:
+    draws = (sample.draws for sample in samples)
+    return np.sum([found for found in draws if found is not None], axis=0)  # type: ignore[no-any-return]
 
 
 def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    if not len(run.repetitions):
+        return
     names = run.table("problems").set_index(["case", "direction"])["problem"].to_dict()
     for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
         yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.comparing.context import listed
 from charact.analysis.comparing.sides import Side
 from charact.store import Run
 
@@ -73,4 +74,4 @@ def _origin(side: Side) -> str:
 
 
 def _joined(names: Any) -> str | None:
-    return "; ".join(dict.fromkeys(name for name in names if name)) or None
+    return listed(list(dict.fromkeys(name for name in names if name))) or None

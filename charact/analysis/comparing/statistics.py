@@ -6,8 +6,10 @@ that were taken by turns (`benchmarks/false_alarms.py`).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import pairwise
 from statistics import fmean, median, variance
 from typing import Any, NamedTuple
@@ -30,6 +32,8 @@ _TAILS = 0.025, 0.975
 _SIGNIFICANT = 0.05
 _FEWEST_ORDERS = 2 / _SIGNIFICANT
 """A two-sided rank test gets below that probability only where values can be ordered in more ways."""
+_NUM_KEPT_DRAWS = 128
+"""Of so many samples, draws are kept: of repeated runs none is needed, and those of many cases would take 8 kB each."""
 _NORMAL = 1000
 """Degrees of freedom with which Student's t is as good as normal."""
 
@@ -38,20 +42,30 @@ _NORMAL = 1000
 class Sample:
     """A number that was measured, and what tells how well it is known.
 
-    `repeats` are what ranks are taken of: medians of blocks of iterations, or one value a run (`of_runs`). `draws` are
-    what the number would be of resampled iterations. Without either, `reason` says why. What was counted is `exact`; of
-    a share of samples, `error_frac` is the standard error over the value. Numbers of a different `basis` (10 epochs,
-    5 epochs) do not compare; None stands where that is not known.
+    `repeats` are what ranks are taken of: medians of blocks of iterations, or one value a run (`of_runs`). `draw`
+    computes `draws`, what the number would be of resampled iterations. Without either, `reason` says why. What was
+    counted is `exact`; of a share of samples, `error_frac` is the standard error over the value. Numbers of a different
+    `basis` (10 epochs, 5 epochs) do not compare; None stands where that is not known.
     """
 
     value: float
     repeats: tuple[float, ...] = ()
-    draws: Values | None = None
+    draw: Callable[[], Values] | None = None
     reason: str | None = None
     basis: str | None = None
     of_runs: bool = False
     exact: bool = False
     error_frac: float | None = None
+
+    @property
+    def draws(self) -> Values | None:
+        """What the number would be of resampled iterations; None where that is not known."""
+        return None if self.draw is None else _drawn(self.draw)
+
+
+@lru_cache(maxsize=_NUM_KEPT_DRAWS)
+def _drawn(draw: Callable[[], Values]) -> Values:
+    return draw()
 
 
 class Judgement(NamedTuple):
@@ -69,7 +83,12 @@ def timed(values: Sequence[float]) -> Sample:
     """Median of one run's times, which are in the order they were taken."""
     if len(values) < MIN_ITERATIONS:
         return Sample(median(values), reason=f"fewer than {MIN_ITERATIONS} iterations")
-    return Sample(median(values), block_medians(values), resampled(values, np.median))
+    return Sample(median(values), block_medians(values), resampling(values, np.median))
+
+
+def resampling(values: Sequence[float], statistic: Callable[..., Any]) -> Callable[[], Values]:
+    """Return what computes `resampled` of the values when it is called."""
+    return partial(resampled, np.asarray(values, dtype=np.float64), statistic)
 
 
 def block_medians(values: Sequence[float]) -> tuple[float, ...]:
@@ -80,7 +99,7 @@ def block_medians(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(median(values[begin:end]) for begin, end in pairwise(edges))
 
 
-def resampled(values: Sequence[float], statistic: Callable[..., Any]) -> Values:
+def resampled(values: Sequence[float] | Values, statistic: Callable[..., Any]) -> Values:
     """A statistic of values that are drawn anew, in blocks of sqrt(n) that follow one another, in a circle.
 
     The same values give the same numbers.
@@ -97,14 +116,36 @@ def resampled(values: Sequence[float], statistic: Callable[..., Any]) -> Values:
     return np.concatenate(found)
 
 
-def pooled(samples: Sequence[Sample]) -> Sample:
+class Pool:
+    """Samples of a number that are added one after another; no more of them is kept than their values."""
+
+    def __init__(self) -> None:
+        self._only: Sample | None = None
+        self._values = array("d")
+        self._bases: dict[str, None] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add the sample of one run more."""
+        self._only = None if self._values else sample
+        self._values.append(sample.value)
+        if sample.basis is not None:
+            self._bases[sample.basis] = None
+
+    def sample(self) -> Sample:
+        """Return the only run's sample, or the geometric mean of the runs' values, which are the repeats."""
+        if self._only is not None:
+            return self._only
+        values = tuple(self._values)
+        value = math.exp(fmean(map(math.log, values))) if min(values) > 0 else median(values)
+        return Sample(value, values, basis=" or ".join(self._bases) or None, of_runs=True)
+
+
+def pooled(samples: Iterable[Sample]) -> Sample:
     """One sample of a side: that of its only run, or the geometric mean of its runs' values, which are the repeats."""
-    if len(samples) == 1:
-        return samples[0]
-    values = tuple(sample.value for sample in samples)
-    bases = dict.fromkeys(sample.basis for sample in samples if sample.basis is not None)
-    value = math.exp(fmean(map(math.log, values))) if min(values) > 0 else median(values)
-    return Sample(value, values, basis=" or ".join(bases) or None, of_runs=True)
+    pool = Pool()
+    for sample in samples:
+        pool.add(sample)
+    return pool.sample()
 
 
 def judged(base: Sample, new: Sample) -> Judgement:
@@ -129,12 +170,13 @@ def judged(base: Sample, new: Sample) -> Judgement:
         return Judgement(ratio, significant=ratio != 1, reason="counted: it does not scatter")
     if base.error_frac is not None and new.error_frac is not None:
         return _around(ratio, math.hypot(base.error_frac, new.error_frac), _NORMAL)
-    if base.draws is None or new.draws is None:
+    base_draws, new_draws = base.draws, new.draws
+    if base_draws is None or new_draws is None:
         return Judgement(ratio, reason=base.reason or new.reason)
-    if min(base.draws.min(), new.draws.min()) <= 0:
+    if min(base_draws.min(), new_draws.min()) <= 0:
         return Judgement(ratio, reason=_ZEROS)
     # Reversed, so that the same drawings are not set against one another where both sides have as many values.
-    low, high = np.exp(np.quantile(np.log(new.draws) - np.log(base.draws[::-1]), _TAILS))
+    low, high = np.exp(np.quantile(np.log(new_draws) - np.log(base_draws[::-1]), _TAILS))
     return _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
 
 

@@ -2,26 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from charact import analysis
-from charact.analysis.bricks.record_tables import model_summary
-from charact.analysis.bricks.run_tables import suite_summary
 from charact.analysis.comparing import Side
 from charact.errors import UserError
 from charact.presentable import presentable
-from charact.schema import TABLES
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views.html import (
     bottleneck,
     brick_models,
-    brick_records,
     bricks,
     comparing,
     content,
@@ -32,18 +28,16 @@ from charact.views.html import (
     inference,
     kernels,
     memory,
-    memory_glance,
     method,
-    operation_tables,
     operations,
     program,
     roofline,
+    summary,
     trace,
     training,
     utilization,
 )
-from charact.views.html.blocks import CASE, ITERATION, PEAK, RATE, SAMPLES, STATUS, Block, Body
-from charact.views.tables import Column, Table, table
+from charact.views.html.blocks import Block, Body
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -130,24 +124,57 @@ def _body(part: _Part, run: Run) -> Body | None:
         return Body(blocks=[Block(note=fmt.missing(str(error)))])
 
 
-def report(runs: Sequence[Run]) -> str:
-    """One self-contained page: each run's sections, after a table across them where there are several."""
+MAX_CASES = 24
+"""Cases that a report of several runs draws in full; those of its first two runs always are."""
+_MIN_RUNS = 2
+
+OnRun = Callable[[Run], object]
+"""Called after each run that was read."""
+
+
+def report(runs: Sequence[Run], max_cases: int = MAX_CASES, on_run: OnRun = lambda run: None) -> str:
+    """Return one self-contained page: each run's sections, after a table across them where there are several.
+
+    Of many runs the first ones have sections; the others are rows of the tables. Each run is released after it was
+    read, so that memory does not grow with the number of runs.
+
+    Args:
+        runs: what is shown, in this order.
+        max_cases: of several runs, sections are drawn of the first ones that hold no more cases in all.
+        on_run: called after each run.
+    """
     runs = [presentable(run) for run in runs]
-    names = ", ".join(run.manifest["name"] for run in runs)
-    # Sections of a run name its damaged tables; tables across runs leave it out.
-    together = [run for run in runs if _is_readable(run)] if len(runs) > 1 else []
-    return _page(runs, names, overview=_overview(together) if together else [],
-                 across=brick_records.side_by_side(together))
+    names = summary.counted_names([run.manifest["name"] for run in runs])
+    if len(runs) == 1:
+        return _page([_article(runs[0])], names)
+    num_drawn = _num_drawn(runs, max_cases)
+    across, articles = summary.Summary(), []
+    for number, run in enumerate(runs):
+        across.add(run)
+        if number < num_drawn:
+            articles.append(_article(run))
+        run.release()
+        on_run(run)
+    return _page(articles, names, num_runs=len(runs), overview=across.tables(), across=across.blocks(),
+                 left_out=_left_out(runs, num_drawn, f", “--max-cases {_num_cases(runs)}” those of all"))  # fmt: skip
 
 
-def _is_readable(run: Run) -> bool:
-    """Whether all tables of a run can be read."""
-    try:
-        for name in TABLES:
-            run.table(name)
-    except UserError:
-        return False
-    return True
+def _num_drawn(runs: Sequence[Run], max_cases: int) -> int:
+    """How many of the first runs are drawn in full."""
+    num_cases = list(accumulate(len(run.manifest["cases"]) for run in runs))
+    return max(min(_MIN_RUNS, len(runs)), sum(number <= max_cases for number in num_cases))
+
+
+def _left_out(runs: Sequence[Run], num_drawn: int, remedy: str = "") -> str:
+    """Return which of several runs are not drawn in full, and how to draw them; empty where all are."""
+    if num_drawn == len(runs):
+        return ""
+    return (f"The sections of {len(runs) - num_drawn:,} of {len(runs):,} runs ({_num_cases(runs[num_drawn:]):,} of "
+            f"{_num_cases(runs):,} cases) are left out: “charact report RUN” draws those of one run{remedy}.")
+
+
+def _num_cases(runs: Sequence[Run]) -> int:
+    return sum(len(run.manifest["cases"]) for run in runs)
 
 
 _COMPARISON = {
@@ -165,56 +192,29 @@ def comparison_sections(sides: Sequence[Side]) -> list[Section]:
 
 def comparison_report(sides: Sequence[Side]) -> str:
     """One self-contained page: the comparison, then the sections of the first run of each side that is measured."""
-    measured = [side.runs[0] for side in sides if "reference" not in side.runs[0].manifest]
-    return _page(measured, fmt.against([side.label for side in sides]), comparison=comparison_sections(sides))
+    runs = [side.runs[0] for side in sides if "reference" not in side.runs[0].manifest]
+    num_drawn = _num_drawn(runs, MAX_CASES)
+    compared = comparison_sections(sides)
+    articles = []
+    for run in runs[:num_drawn]:
+        articles.append(_article(run))
+        run.release()
+    return _page(articles, fmt.against(summary.counted([side.label for side in sides])), comparison=compared,
+                 left_out=_left_out(runs, num_drawn))  # fmt: skip
 
 
-def _page(runs: Sequence[Run], title: str, **content: Any) -> str:
+def _article(run: Run) -> dict[str, Any]:
+    return {"manifest": run.manifest, "partial": run.partial, "sections": sections(run)}
+
+
+def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str:
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    return render(
-        "report.html.j2",
-        runs=[{"manifest": run.manifest, "partial": run.partial, "sections": sections(run)} for run in runs],
-        title=title, **{"overview": [], "across": [], "comparison": [], **content}, script=Markup(script),
-        style=Markup(style),
-    )  # fmt: skip
+    nothing = {"num_runs": len(articles), "overview": [], "across": [], "comparison": [], "left_out": ""}
+    return render("report.html.j2", runs=articles, title=title, **{**nothing, **content}, script=Markup(script),
+                  style=Markup(style))  # fmt: skip
 
 
 def render(template: str, **content: Any) -> str:
     """A template of this package, filled in; what is put in is escaped."""
     return _ENVIRONMENT.get_template(template).render(content)
-
-
-def _overview(runs: Sequence[Run]) -> list[Table]:
-    """Headline numbers of every case of every run, equal cases beside each other; a table a kind of case."""
-    name = Column("run", "Run", unbroken=True)
-    tables = []
-    if len(cases := _together(runs, lambda run: analysis.case_summary(run).query("kind == 'profile'"))):
-        columns = [CASE, name, STATUS, ITERATION, SAMPLES, RATE, PEAK]
-        tables.append(table(cases, "Every profiled case of every run", columns))
-    if len(cases := _together(runs, analysis.training_summary)):
-        tables.append(training.headlines(cases, name))
-    if len(cases := _together(runs, analysis.inference_summary)):
-        tables.append(inference.headlines(cases, name))
-    if len(cases := _together(runs, _memory_peaks)):
-        tables.append(memory_glance.headlines(cases, name))
-    if len(cases := _together(runs, analysis.operation_cases)):
-        tables.append(operation_tables.headlines(cases, name))
-    if len(cases := _together(runs, suite_summary)):
-        tables.append(bricks.suites(cases, name))
-    if len(cases := _together(runs, model_summary)):
-        tables.append(brick_models.headlines(cases, name))
-    return tables
-
-
-def _memory_peaks(run: Run) -> pd.DataFrame:
-    """Peaks of a run that looks at memory alone; no rows of another."""
-    peaks = analysis.memory_peaks(run)
-    return peaks if analysis.is_memory_run(run) else peaks.iloc[:0]
-
-
-def _together(runs: Sequence[Run], summary: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-    frames = [summary(run).assign(run=run.run_id, position=number) for number, run in enumerate(runs)]
-    filled = [frame.dropna(axis="columns", how="all") for frame in frames if len(frame)]
-    cases = pd.concat(filled) if filled else frames[0]
-    return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from charact.analysis.bricks.errors import latency_errors, normalized_latency
 from charact.analysis.bricks.record_tables import model_summary
+from charact.analysis.passes import passes_taken
 from charact.store import Run
 from charact.views import format as fmt
 from charact.views import palette
@@ -15,6 +16,11 @@ from charact.views.html.brick_models import errors_table
 from charact.views.tables import Column
 
 _NUM_DRAWN = 120
+
+
+def has_measured(run: Run) -> bool:
+    """Return whether a record holds constructed models that were run as well."""
+    return "construct" in passes_taken(run) and bool(model_summary(run)["normalized"].notna().any())
 
 
 def side_by_side(runs: Sequence[Run]) -> list[Block]:

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from charact.analysis.comparing import Side
+from charact.analysis.comparing.selection import in_pair, most_different
 from charact.analysis.comparing.waterfall import operator_steps, phase_steps
 from charact.views import difference_tables
 from charact.views.html.blocks import Block, Body
+from charact.views.html.comparing import MAX_PLACES, left_out_places
 from charact.views.html.waterfall import waterfall
 
 _LEAD = (
@@ -18,13 +20,15 @@ _LEAD = (
 def explanations(sides: Sequence[Side]) -> Body:
     """What each matched case differs by on each side."""
     blocks = []
+    places, num_left = most_different(sides, MAX_PLACES)
     for side in sides[1:]:
-        for each in difference_tables.explanations(sides[0], side):
+        cases = in_pair(sides, side, {case for case, label in places if label == side.label})
+        for each in difference_tables.explanations(sides[0], side, cases) if cases else []:
             title = f"{each.case}: {side.label}" if len(sides) > 2 else each.case
             blocks += _blocks(each, title, (sides[0].label, side.label)) if each.tables else []
     if not blocks:
         return Body(blocks=[Block(note="No case has iterations that were timed on both sides.")])
-    return Body(lead=_LEAD, blocks=blocks)
+    return Body(lead=f"{_LEAD} {left_out_places(num_left)}".strip(), blocks=blocks)
 
 
 def _blocks(each: "difference_tables.Explanation", title: str, labels: tuple[str, str]) -> list[Block]:
