@@ -46,7 +46,8 @@ def alice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [
     "--api-key", "api_key", "apiKey", "APIKEY", "HF_TOKEN", "hfToken", "--auth", "--oauth2", "authToken",
-    "TORCH_HUB_AUTH", "NVIDIA_PASSWD", "MKL_CREDS", "--password", "dbPassword", "passphrase", "client-secret", "AWS_SECRET_ACCESS_KEY",
+    "TORCH_HUB_AUTH", "NVIDIA_PASSWD", "MKL_CREDS", "--password", "dbPassword", "passphrase", "client-secret",
+    "AWS_SECRET_ACCESS_KEY",
     "credentials", "session-cookie", "X-Amz-Signature", "sig", "trainer.logger.token", "--pass", "mysql_pwd",
     "webhook_url",
 ])
