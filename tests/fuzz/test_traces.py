@@ -53,7 +53,7 @@ def read(place: Path) -> None:
     with ExitStack() as cleanup:
         out = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="charact-fuzz-run-")))
         cleanup.enter_context(limited_to(MOST_BYTES))
-        writer = RunWriter(out, "traces", {
+        writer = RunWriter(out / "runs", "traces", {
             "command_line": ["charact", "import"], "started": "2026-11-23T10:00:00+0000", "machine": {},
             "software": {"charact": "1"}, "counters": described(), "options": {"traces": [place.name]}})
         for path in sorted(place.iterdir()):
@@ -72,12 +72,13 @@ def read(place: Path) -> None:
         writer.close("complete")
         # From here on nothing may be refused: an imported run is a sound one.
         try:
-            show(load_run(writer.publish()), drawn=place.name == "drawn")
+            show(load_run(writer.publish()), out, drawn=place.name == "drawn")
         except UserError as error:
             raise AssertionError(f"an imported run was refused: {error}") from error
 
 
-def show(run: Run, *, drawn: bool) -> None:
+def show(run: Run, out: Path, *, drawn: bool) -> None:
+    """Do what users do with a run; what is written for them goes to `out`."""
     text = io.StringIO()
     Console(file=text, width=100).print(summary(run))
     text.getvalue().encode()
@@ -93,7 +94,7 @@ def show(run: Run, *, drawn: bool) -> None:
         report([run]).encode()
         write_scalars(run, run.path)
         for form in ("csv", "json", "parquet"):
-            export(run, form, run.path.parent / form)
+            export(run, form, out / form)
         records = Records(str(run.path.parent))
         for entry in records.listing():
             str(records.sections(entry["id"])).encode()
