@@ -74,7 +74,8 @@ class RunsProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self._enabled = False
-        self._bar.stop()
+        if self._bar.live.is_started:  # else stopping prints an empty line
+            self._bar.stop()
 
     def advance(self, run: object = None) -> None:
         """Count one run more."""

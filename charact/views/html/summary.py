@@ -62,10 +62,16 @@ class Summary:
         if len(self._measured) < _MAX_MEASURED and brick_records.has_measured(run):
             self._measured.append(run)
 
+    def cases(self, kind: str) -> pd.DataFrame:
+        """Return the headline numbers of one kind of case, equal cases next to each other."""
+        frames = self._frames[kind]
+        cases = pd.concat([frame.dropna(axis="columns", how="all") for frame in frames])
+        return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)
+
     def tables(self) -> list[Table]:
         """Return the tables of each kind of case that there is."""
         return [limited(each, MAX_ROWS, "charact export") for name, kind in _KINDS.items() if name in self._frames
-                for each in kind.tables(_together(self._frames[name]))]  # fmt: skip
+                for each in kind.tables(self.cases(name))]  # fmt: skip
 
     def blocks(self) -> list[Block]:
         """Return the damage that was found, and what several records of constructed models come to."""
@@ -74,11 +80,6 @@ class Summary:
         for run in self._measured:
             run.release()
         return blocks
-
-
-def _together(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    cases = pd.concat([frame.dropna(axis="columns", how="all") for frame in frames])
-    return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)
 
 
 def _profiles(run: Run) -> pd.DataFrame:
