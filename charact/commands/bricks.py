@@ -156,6 +156,8 @@ def calibrate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run of a suite on this machine.")],
     models: Annotated[list[str] | None, typer.Argument(
         metavar="[MODEL]...", help="Models to measure. Default: up to 8 that stand for the suite's others.")] = None,
+    model: brick_options.OwnModels = None,
+    loss: brick_options.OwnLosses = None,
     compositions: brick_options.Compositions = None,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Times that each model has its turn.")] = 3,
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Longest turn of a model.")] = 5.0,
@@ -174,9 +176,12 @@ def calibrate(
 
     with Interrupt() as interrupt:
         from charact.commands._bricks_calibrate import calibrate_machine
+        from charact.commands._bricks_models import Named
 
+        names = brick_options.parse_models(models or [])
+        own = Named.on_command_line(model or [], loss or [], names)
         return brick_options.status_of(interrupt, lambda: calibrate_machine(
-            run, brick_options.parse_models(models or []), compositions, turns, max_seconds, quiet, interrupt))
+            run, names, own, compositions, turns, max_seconds, quiet, interrupt))
 
 
 @group.command()
@@ -189,6 +194,8 @@ def construct(
     variant: opt.Variant = None,
     model_args: own_model.ModelArgs = None,
     input_spec: brick_options.InputSpec = None,
+    model: brick_options.OwnModels = None,
+    loss: brick_options.OwnLosses = None,
     verify: Annotated[bool, typer.Option(
         "--verify", help="Run the models themselves, too, where a run is of this machine, and tell the error.")]
     = False,
@@ -211,8 +218,12 @@ def construct(
       charact bricks construct all runs/20261121-100000-bricks-suite-0a1b2c
       charact bricks construct resnet18 mlp runs/20261121-100000-bricks-suite-0a1b2c --verify
       charact bricks construct all runs/laptop runs/server --compositions suite.private
+      charact bricks construct all runs/<run> --verify --model "nets:Net(depth=50)"
     """  # noqa: D301  (click wants the character itself)
     opt.check_name(name)
+    if (model or loss) and not verify:
+        raise UserError(f"{'--model' if model else '--loss'} names what --verify may run: add --verify, or leave it "
+                        "out")
     asked = brick_options.said_of_models(input_sizes, batch_sizes, variant,
                                          {"--model-args": model_args, "--input-spec": input_spec})
 
@@ -224,7 +235,7 @@ def construct(
 
         stop = StopRule(precision_target, max_iterations, max_seconds) if verify else None
         return brick_options.status_of(interrupt, lambda: construct_models(
-            what, asked, compositions, stop, out, name, quiet, interrupt))
+            what, asked, (model or [], loss or []), compositions, stop, out, name, quiet, interrupt))
 
 
 @group.command()

@@ -18,8 +18,9 @@ class _Live:
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[state]}"),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=12),
+            TextColumn("{task.fields[state]}", markup=False),
+            TextColumn("{task.fields[left]}", markup=False),
             console=console, auto_refresh=False, transient=True, disable=not enabled,
             redirect_stdout=sys.stdout.isatty(),
         )

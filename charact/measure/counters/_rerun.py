@@ -101,8 +101,8 @@ def _workload(facts: Mapping[str, Any]) -> Workload:
 
 
 def child_command(module: str, *arguments: Path) -> list[str]:
-    """Command that runs a module of this package with this Python."""
-    return [sys.executable, "-m", f"{__package__}.{module}", *map(str, arguments)]
+    """Command that runs a module of this package with this Python, and takes none from the working directory."""
+    return [sys.executable, "-P", "-m", f"{__package__}.{module}", *map(str, arguments)]
 
 
 def run_child(command: Sequence[str], timeout_s: float, output: Path) -> Ended:
