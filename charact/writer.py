@@ -29,8 +29,12 @@ class RunWriter:
         self.final: Path = out / self.run_id
 
     @classmethod
-    def reopen(cls, directory: Path) -> Self:
+    def reopen(cls, directory: Path, held: int | None = None) -> Self:
         """Go on with a run that was killed, maybe when all was written and only `publish` was left to do.
+
+        Args:
+            directory: of the run.
+            held: descriptor of its lock, which a process was given by the one that started it.
 
         Raises:
             UserError: there is no record, it is corrupt or published, or another process is writing it.
@@ -42,10 +46,19 @@ class RunWriter:
         writer = cls.__new__(cls)
         writer.run_id, writer.manifest = run.run_id, run.manifest
         writer.final, writer.directory = directory.parent / run.run_id, directory
-        writer._lock = take_lock(directory)
+        writer._lock = take_lock(directory) if held is None else held
         # Only now is nobody writing: what was read before may be old.
         writer.manifest = load_run(directory, partial=True).manifest
         return writer
+
+    @property
+    def lock(self) -> int:
+        """Descriptor of the lock that the writer holds."""
+        return self._lock
+
+    def reload(self) -> None:
+        """Take in what another process that holds the same lock has flushed."""
+        self.manifest = load_run(self.directory, partial=True).manifest
 
     def folder(self, name: str) -> Path:
         """A folder of the run, made if it is not there."""

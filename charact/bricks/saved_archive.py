@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from charact.bricks.capture_arguments import operator_of
 from charact.bricks.model import Json, Layer
+from charact.bricks.operators import check_arguments
 from charact.bricks.saved_arguments import DTYPES, Unreadable, argument, sizes
 from charact.errors import UserError
 
@@ -124,7 +124,7 @@ class _Reader:
             else:
                 raise Unreadable(f"its operator {target[1]} gives a number that the model reads")
         layer = Layer(target[1], args, kwargs, tuple(outputs or [None]), several)
-        operator_of(layer)  # raises where there is none of that name
+        check_arguments(layer)
         return layer
 
     def _new(self, name: str) -> int:

@@ -27,6 +27,9 @@ OwnModels = Annotated[list[str] | None, typer.Option(
          "and may come from others: only what you name here is run. Once for each.")]
 OwnLosses = Annotated[list[str] | None, typer.Option(
     "--loss", metavar="MODULE:NAME", help="Likewise its loss, where that is a function of your own.")]
+MaxBytes = Annotated[str | None, typer.Option(
+    metavar="SIZE", help="Most that a brick may take, and what a file may unpack to, as in 32GiB. Default: 16GiB for a "
+                         "brick.")]
 Compositions = Annotated[Path | None, typer.Option(
     help="Directory that tells which bricks make which model. Default: SUITE.private, beside the suite.")]
 

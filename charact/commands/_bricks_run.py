@@ -1,8 +1,7 @@
 """What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
 
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from rich.console import Console
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.brick import runs_as
-from charact.bricks.composition import load_compositions
 from charact.bricks.suite import Suite, load_suite
 from charact.commands._bricks_verify import is_of_this_machine
 from charact.commands._ceilings import recorded_ceilings
@@ -19,10 +17,9 @@ from charact.commands._publishing import program, publish_and_tell
 from charact.commands._running import open_record
 from charact.errors import UserError
 from charact.hardware import resolve_device
-from charact.measure.brick_cases import run_bricks
+from charact.measure.brick_process import run_apart
 from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
-from charact.measure.timing import StopRule
 from charact.measure.training import UNFINISHED
 from charact.store import load_run
 from charact.views.progress import BrickProgress
@@ -49,7 +46,7 @@ def start(path: Path, options: Options, out: Path, name: str | None, threads: in
                       "suite_digest": suite.digest, "compositions": str(suite.private)}
     writer = open_record(out, name or f"bricks-{suite.name}", kept, threads)
     writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [str(device)])
-    return _run(writer, suite, quiet, interrupt)
+    return _run(writer, quiet, interrupt)
 
 
 def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
@@ -73,8 +70,7 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
     suite = load_suite(Path(options["suite"]))
     if suite.digest != options["suite_digest"]:
         raise UserError(f"{options['suite']} is not the suite that {directory} began with: run it anew")
-    torch.set_num_threads(options["threads"])
-    return _run(writer, suite, quiet, interrupt)
+    return _run(writer, quiet, interrupt)
 
 
 def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[str]]:
@@ -100,20 +96,12 @@ def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[st
     return [list(case) for case, reason in zip(cases, refusals, strict=True) if reason is None]
 
 
-def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> int:
-    options, console = writer.manifest["options"], Console(stderr=True)
-    rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
+def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt) -> int:
+    console = Console(stderr=True)
     resume = f"{program()} bricks run --resume {writer.directory}"
-    share_frac = options.get("share_frac", 1.0)  # records of earlier versions lack it
-    models = _known_models(Path(options["compositions"])) if share_frac < 1 else []
     try:
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
-            for number, (mode, precision) in enumerate(options["cases"], start=1):
-                run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,
-                           options["batch_sizes"], options["method"], (number, len(options["cases"])),
-                           share_frac, models, options["precisions"])
-                if interrupt.signal is not None:
-                    break
+            run_apart(writer, progress, interrupt)
     except UserError as error:
         if _discard_empty(writer):
             raise
@@ -126,12 +114,6 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
         return 128 + interrupt.signal
     writer.close("complete")
     return 0 if publish_and_tell(writer, quiet) else 1
-
-
-def _known_models(private: Path) -> list[Mapping[str, int]]:
-    """How often each model whose composition is here uses which bricks; none where there are no compositions."""
-    compositions = load_compositions(private) if any(private.glob("*.json")) else []
-    return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]
 
 
 def _discard_empty(writer: RunWriter) -> bool:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charact.bounded import parse_bytes
 from charact.commands import _bricks_options as brick_options
 from charact.commands import _options as opt
 from charact.commands import _own_model as own_model
@@ -110,6 +111,7 @@ def run(
         min=0, max=604_800, help="Or after so many seconds and 6 rounds.")] = 600.0,
     resume: Annotated[Path | None, typer.Option(
         help="Go on with a run that was killed or interrupted: its directory, runs/.partial-...")] = None,
+    max_bytes: brick_options.MaxBytes = None,
     threads: opt.Threads = None,
     device: opt.Device = "auto",
     out: opt.Out = Path("runs"),
@@ -119,7 +121,8 @@ def run(
     """Time every brick of a suite on this machine.
 
     Bricks take turns, with weights as far away as in their models, so that they take as long as there. Each round
-    is kept: what was killed is gone on with. A brick that fails or runs out of memory is recorded; the others go on.
+    is kept: what was killed is gone on with. A brick that fails, runs out of memory or crashes is recorded; the others
+    go on: a suite may come from anybody, and runs in a process of its own.
 
     \b
       charact bricks run suite
@@ -138,6 +141,7 @@ def run(
         "method": opt.parse_choice(method, "--method", brick_options.METHODS), "max_rounds": max_rounds,
         "precision_target_frac": precision_target, "max_seconds": max_seconds, "device": device,
         "share_frac": brick_options.parse_share(share),
+        "max_bytes": None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),
     }
 
     from charact.measure.interrupt import Interrupt
