@@ -114,8 +114,13 @@ class Report:
     def tell(self, kind: str, *told: Any) -> None:
         """Report something."""
         # One write, and shorter than a pipe holds: what is reported is there as a whole or not at all.
-        os.write(self._events, json.dumps([kind, *told]).encode() + b"\n")
-        os.read(self._answers, 1)
+        try:
+            os.write(self._events, json.dumps([kind, *told]).encode() + b"\n")
+            answer = os.read(self._answers, 1)
+        except BrokenPipeError:
+            answer = b""
+        if not answer:  # the process that started this one was killed: the record stays as it is, to be resumed
+            os._exit(1)
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """A case begins."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from support.hand_made_bricks import a_brick, a_layer, an_input, value
 
 CRASHING = a_brick(
