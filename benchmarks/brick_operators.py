@@ -4,8 +4,7 @@
 
 Every workload in every variant, in inference and in training, in fp32 and bf16, and the models of `brick_zoo` that are
 installed, are captured at small sizes. The file maps each operator to the first model that called it, and each text
-that stands among arguments to its operator. `make_list` in `tests/unit/bricks/test_operators.py` compares both with
-the list.
+among arguments to an operator; the last line names those that the list lacks.
 """
 
 import json
@@ -16,6 +15,7 @@ from typing import Any
 from brick_zoo import members
 
 from charact.bricks.capture import capture
+from charact.bricks.operators import OPERATORS, WORDS
 from charact.bricks.sources import Source, sources_of
 from charact.errors import UserError
 from charact.workload import all_workloads
@@ -64,6 +64,8 @@ def main(path: str, families: set[str]) -> None:
         print(source.id, len(operators), flush=True)
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"operators": dict(sorted(operators.items())), "texts": texts}, file, indent=1)
+    packets = {name.split(".")[1].removesuffix("_"): name for name in operators}
+    print("not listed:", sorted({packets[each] for each in packets.keys() - OPERATORS} | (texts.keys() - WORDS)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 It runs no brick itself, so that a worker is as good as new: no threads, no GPU, and no memory that a brick has broken.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ def main(directory: Path, lock: int, events: int, answers: int, parent: int) -> 
         parent: process that started this one, with SIGINT and SIGTERM blocked.
     """
     end_with(parent)
+    gc.freeze()  # the collector of a worker would walk all that was imported, and so copy the memory that they share
     crashes = Crashes(Note())
     assert crashes.note is not None
     while True:

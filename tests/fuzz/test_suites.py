@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ def random_brick(rng: random.Random) -> dict[str, Any]:
     return {"kind": "sequence", "mode": rng.choice(["infer", "infer", "train"]), "precision": "fp32", "inputs": inputs,
             "layers": layers, "outputs": [num_values - 1] if num_values > len(inputs) else [],
             "written": [number for number in range(len(inputs)) if rng.random() < 0.7],
-            "context_bytes": rng.choice([0, 1024, 2**40])}
+            "context_bytes": 2**40 if rng.random() < 0.02 else rng.choice([0, 1024])}
 
 
 def write_brick(suite: Path, entry: Any) -> None:
@@ -176,7 +177,7 @@ def write_brick(suite: Path, entry: Any) -> None:
         identifier = brick_from_json(entry).id
     except (ValueError, RecursionError):
         identifier = "0123456789abcdef"
-    data = canonical(entry).encode(errors="replace")
+    data = json.dumps(entry).encode()
     (suite / "bricks" / f"{identifier}.json").write_bytes(data)
     index = json.loads((suite / "suite.json").read_text())
     some = next(iter(index["bricks"].values()))
@@ -322,7 +323,8 @@ def run_suite(path: Path, out: Path) -> None:
     os.write(answers, b"." * 4096)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM})
     try:
-        status = brick_worker.main(writer.directory, writer.lock, their_events, their_answers, os.getppid())
+        with patch("charact.measure.brick_cases.release_memory"):  # it walks all that tests import: 0.8 s
+            status = brick_worker.main(writer.directory, writer.lock, their_events, their_answers, os.getppid())
         told = os.read(events, 65_536) if status == 0 else b""
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
