@@ -13,6 +13,7 @@ An operator that writes in place, such as `relu_`, belongs to the one without th
 """
 
 import math
+import re
 from collections.abc import Callable, Collection
 from keyword import iskeyword
 from typing import Any
@@ -116,7 +117,8 @@ WORDS = frozenset([
     "nearest", "ij", "xy", "fro", "nuc", "valid", "same", "constant", "reflect", "replicate", "circular", "left",
     "right", "batchmean",
 ])  # fmt: skip
-"""Texts that arguments may be."""
+"""Texts that arguments may be, next to the equations of `einsum`."""
+_EQUATION = re.compile(r"[A-Za-z.]{1,30}(,[A-Za-z.]{1,30}){0,7}->[A-Za-z.]{0,30}")
 
 MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 LAYOUTS = ("strided",)
@@ -251,7 +253,7 @@ _KINDS: dict[str, Callable[[Json], bool]] = {
     "TensorType": lambda thing: _is_value(thing) or _is_number(thing),  # a number stands for a tensor without axes
     "IntType": _is_whole, "SymIntType": _is_whole, "FloatType": _is_float, "NumberType": _is_number,
     "BoolType": lambda thing: isinstance(thing, bool),
-    "StringType": lambda thing: isinstance(thing, str) and thing in WORDS,
+    "StringType": lambda thing: isinstance(thing, str) and (thing in WORDS or bool(_EQUATION.fullmatch(thing))),
     "ScalarTypeType": _one_of("dtype", ITEM_BYTES), "MemoryFormatType": _one_of("memory_format", MEMORY_FORMATS),
     "LayoutType": _one_of("layout", LAYOUTS),
     "DeviceObjType": lambda thing: thing == {"device": True},

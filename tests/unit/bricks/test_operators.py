@@ -55,7 +55,7 @@ def test_what_reaches_outside_of_tensors_or_trusts_arguments_is_not_listed(name:
     layer("conv2d.padding", X, Y, None, [1, 1], "same"), layer("bernoulli_.float", X, 0.5, generator=None),
     layer("empty.memory_format", [2], device={"device": True}, layout={"layout": "strided"}, pin_memory=False),
     layer("full.default", [1], {"complex": [1, 2]}), layer("unbind.int", X, outputs=(1, 2, 3), several=True),
-    layer("_local_scalar_dense.default", X, outputs=(None,)),
+    layer("einsum.default", "ibh,hnd->ibnd", [X, Y]), layer("_local_scalar_dense.default", X, outputs=(None,)),
 ], ids=lambda call: call.operator)
 def test_arguments_that_a_schema_has_are_taken(call: Layer) -> None:
     assert str(check_arguments(call)) == call.operator
