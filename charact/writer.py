@@ -36,8 +36,12 @@ class RunWriter:
         self.final: Path = out / self.run_id
 
     @classmethod
-    def reopen(cls, directory: Path) -> Self:
+    def reopen(cls, directory: Path, held: int | None = None) -> Self:
         """Go on with a run that was killed, maybe when all was written and only `publish` was left to do.
+
+        Args:
+            directory: of the run.
+            held: descriptor of its lock, which a process was given by the one that started it.
 
         Raises:
             UserError: there is no record, it is corrupt or published, or another process is writing it.
@@ -49,10 +53,9 @@ class RunWriter:
         writer = cls.__new__(cls)
         writer.run_id, writer.manifest = run.run_id, run.manifest
         writer.final, writer.directory = directory.parent / run.run_id, directory
-        writer._lock = take_lock(directory)
+        writer._lock = take_lock(directory) if held is None else held
         try:
-            # Only now is nobody writing: what was read before may be old. Paths among the options stay as they are.
-            writer.manifest = read_manifest(directory / "run.json")
+            writer.reload()  # only now is nobody writing: what was read before may be old
         except BaseException:
             writer.leave()
             raise
@@ -62,6 +65,15 @@ class RunWriter:
     def holds_nothing(self) -> bool:
         """Whether nothing in the record has finished: no case, and of none an epoch or a round."""
         return not any(map(_has_finished, self.manifest["cases"]))
+
+    @property
+    def lock(self) -> int:
+        """Descriptor of the lock that the writer holds."""
+        return self._lock
+
+    def reload(self) -> None:
+        """Take in what another process that holds the same lock has flushed; paths among the options stay shortened."""
+        self.manifest = read_manifest(self.directory / "run.json")
 
     def folder(self, name: str) -> Path:
         """A folder of the run, made if it is not there."""

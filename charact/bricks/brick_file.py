@@ -1,5 +1,6 @@
 """A brick's file: what it holds, and reading it with nothing taken on trust."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,6 +9,13 @@ from charact.bricks.model import ITEM_BYTES, Json, Layer, TensorType
 from charact.schema import MODES
 
 _INPUT_KINDS = ("activation", "weight", "buffer", "constant")
+_HOW = frozenset(["quantiles", "constant", "weight", "whole", "low", "high"])
+_SAMPLE_KEYS = _HOW | {"infinite", "alike"}
+_NOT_FINITE = ({"float": "inf"}, {"float": "-inf"}, {"float": "nan"})
+_MOST_QUANTILES = 1024
+_PICTURE_AXES = 4
+LARGEST_WHOLE_BYTES = 64 * 1024
+"""Integer tensors up to this size are kept as they are."""
 
 
 def brick_to_json(brick: Brick) -> dict[str, Json]:
@@ -67,8 +75,40 @@ def _read_input(entry: Any) -> BrickInput:
     of = TensorType(_text(entry["dtype"]), _wholes(entry["shape"]), _wholes(entry["stride"]))
     _expect(len(of.shape) == len(of.stride), "an input has as many strides as dimensions")
     _expect(of.dtype in ITEM_BYTES and entry["kind"] in _INPUT_KINDS, "an input is of no known kind")
-    _expect(isinstance(entry["sample"], dict), "an input's sample is a dict")
+    _check_sample(entry["sample"], of)
     return BrickInput(entry["kind"], of, entry["requires_grad"] is True, entry["sample"], repeated)
+
+
+def _check_sample(sample: Any, of: TensorType) -> None:
+    """Refuse what no sketch of values is: see `values`."""
+    _expect(isinstance(sample, dict) and sample.keys() <= _SAMPLE_KEYS, "an input's sample is no sketch of values")
+    how = _HOW.intersection(sample)
+    _expect(len(how) == 1 or how == {"low", "high"}, "an input's sample says in no one way how to draw values")
+    if "quantiles" in sample:
+        values = sample["quantiles"]
+        _expect(isinstance(values, list) and 0 < len(values) <= _MOST_QUANTILES and all(map(_is_number, values)),
+                "an input's quantiles are no numbers")
+    if "constant" in sample:
+        _expect(_is_number(sample["constant"]) or sample["constant"] in _NOT_FINITE, "an input's constant is no number")
+    if "weight" in sample:
+        _expect(sample["weight"] in ("normal", "positive"), "an input's weights are of no known kind")
+    if "whole" in sample:
+        _expect(isinstance(sample["whole"], str) and of.num_bytes <= LARGEST_WHOLE_BYTES,
+                "an input's integers are no text, or too many")
+    if how == {"low", "high"}:
+        ends = sample["low"], sample["high"]
+        _expect(all(type(each) is int and -(2**63) <= each < 2**63 - 1 for each in ends) and ends[0] <= ends[1],
+                "an input's integers are in no range")
+    for key, names in (("infinite", {"-inf", "inf"}), ("alike", {"channel", "neighbours"})):
+        shares = sample.get(key, {})
+        _expect(isinstance(shares, dict) and shares.keys() <= names and all(map(_is_number, shares.values())),
+                f"an input's sample has wrong shares: {key}")
+    if "alike" in sample:
+        _expect(len(sample["alike"]) == 2 and len(of.shape) == _PICTURE_AXES, "an input that is no picture is alike")
+
+
+def _is_number(thing: Any) -> bool:
+    return type(thing) in (int, float) and abs(thing) <= sys.float_info.max
 
 
 def _read_layer(entry: Any) -> Layer:
@@ -85,6 +125,6 @@ def _text(thing: Any) -> str:
 
 def _wholes(things: Iterable[Any]) -> tuple[int, ...]:
     found = tuple(things)
-    _expect(all(type(each) is int and each >= 0 for each in found), f"{list(found)} are no counts")
+    _expect(all(type(each) is int and 0 <= each < 2**63 for each in found), f"{list(found)[:8]} are no counts")
     return found
 

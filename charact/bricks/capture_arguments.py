@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from charact.bricks.model import CaptureError, Json, Layer
+from charact.bricks.operators import literal, operator_of
 
 _USES_CUDNN = {"cudnn_enabled", "cudnn_enable"}
 
@@ -69,18 +70,11 @@ def operator_name(operator: Any) -> str:
     return str(operator)
 
 
-def operator_of(layer: Layer) -> OpOverload:
-    """The operator that a captured layer calls."""
-    _, packet, overload = layer.operator.split(".")
-    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
-    return found
-
-
 def call(layer: Layer, values: Mapping[int, Tensor], device: torch.device) -> list[Any]:
     """What a layer gives, one thing for each of its outputs."""
     args = [_decoded(argument, values, device) for argument in layer.args]
     kwargs = {name: _decoded(argument, values, device) for name, argument in layer.kwargs.items()}
-    result = operator_of(layer)(*args, **kwargs)
+    result = operator_of(layer.operator)(*args, **kwargs)
     return list(result) if layer.several else [result]
 
 
@@ -89,13 +83,4 @@ def _decoded(argument: Json, values: Mapping[int, Tensor], device: torch.device)
         return [_decoded(each, values, device) for each in argument]
     if not isinstance(argument, dict):
         return argument
-    (key, told), = argument.items()
-    if key == "value":
-        return values[told]
-    if key == "device":
-        return device
-    if key == "float":
-        return float(told)
-    if key == "complex":
-        return complex(*told)
-    return getattr(torch, told)
+    return values[argument["value"]] if argument.keys() == {"value"} else literal(argument, device)

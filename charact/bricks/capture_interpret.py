@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
-from charact.bricks.capture_arguments import call, operator_of
+from charact.bricks.capture_arguments import call
 from charact.bricks.capture_draft import SAME, Draft
 from charact.bricks.model import PRIVATE_KINDS, CaptureError, Json, Layer, TensorType
+from charact.bricks.operators import check_arguments
 from charact.bricks.values import sketch
+from charact.errors import UserError
 from charact.measure.outcome import one_line
 
 _DETACH = "aten.detach.default"
@@ -87,6 +90,7 @@ class Interpretation:
             if value not in self.samples:
                 kind = "weight" if value in self.of_weights else self.draft.kinds.get(value, "activation")
                 self.samples[value] = sketch(self._values[value], kind)
+        operator = _checked(layer)
         self._trace(layer)
         self.layers.append(layer)
         for number, result in zip(layer.outputs, self._call(layer), strict=True):
@@ -94,7 +98,7 @@ class Interpretation:
                 self._take(number, result)
                 if number in self.draft.without_gradient and number in self.requires_grad:
                     self._cut_gradient(number, layer)
-        if self.training and operator_of(layer)._schema.is_mutable:  # what was written may carry a gradient by now
+        if self.training and operator._schema.is_mutable:  # what was written may carry a gradient by now
             self.requires_grad.update(value for value, tensor in self._values.items() if tensor.requires_grad)
 
     def _trace(self, layer: Layer) -> None:
@@ -140,6 +144,14 @@ class Interpretation:
         tensor = self._values.pop(value, None)
         if tensor is not None:  # one that is the same as another has none of its own
             self._living[_storage(tensor)] -= 1
+
+
+def _checked(layer: Layer) -> OpOverload:
+    """The operator of a layer, which others may run."""
+    try:
+        return check_arguments(layer)
+    except UserError as error:
+        raise CaptureError(f"its {error}".partition(": ")[0]) from error
 
 
 def _last_readers(layers: list[Layer], kept: list[int]) -> dict[int, int]:

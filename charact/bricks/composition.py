@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
@@ -14,15 +14,39 @@ from charact.bricks.brick import Brick, gradient_sum_brick, leaves_bytes, runs_a
 from charact.bricks.context import contexts_of, rounded
 from charact.bricks.cut import Piece, written_before
 from charact.bricks.model import CapturedModel
+from charact.bricks.reading import file_bytes, strict_json
 from charact.errors import UserError
-from charact.files import reading, write_text
+from charact.files import write_text
+from charact.schema import MODES, PRECISIONS
 
 SCHEMA_VERSION = 1
 _LONGEST_NAME = 200
 """Bytes of a file's name; file systems take 255."""
 
-Source = tuple[int, int]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Source = tuple[Count, Count]
 """A piece, and which of its brick's outputs."""
+
+
+class OwnFacts(TypedDict, total=False):
+    """How a model of the user's own was made."""
+
+    model_args: str
+    input_spec: str | None
+    loss: str | None
+    optimizer: str
+    learning_rate: float
+
+
+class Facts(TypedDict, total=False):
+    """What else is known of a model."""
+
+    asked_as: str
+    """What the user named: a workload, `package.module:factory`, or a file."""
+    seed: Count
+    input_kind: str | None
+    source: str | None
+    own: OwnFacts
 
 
 @dataclass(frozen=True)
@@ -34,7 +58,7 @@ class PlacedBrick:
     """Where each input of the brick comes from; None of weights, buffers, constants and the model's own input."""
     modules: tuple[str, ...]
     """Qualified names of the modules whose layers it holds."""
-    after: tuple[int, ...] = ()
+    after: tuple[Count, ...] = ()
     """Pieces that must have run before, for what is written in place: see `cut.written_before`."""
 
 
@@ -46,11 +70,11 @@ class Configuration:
     """Identifier of the model's case, without the device."""
     model: str
     variant: str | None
-    input_size: int | None
-    batch_size: int | None
+    input_size: Count | None
+    batch_size: Count | None
     mode: str
     precision: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
     """What else is known of the model, such as its kind of input."""
 
 
@@ -58,19 +82,19 @@ class Configuration:
 class Composition(Configuration):
     """A model as bricks, in the order in which they run."""
 
-    g: int
+    g: Count
     method: str
     captured_by: str
-    num_parameters: int
-    num_layers: int
-    num_module_calls: int
-    weights_bytes: int
-    input_bytes: int | None = None
+    num_parameters: Count
+    num_layers: Count
+    num_module_calls: Count
+    weights_bytes: Count
+    input_bytes: Count | None = None
     """Bytes of the model's own input; None in files of earlier versions, which do not tell."""
     pieces: tuple[PlacedBrick, ...]
-    updates: tuple[tuple[str, int], ...]
+    updates: tuple[tuple[str, Count], ...]
     """Bricks of optimizer steps, with how many parameters each stands for."""
-    gradient_sums: tuple[tuple[str, int], ...]
+    gradient_sums: tuple[tuple[str, Count], ...]
     """Bricks of sums of gradients, each with how many: a value that n pieces read needs n - 1."""
     outputs: tuple[Source | None, ...]
     """Where the model's results come from; None of one that no piece makes."""
@@ -157,8 +181,7 @@ def read_composition(path: Path) -> Composition:
         UserError: it is newer than this charact, or broken.
     """
     try:
-        with reading(path):
-            entry = json.loads(path.read_text(encoding="utf-8"))
+        entry = strict_json(file_bytes(path, f"there is no composition {path}"))
         newer = entry["schema_version"] > SCHEMA_VERSION
         composition = None if newer else _read(entry)
     except (ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
@@ -174,9 +197,22 @@ def _read(entry: dict[str, Any]) -> Composition:
     if unknown := set(entry) - {each.name for each in fields(Composition)}:
         raise ValueError(f"it has an unknown {min(unknown)!r}")
     composition = msgspec.convert(entry, Composition)
+    if composition.mode not in MODES or composition.precision not in PRECISIONS:
+        raise ValueError(f"it is of no known mode and precision: {composition.mode}, {composition.precision}")
+    for text in _shown(composition):
+        if not text.isprintable():
+            raise ValueError(f"it has a text that cannot be shown: {ascii(text)[:80]}")
     for number, sources in enumerate([*(piece.inputs for piece in composition.pieces), composition.outputs]):
-        if any(source is not None and not 0 <= source[0] < number for source in sources):
+        if any(source is not None and not source[0] < number for source in sources):
             raise ValueError(f"piece {number} reads what no earlier piece makes")
-    if any(not 0 <= before < number for number, piece in enumerate(composition.pieces) for before in piece.after):
+    if any(not before < number for number, piece in enumerate(composition.pieces) for before in piece.after):
         raise ValueError("a piece comes after one that is not before it")
     return composition
+
+
+def _shown(composition: Composition) -> list[str]:
+    """Texts that users are asked to judge, or to type: control characters could hide a part of them."""
+    facts = composition.facts
+    found = (composition.case, composition.model, composition.variant, facts.get("asked_as"),
+             *facts.get("own", OwnFacts()).values())
+    return [each for each in found if isinstance(each, str)]

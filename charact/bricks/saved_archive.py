@@ -6,7 +6,7 @@ evaluates them. The graph itself is JSON and most tensors are plain bytes: these
 """
 
 import io
-import json
+import math
 import os
 import pickle
 import re
@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from charact.bricks.capture_arguments import operator_of
-from charact.bricks.model import Json, Layer
+from charact.bounded import check_declared
+from charact.bricks.model import ITEM_BYTES, Json, Layer
+from charact.bricks.operators import check_arguments
+from charact.bricks.reading import MOST_FILE_BYTES, strict_json
 from charact.bricks.saved_arguments import DTYPES, Unreadable, argument, sizes
 from charact.errors import UserError
+from charact.measure.out_of_memory import host_memory_guard
 
 _FORMAT = 8
 """Major number of the graph's format that PyTorch 2.13 writes."""
@@ -31,6 +34,8 @@ _OPERATOR = re.compile(r"torch\.ops\.(aten\.\w+\.\w+)")
 _KINDS = {"parameter": ("weight", "parameter_name"), "buffer": ("buffer", "buffer_name"),
           "tensor_constant": ("constant", "tensor_constant_name"), "user_input": ("input", "")}
 _POSITIONAL = 1
+MOST_BYTES = 32 * 2**30
+"""What an archive may unpack to."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +58,22 @@ def read_saved(path: Path) -> SavedModel:
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path}: name one that torch.export.save wrote")
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _Reader(archive).read()
+        with host_memory_guard(), zipfile.ZipFile(path) as archive:
+            check_declared(_unpacked_bytes(archive), path, MOST_BYTES)
+            return _Reader(archive, path).read()
     except Unreadable as error:
         raise UserError(f"{path} is not read: {error}") from error
     except PermissionError as error:
         raise UserError(f"{path} may not be read by you: name another file, or have its permissions changed") from error
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, EOFError,
-            OSError, zlib.error) as error:
+    except (zipfile.BadZipFile, RecursionError, OverflowError, MemoryError, KeyError, TypeError, ValueError, IndexError,
+            AttributeError, RuntimeError, EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path} is no exported program, or is damaged: write it with torch.export.save of "
                         "PyTorch 2.9 or later") from error
 
 
 class _Reader:
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive, self._path = archive, path
         self._root = archive.namelist()[0].partition("/")[0]
         self._numbers: dict[str, int] = {}
 
@@ -124,7 +130,7 @@ class _Reader:
             else:
                 raise Unreadable(f"its operator {target[1]} gives a number that the model reads")
         layer = Layer(target[1], args, kwargs, tuple(outputs or [None]), several)
-        operator_of(layer)  # raises where there is none of that name
+        check_arguments(layer)
         return layer
 
     def _new(self, name: str) -> int:
@@ -132,7 +138,9 @@ class _Reader:
         return self._numbers[name]
 
     def _json(self, name: str) -> Json:
-        return json.loads(self._archive.read(f"{self._root}/{name}"))
+        info = self._archive.getinfo(f"{self._root}/{name}")
+        check_declared(info.file_size, f"{name} of {self._path}", MOST_FILE_BYTES)
+        return strict_json(self._archive.read(info))
 
     def _tensors(self, kind: str) -> dict[str, Tensor]:
         """Tensors of a folder by their qualified names; those that shared their bytes share them again."""
@@ -152,11 +160,17 @@ class _Reader:
 
     def _examples(self, types: list[tuple[int, Json]]) -> dict[int, tuple[str, Tensor]]:
         """The inputs that the model was exported with; made-up ones where the file has none that are plain tensors."""
+        declared = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in (_told(told) for _, told in types))
+        check_declared(declared, self._path, MOST_BYTES)
         examples: list[Any] = []
         name = f"{self._root}/data/sample_inputs/model.pt"
         if name in self._archive.namelist():
+            content = self._archive.read(name)
+            if zipfile.is_zipfile(io.BytesIO(content)):
+                with zipfile.ZipFile(io.BytesIO(content)) as inner:
+                    check_declared(_unpacked_bytes(inner), self._path, MOST_BYTES)
             try:
-                loaded = torch.load(io.BytesIO(self._archive.read(name)), map_location="cpu", weights_only=True)
+                loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             except pickle.UnpicklingError as error:
                 raise Unreadable("its example inputs would have to be unpickled, which could run code: export it with "
                                  "plain tensors") from error
@@ -165,6 +179,11 @@ class _Reader:
             generator = torch.Generator().manual_seed(0)
             examples = [_made_up(*_told(told), generator) for _, told in types]
         return {value: ("input", example) for (value, _), example in zip(types, examples, strict=True)}
+
+
+def _unpacked_bytes(archive: zipfile.ZipFile) -> int:
+    """Bytes that an archive declares: `zipfile` unpacks no more of a member than that."""
+    return sum(info.file_size for info in archive.infolist())
 
 
 def _tensor_name(arg: Json) -> str | None:

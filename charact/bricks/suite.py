@@ -15,8 +15,8 @@ import msgspec
 
 from charact.bricks.brick import Brick, canonical
 from charact.bricks.brick_file import brick_from_json, brick_to_json
+from charact.bricks.reading import file_bytes, strict_json
 from charact.errors import UserError
-from charact.files import reading
 
 FORMAT = "charact bricks"
 SCHEMA_VERSION = 1
@@ -83,7 +83,7 @@ class Suite:
         """
         entry = self.entry(identifier)
         path = brick_path(self.path, identifier)
-        data = _read_bytes(path, f"brick {identifier} is missing from {self.path}: copy the suite anew")
+        data = file_bytes(path, f"brick {identifier} is missing from {self.path}: copy the suite again")
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
             raise UserError(f"{path} is not what the suite's index says: copy the suite anew, or generate it")
         brick: Brick = _parsed(path, data, brick_from_json)
@@ -126,7 +126,7 @@ def load_suite(path: Path) -> Suite:
         UserError: there is no suite, it is newer than this charact, or it is not what was written.
     """
     file = path / INDEX
-    data = _read_bytes(file, f"no suite of bricks in {path}: charact bricks generate writes one")
+    data = file_bytes(file, f"no suite of bricks in {path}: charact bricks generate writes one")
     index = _parsed(file, data, _checked_format)
     if index["schema_version"] > SCHEMA_VERSION:
         raise UserError(f"{path} has schema version {index['schema_version']}, this charact reads up to "
@@ -151,14 +151,6 @@ def _checked_format(index: Any) -> dict[str, Any]:
     return dict(index)
 
 
-def _read_bytes(path: Path, missing: str) -> bytes:
-    with reading(path):
-        try:
-            return path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise UserError(missing) from error
-
-
 def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
     """JSON, read into something.
 
@@ -166,7 +158,7 @@ def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
         UserError: it is no JSON, or not of what is read.
     """
     try:
-        return read(json.loads(data))
+        return read(strict_json(data))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
         raise UserError(f"{path} is no part of a suite ({type(error).__name__}: {error}): copy the suite anew, or "
                         "generate it") from error  # fmt: skip

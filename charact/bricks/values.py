@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from charact.bricks.brick_file import LARGEST_WHOLE_BYTES
 from charact.bricks.model import PRIVATE_KINDS, Json, TensorType
 
 NUM_QUANTILES = 64
@@ -32,8 +33,6 @@ NUM_BLURRED = 16
 _LEAST_SCALE, _LEAST_SHARE = 0.5, 0.9
 """What blurred values are multiplied by at the least: all of them, and each."""
 _MOST_LIKENESS_OFF = 0.05
-LARGEST_WHOLE_BYTES = 64 * 1024
-"""Integer tensors up to this size are kept as they are."""
 _PICTURE_AXES = 4
 _MOST_CHANNELS, _MOST_ROWS = 64, 32
 """Of a picture, those that are looked at for how alike they are."""
@@ -116,7 +115,7 @@ def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: 
     size = storage_elements(type.shape, type.stride)
     if "whole" in sketch:
         storage = torch.zeros(size, dtype=dtype)
-        storage[_places(type)] = _whole(sketch["whole"], dtype)
+        storage[_places(type)] = _whole(sketch["whole"], type.num_bytes, dtype)
     elif "low" in sketch:
         storage = torch.randint(sketch["low"], sketch["high"] + 1, (size,), generator=generator, dtype=torch.int64)
     elif "constant" in sketch:
@@ -215,8 +214,11 @@ def _sketch_of_integers(tensor: Tensor, *, whole: bool) -> Json:
     return {"low": int(values.min()), "high": int(values.max())}
 
 
-def _whole(text: str, dtype: torch.dtype) -> Tensor:
-    raw = bytearray(zlib.decompress(base64.b64decode(text)))
+def _whole(text: str, num_bytes: int, dtype: torch.dtype) -> Tensor:
+    unpacked = zlib.decompressobj().decompress(base64.b64decode(text), num_bytes + 1)
+    if len(unpacked) != num_bytes:
+        raise ValueError(f"an input's integers take {num_bytes} bytes, and its file holds others")
+    raw = bytearray(unpacked)
     return torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
 
 

@@ -13,6 +13,7 @@ from charact.analysis.bricks.typical import typical
 from charact.bricks.composition import Composition
 from charact.commands._bricks_compositions import ALL, brick_run, is_called, kept_compositions
 from charact.commands._bricks_construct import correction_key
+from charact.commands._bricks_models import Named
 from charact.commands._bricks_verify import is_of_this_machine, timed_model
 from charact.console import Console
 from charact.corrections import NotCorrected, correction_file, keep_correction
@@ -29,9 +30,19 @@ _PRECISION_FRAC = 0.02
 _MAX_ITERATIONS = 50
 
 
-def calibrate_machine(path: Path, names: Sequence[str], directory: Path | None, turns: int, max_seconds: float,
-                      quiet: bool, interrupt: Interrupt) -> int:
+def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: Path | None, turns: int,
+                      max_seconds: float, quiet: bool, interrupt: Interrupt) -> int:
     """Learn a correction for each case of a suite's run, and keep it; returns the exit status.
+
+    Args:
+        path: of the run.
+        names: of models to measure.
+        own: models of the user's own that may be measured.
+        directory: of compositions; None for the suite's own.
+        turns: of each model.
+        max_seconds: of a turn.
+        quiet: whether little is printed.
+        interrupt: what ends it early.
 
     Raises:
         UserError: the run is not of this machine, or too few models are there; or the correction cannot be kept.
@@ -46,7 +57,7 @@ def calibrate_machine(path: Path, names: Sequence[str], directory: Path | None, 
                         "extend the suite")
     rule = StopRule(_PRECISION_FRAC, _MAX_ITERATIONS, max_seconds)
     for case, constructions in by_case.items():
-        constructions, measured_s = measured_by_turns(run, case, constructions, turns, rule, quiet, interrupt)
+        constructions, measured_s = measured_by_turns(run, case, constructions, own, turns, rule, quiet, interrupt)
         learned = fit_correction(constructions, measured_s)
         try:
             keep_correction(correction_file(correction_key(run, case)), learned)
@@ -90,8 +101,8 @@ def _fits(run: Run, composition: Composition, case: str) -> bool:
         return False
 
 
-def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], turns: int, rule: StopRule,
-                      quiet: bool, interrupt: Interrupt) -> tuple[list[Construction], list[float]]:
+def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], own: Named, turns: int,
+                      rule: StopRule, quiet: bool, interrupt: Interrupt) -> tuple[list[Construction], list[float]]:
     """Models that can be run, and the median iteration (s) of each; of each other one a line tells what stopped it.
 
     All have their turn before one has its next: what drifts meets all alike.
@@ -111,7 +122,7 @@ def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction]
                                       turns * len(constructions))
                 progress.pass_started(f"turn {turn + 1}")
                 try:
-                    walls[number] += timed_model(construction.composition, run, case, rule, interrupt).wall_s
+                    walls[number] += timed_model(construction.composition, own, run, case, rule, interrupt).wall_s
                 except UserError as error:
                     failed[number] = str(error)
     for reason in failed.values():

@@ -17,7 +17,7 @@ from charact.analysis.bricks.matching import brick_case
 from charact.analysis.bricks.record import constructed_case
 from charact.analysis.bricks.times import BrickTimes
 from charact.commands._bricks_compositions import Models, brick_run, chosen_models, kept_compositions
-from charact.commands._bricks_models import Asked
+from charact.commands._bricks_models import Asked, Named
 from charact.commands._bricks_verify import is_of_this_machine, verified
 from charact.commands._publishing import keeping_finished, publish_and_tell
 from charact.console import Console
@@ -32,13 +32,15 @@ from charact.views.terminal_bricks import machines
 from charact.writer import RunWriter
 
 
-def construct_models(words: Sequence[str], asked: dict[str, Any], directory: Path | None, stop: StopRule | None,
-                     out: Path, name: str | None, quiet: bool, interrupt: Interrupt) -> int:
+def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Sequence[str], Sequence[str]],
+                     directory: Path | None, stop: StopRule | None, out: Path, name: str | None, quiet: bool,
+                     interrupt: Interrupt) -> int:
     """Construct models from each run, into a record each; returns the exit status: 1 where nothing could be.
 
     Args:
         words: models and directories of runs.
         asked: what options say of the models.
+        own: models and losses of the user's own that verifying may import, next to those among the words.
         directory: of compositions; None for the suite's own.
         stop: when verifying a model is enough; None verifies none.
         out: where the records are made.
@@ -55,6 +57,7 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], directory: Pat
         raise UserError("--verify runs the models here, and no run is of this machine and its PyTorch: leave it out")
     models = chosen_models(Asked(names=names, modes=[], precisions=[], **asked), kept_compositions(runs[0], directory),
                            runs, quiet, interrupt)
+    named = Named.on_command_line(*own, names, asked["own"]["--model-args"])
     cases = [{composition.case: brick_case(run, composition) for composition in models.compositions} for run in runs]
     written: list[RunWriter] = []
     with keeping_finished(written):
@@ -63,7 +66,7 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], directory: Pat
             written.append(writer)
             rule = stop if is_of_this_machine(run) else None
             try:
-                _construct(writer, run, by_model, models, rule, quiet, interrupt)
+                _construct(writer, run, by_model, models, named, rule, quiet, interrupt)
             except KeyboardInterrupt:
                 if writer.holds_nothing:
                     written.remove(writer)
@@ -120,8 +123,8 @@ def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -
     })
 
 
-def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models, stop: StopRule | None,
-               quiet: bool, interrupt: Interrupt) -> None:
+def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models, named: Named,
+               stop: StopRule | None, quiet: bool, interrupt: Interrupt) -> None:
     """Construct the models into a record, and close it.
 
     Args:
@@ -129,6 +132,7 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
         run: of a suite.
         cases: of the run, by the model whose bricks it timed.
         models: to construct.
+        named: what verifying may import.
         stop: when verifying one is enough; None where they are not to be run here.
         quiet: whether no progress is drawn.
         interrupt: what ends it early.
@@ -144,7 +148,7 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
             entry, tables = constructed_case(construction, corrections[case])
             if stop is not None:
                 progress.pass_started("running the model")
-                timing, tables["iterations"] = verified(composition, run, case, stop, interrupt)
+                timing, tables["iterations"] = verified(composition, named, run, case, stop, interrupt)
                 entry["passes"]["timing"] = timing
                 if timing["reason"] is not None:
                     failed.append(f"warning: {composition.case} is not verified: {timing['reason']}")

@@ -1,13 +1,14 @@
 """Models as the commands of bricks take them: named by the user, or by the composition that was made of them."""
 
-from collections.abc import Mapping, Sequence
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.capture import capture
-from charact.bricks.composition import Composition, Configuration
+from charact.bricks.composition import Composition, Configuration, Facts, OwnFacts
 from charact.bricks.sources import SAVED_SUFFIX, Source, sources_of
 from charact.bricks.suite_writer import CutModel, cut_model
 from charact.console import Console
@@ -51,12 +52,12 @@ class Asked:
 
     def configuration(self, source: Source) -> Configuration:
         """What a composition tells of a source: enough to bring it to life again."""
-        facts: dict[str, Any] = {"asked_as": source.asked_as, "seed": self.seed,
+        facts: Facts = {"asked_as": source.asked_as, "seed": self.seed,
                                  "input_kind": source.coordinates["input_kind"], "source": source.coordinates["source"]}
         if source.asked_as.endswith(SAVED_SUFFIX):
-            facts["asked_as"] = str(Path(source.asked_as).absolute())
+            facts["asked_as"] = os.path.abspath(source.asked_as)
         elif ":" in source.asked_as:
-            facts["own"] = self._said()
+            facts["own"] = cast(OwnFacts, self._said())
         return Configuration(source.id, source.name, source.variant, source.input_size, source.batch_size, source.mode,
                              source.precision, facts)
 
@@ -78,20 +79,68 @@ def _name(option: str) -> str:
     return option[2:].replace("-", "_")
 
 
-def source_again(composition: Composition) -> Source:
-    """The source that a composition was made of.
+@dataclass(frozen=True)
+class Named:
+    """What the command line names of models that are not built in: nothing else is imported, called or opened."""
+
+    calls: frozenset[str] = frozenset()
+    """Calls as `call_text` writes them, and files."""
+    losses: frozenset[str] = frozenset()
+
+    @classmethod
+    def on_command_line(cls, models: Iterable[str], losses: Iterable[str], names: Iterable[str] = (),
+                        model_args: str | None = None) -> "Named":
+        """What `--model` and `--loss` name, and models that are named in the place of workloads.
+
+        Args:
+            models: of `--model`.
+            losses: of `--loss`.
+            names: of models.
+            model_args: of `--model-args`, which those are called with.
+        """
+        own = (call_text(name, model_args or "") for name in names if ":" in name)
+        files = (os.path.abspath(name) for name in (*models, *names) if name.endswith(SAVED_SUFFIX))
+        return cls(frozenset([*models, *own, *files]), frozenset(losses))
+
+
+def call_text(target: str, arguments: str) -> str:
+    """A model of the user's own as `--model` names it: `package.module:factory(depth=50)`."""
+    return f"{target}({arguments})" if arguments else target
+
+
+def source_again(composition: Composition, named: Named) -> Source:
+    """The source that a composition was made of: a workload, or what the command line names.
+
+    A composition may come from anybody, so that its texts are only compared with those of the command line.
 
     Raises:
-        UserError: it is not there any more, or cannot be imported here.
+        UserError: the command line does not name it, it is not there any more, or cannot be imported here.
     """
     facts = composition.facts
+    if not {"asked_as", "seed"} <= facts.keys():
+        raise UserError(f"{composition.case} does not record which model it is of: generate its suite again")
+    asked_as, own = facts["asked_as"], facts.get("own", OwnFacts())
     said: dict[str, Any] = {"modes": [composition.mode], "precisions": [composition.precision], "seed": facts["seed"]}
-    if not facts["asked_as"].endswith(SAVED_SUFFIX):  # a file has its sizes
+    if asked_as.endswith(SAVED_SUFFIX):  # a file has its sizes
+        _check_named(composition, asked_as, None, named)
+    else:
         said |= {"input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size]}
-        # The variant of an imported model is a hash of what it is made with.
-        said |= facts.get("own", {"variant": composition.variant})
-    (source,) = sources_of([facts["asked_as"]], **said)
+        if ":" in asked_as:  # its variant is a hash of what it is made with
+            _check_named(composition, call_text(asked_as, own.get("model_args", "")), own.get("loss"), named)
+            said |= own
+        else:
+            said["variant"] = composition.variant
+    (source,) = sources_of([asked_as], **said)
     return source
+
+
+def _check_named(composition: Composition, call: str, loss: str | None, named: Named) -> None:
+    lacking = [] if call in named.calls else ["--model", call]
+    if loss is not None and ":" in loss and loss not in named.losses:
+        lacking += ["--loss", loss]
+    if lacking:
+        raise UserError(f"{composition.case} is of a model that the command line does not name: if you trust that "
+                        f"code, add {shlex.join(lacking)}")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,15 @@ FALLBACKS = ("hooks",)
 Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="Directory of a suite of bricks.")]
 InputSpec = Annotated[str | None, typer.Option(
     help="What models of your own are fed; see charact profile --help.")]
+OwnModels = Annotated[list[str] | None, typer.Option(
+    "--model", metavar="MODULE:NAME[(ARGS)]",
+    help="A model of your own, or an exported program, that may be imported and run. Compositions name models, too, "
+         "and may come from others: only what you name here is run. Once for each.")]
+OwnLosses = Annotated[list[str] | None, typer.Option(
+    "--loss", metavar="MODULE:NAME", help="Likewise its loss, where that is a function of your own.")]
+MaxBytes = Annotated[str | None, typer.Option(
+    metavar="SIZE", help="Most that a brick may take, and what a file may unpack to, as in 32GiB. Default: 16GiB for a "
+                         "brick.")]
 Compositions = Annotated[Path | None, typer.Option(
     help="Directory that tells which bricks make which model. Default: SUITE.private, beside the suite.")]
 

@@ -1,8 +1,6 @@
 """What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
 
 import shlex
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import torch
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.brick import runs_as
-from charact.bricks.composition import load_compositions
 from charact.bricks.suite import Suite, load_suite
 from charact.commands._bricks_verify import is_of_this_machine
 from charact.commands._ceilings import recorded_ceilings
@@ -20,10 +17,9 @@ from charact.console import Console
 from charact.errors import UserError
 from charact.hardware import resolve_device
 from charact.manifest import check_holds
-from charact.measure.brick_cases import run_bricks
+from charact.measure.brick_process import run_apart
 from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
-from charact.measure.timing import StopRule
 from charact.output import warn
 from charact.redaction import expanded_path
 from charact.store import load_run
@@ -52,7 +48,7 @@ def start(path: Path, options: Options, out: Path, name: str | None, threads: in
     writer = open_record(out, name or f"bricks-{suite.name}", kept, threads)
     with keeping_finished([writer]):
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [str(device)])
-    return _run(writer, suite, quiet, interrupt)
+    return _run(writer, quiet, interrupt)
 
 
 def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
@@ -78,8 +74,7 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
     suite = load_suite(expanded_path(options["suite"]))
     if suite.digest != options["suite_digest"]:
         raise UserError(f"{options['suite']} is not the suite that {directory} began with: run it anew")
-    torch.set_num_threads(options["threads"])
-    return _run(writer, suite, quiet, interrupt)
+    return _run(writer, quiet, interrupt)
 
 
 def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[str]]:
@@ -105,20 +100,12 @@ def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[st
     return [list(case) for case, reason in zip(cases, refusals, strict=True) if reason is None]
 
 
-def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> int:
-    options, console = writer.manifest["options"], Console(stderr=True)
-    rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
+def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt) -> int:
+    console = Console(stderr=True)
     resume = f"{program()} bricks run --resume {shlex.quote(str(writer.directory))}"
-    share_frac = options.get("share_frac", 1.0)  # records of earlier versions lack it
     with keeping_finished([writer], f"whole rounds are kept, then go on with {resume}"):
-        models = _known_models(expanded_path(options["compositions"])) if share_frac < 1 else []
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
-            for number, (mode, precision) in enumerate(options["cases"], start=1):
-                run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, progress, interrupt,
-                           options["batch_sizes"], options["method"], (number, len(options["cases"])),
-                           share_frac, models, options["precisions"])
-                if interrupt.signal is not None:
-                    break
+            run_apart(writer, progress, interrupt)
         if interrupt.signal is not None:
             if writer.holds_nothing:
                 writer.discard()
@@ -128,9 +115,3 @@ def _run(writer: RunWriter, suite: Suite, quiet: bool, interrupt: Interrupt) -> 
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete")))
     return 0 if tell(load_run(writer.final), quiet) else 1
-
-
-def _known_models(private: Path) -> list[Mapping[str, int]]:
-    """How often each model whose composition is here uses which bricks; none where there are no compositions."""
-    compositions = load_compositions(private) if any(private.glob("*.json")) else []
-    return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]

@@ -7,7 +7,7 @@ import torch
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.composition import Composition
 from charact.bricks.sources import Source
-from charact.commands._bricks_models import source_again
+from charact.commands._bricks_models import Named, source_again
 from charact.errors import UserError
 from charact.hardware import machine_facts, resolve_device
 from charact.measure.end_to_end import time_end_to_end
@@ -45,16 +45,17 @@ def timed_source(source: Source, rule: StopRule, device: torch.device, interrupt
         raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
 
 
-def timed_model(composition: Composition, run: Run, case: str, rule: StopRule, interrupt: Interrupt) -> Timing:
+def timed_model(composition: Composition, named: Named, run: Run, case: str, rule: StopRule, interrupt: Interrupt
+                ) -> Timing:
     """Time a model as a suite's run timed bricks: on its device, with as many threads.
 
     Raises:
-        UserError: the model is not there any more, or the device; or the model fails.
+        UserError: the command line does not name the model, it is not there any more, or the device; or it fails.
         KeyboardInterrupt: a signal came.
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     torch.set_num_threads(run.manifest["options"]["threads"])
-    timing = timed_source(source_again(composition), rule, resolve_device(entry["device"]), interrupt)
+    timing = timed_source(source_again(composition, named), rule, resolve_device(entry["device"]), interrupt)
     had = timing.facts["on_core_frac"]
     if entry["device"] == "cpu" and had < _QUIET_FRAC:
         warn(f"warning: {composition.case} had a core for {had:.0%} of its time only: other programs ran, which "
@@ -62,14 +63,14 @@ def timed_model(composition: Composition, run: Run, case: str, rule: StopRule, i
     return timing
 
 
-def verified(composition: Composition, run: Run, case: str, rule: StopRule, interrupt: Interrupt
+def verified(composition: Composition, named: Named, run: Run, case: str, rule: StopRule, interrupt: Interrupt
              ) -> tuple[dict[str, Any], Rows]:
     """What the pass `timing` tells of a model that was run itself, and rows of the table `iterations`.
 
     A model that fails leaves its reason and no rows: what was constructed of it stays.
     """
     try:
-        timing = timed_model(composition, run, case, rule, interrupt)
+        timing = timed_model(composition, named, run, case, rule, interrupt)
     except UserError as error:
         return {"status": "failed", "reason": str(error)}, []
     return {"status": "ok", "reason": None, **timing.facts}, timing.rows

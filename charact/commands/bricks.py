@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charact.bounded import parse_bytes
 from charact.commands import _bricks_options as brick_options
 from charact.commands import _options as opt
 from charact.commands import _own_model as own_model
@@ -110,6 +111,7 @@ def run(
         min=0, max=604_800, help="Or after so many seconds and 6 rounds.")] = 600.0,
     resume: Annotated[Path | None, typer.Option(
         help="Go on with a run that was killed or interrupted: its directory, runs/.partial-...")] = None,
+    max_bytes: brick_options.MaxBytes = None,
     threads: opt.Threads = None,
     device: opt.Device = "auto",
     out: opt.Out = Path("runs"),
@@ -119,7 +121,8 @@ def run(
     """Time every brick of a suite on this machine.
 
     Bricks take turns, with weights as far away as in their models, so that they take as long as there. Each round
-    is kept: what was killed is gone on with. A brick that fails or runs out of memory is recorded; the others go on.
+    is kept: what was killed is gone on with. A brick that fails, runs out of memory or crashes is recorded; the others
+    go on: a suite may come from anybody, and runs in a process of its own.
 
     \b
       charact bricks run suite
@@ -138,6 +141,7 @@ def run(
         "method": opt.parse_choice(method, "--method", brick_options.METHODS), "max_rounds": max_rounds,
         "precision_target_frac": precision_target, "max_seconds": max_seconds, "device": device,
         "share_frac": brick_options.parse_share(share),
+        "max_bytes": None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),
     }
 
     from charact.measure.interrupt import Interrupt
@@ -156,6 +160,8 @@ def calibrate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run of a suite on this machine.")],
     models: Annotated[list[str] | None, typer.Argument(
         metavar="[MODEL]...", help="Models to measure. Default: up to 8 that stand for the suite's others.")] = None,
+    model: brick_options.OwnModels = None,
+    loss: brick_options.OwnLosses = None,
     compositions: brick_options.Compositions = None,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Times that each model has its turn.")] = 3,
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Longest turn of a model.")] = 5.0,
@@ -174,9 +180,12 @@ def calibrate(
 
     with Interrupt() as interrupt:
         from charact.commands._bricks_calibrate import calibrate_machine
+        from charact.commands._bricks_models import Named
 
+        names = brick_options.parse_models(models or [])
+        own = Named.on_command_line(model or [], loss or [], names)
         return brick_options.status_of(interrupt, lambda: calibrate_machine(
-            run, brick_options.parse_models(models or []), compositions, turns, max_seconds, quiet, interrupt))
+            run, names, own, compositions, turns, max_seconds, quiet, interrupt))
 
 
 @group.command()
@@ -189,6 +198,8 @@ def construct(
     variant: opt.Variant = None,
     model_args: own_model.ModelArgs = None,
     input_spec: brick_options.InputSpec = None,
+    model: brick_options.OwnModels = None,
+    loss: brick_options.OwnLosses = None,
     verify: Annotated[bool, typer.Option(
         "--verify", help="Run the models themselves, too, where a run is of this machine, and tell the error.")]
     = False,
@@ -211,8 +222,12 @@ def construct(
       charact bricks construct all runs/20261121-100000-bricks-suite-0a1b2c
       charact bricks construct resnet18 mlp runs/20261121-100000-bricks-suite-0a1b2c --verify
       charact bricks construct all runs/laptop runs/server --compositions suite.private
+      charact bricks construct all runs/<run> --verify --model "nets:Net(depth=50)"
     """  # noqa: D301  (click wants the character itself)
     opt.check_name(name)
+    if (model or loss) and not verify:
+        raise UserError(f"{'--model' if model else '--loss'} names what --verify may run: add --verify, or leave it "
+                        "out")
     asked = brick_options.said_of_models(input_sizes, batch_sizes, variant,
                                          {"--model-args": model_args, "--input-spec": input_spec})
 
@@ -224,7 +239,7 @@ def construct(
 
         stop = StopRule(precision_target, max_iterations, max_seconds) if verify else None
         return brick_options.status_of(interrupt, lambda: construct_models(
-            what, asked, compositions, stop, out, name, quiet, interrupt))
+            what, asked, (model or [], loss or []), compositions, stop, out, name, quiet, interrupt))
 
 
 @group.command()

@@ -14,6 +14,7 @@ from charact.bricks.suite import Suite
 from charact.errors import UserError
 from charact.hardware import device_name
 from charact.measure.brick_choice import left_out
+from charact.measure.brick_crashes import Crashes
 from charact.measure.brick_memory import as_stored
 from charact.measure.brick_rounds import Rounds
 from charact.measure.brick_settings import brick_settings
@@ -37,7 +38,8 @@ _FLUSH_FRAC = 0.05
 def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, rule: StopRule, writer: RunWriter,
                observer: Observer, interrupt: Interrupt, batch_sizes: Sequence[int] | None = None,
                method: str = "contextual", place: tuple[int, int] = (1, 1), share_frac: float = 1.0,
-               models: Sequence[Mapping[str, int]] = (), precisions: Sequence[str] | None = None) -> None:
+               models: Sequence[Mapping[str, int]] = (), precisions: Sequence[str] | None = None,
+               crashes: Crashes | None = None) -> None:
     """Time a suite's bricks on a device, and flush them to the record every few seconds and at the end.
 
     A case that the record holds unfinished is gone on with after its last whole round. A brick that fails is recorded
@@ -60,6 +62,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
             predicted from.
         models: how often each uses which bricks, to choose those that matter most, as far as models are known.
         precisions: of the models that bricks are taken from; by default all that run in `precision`.
+        crashes: bricks that ended earlier processes of this run.
 
     Raises:
         UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; or the
@@ -69,8 +72,9 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         raise UserError(reason)
     bricks = [suite.brick(identifier) for identifier in chosen_bricks(
         suite, mode, precision, batch_sizes, precisions)]
-    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
-                    lambda: left_out(bricks, share_frac, models) if share_frac < 1 else [])
+    crashes = crashes or Crashes()
+    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method, crashes,
+                    lambda: left_out(bricks, share_frac, models, crashes) if share_frac < 1 else [])
     before = writer.entry(run.case)
     if before is not None and before["status"] not in UNFINISHED:
         return
@@ -113,10 +117,10 @@ class _SuiteRun:
 
     def __init__(self, suite: Suite, bricks: list[Brick], mode: str, precision: str, device: torch.device,
                  rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt, method: str,
-                 left_out: Callable[[], Rows]) -> None:
+                 crashes: Crashes, left_out: Callable[[], Rows]) -> None:
         self._bricks, self._mode, self._precision, self._device = bricks, mode, precision, device
         self._rule, self._writer, self._observer, self._interrupt = rule, writer, observer, interrupt
-        self._method, self._leave_out = method, left_out
+        self._method, self._crashes, self._leave_out = method, crashes, left_out
         self._left_out: Rows = []
         self.case = f"bricks-{suite.name}-g{suite.g}-{mode}-{precision}-{str(device).replace(':', '')}"
         self._facts: dict[str, Any] = {
@@ -169,11 +173,14 @@ class _SuiteRun:
             names = {row["brick"] for row in untimed}
             timed = [brick for brick in self._bricks if brick.id not in names]
             rounds = Rounds(timed, self._device, training=self._mode == "train", before={
-                table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()})
+                table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()},
+                crashes=self._crashes)
         self._rounds = rounds
         self._facts |= rounds.facts | {"preparing_s": self._facts["preparing_s"] + time.perf_counter() - begun}
         self._observer.pass_started("bricks")
         self._warm(rounds) if self._method == "paper" else self._in_context(rounds)
+        if self._crashes.note is not None:
+            self._flush()  # a brick that ends the process while it is described loses no times
         begun = time.perf_counter()
         self._observer.pass_started("memory")
         with self._interrupt.allowed():
@@ -243,7 +250,8 @@ class _SuiteRun:
         if told["suite_digest"] != self._facts["suite_digest"]:
             raise UserError(f"the suite {self._facts['suite']} is no longer what {self.case} was begun with: run it "
                             "anew")
-        self._facts |= told | {"status": "ok", "reason": None, "num_resumed": told["num_resumed"] + 1}
+        resumed = 0 if self._crashes.signals else 1
+        self._facts |= told | {"status": "ok", "reason": None, "num_resumed": told["num_resumed"] + resumed}
         run = load_run(self._writer.directory, partial=True)
         found: dict[str, Rows] = {}
         for table in ("bricks", "brick_times"):

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from charact.bricks.brick import Brick
 from charact.bricks.program import runnable
 from charact.bricks.sizes import chosen_to_time, sizes_of
+from charact.measure.brick_crashes import TIMING, Crashes
 from charact.measure.brick_memory import as_stored, described
 from charact.measure.flops import work_of
 from charact.schema import LEFT_OUT
@@ -16,8 +17,8 @@ from charact.schema import LEFT_OUT
 _REASON = "not timed: its time is predicted from those of others like it"
 
 
-def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]]
-             ) -> list[dict[str, Any]]:
+def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]],
+             crashes: Crashes | None = None) -> list[dict[str, Any]]:
     """Rows of the table `bricks` of those that are not timed: all but a share of them, chosen by `chosen_to_time`.
 
     Their FLOP and bytes are counted on fake tensors. A brick that cannot be counted so is timed.
@@ -26,8 +27,16 @@ def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mappin
         bricks: of inference.
         share_frac: of them that is timed.
         models: how often each uses which bricks, as far as models are known.
+        crashes: bricks that ended earlier processes of this run.
     """
-    rows = {brick.id: described(brick) | work for brick in bricks if (work := _work(brick)) is not None}
+    crashes = crashes or Crashes()
+    rows: dict[str, dict[str, Any]] = {}
+    for brick in bricks:
+        if brick.id in crashes.endings(TIMING):
+            continue
+        with crashes.running(brick.id, TIMING):
+            if (work := _work(brick)) is not None:
+                rows[brick.id] = described(brick) | work
     chosen = chosen_to_time({brick: sizes_of(row) for brick, row in rows.items()}, models, share_frac)
     ending = {"status": LEFT_OUT, "reason": _REASON, "num_rounds": 0, "set_up_s": 0.0}
     return [as_stored(row) | ending for brick, row in rows.items() if brick not in chosen]

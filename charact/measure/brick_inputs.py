@@ -6,17 +6,41 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from charact.bounded import limit_bytes
 from charact.bricks.brick import Brick, BrickInput, canonical
+from charact.bricks.model import ITEM_BYTES
 from charact.bricks.values import draw, storage_elements
+from charact.errors import UserError
 from charact.measure.brick_weights import WeightBelts, comes_from_belt
 from charact.measure.out_of_memory import free_host_bytes
+from charact.measure.outcome import size
 
 _WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
 """Shares of the free memory that are kept from one visit to the next. What is drawn anew takes time that is not timed;
 weights that are drawn anew were written just now, and a cache holds them."""
 
+MOST_BRICK_BYTES = 16 * 2**30
+
 Tensors = dict[int, Tensor]
 """By the number of the brick's input."""
+
+
+def check_size(brick: Brick) -> None:
+    """Check that a brick's inputs, weights included, are within the limit of what a brick may take.
+
+    Raises:
+        UserError: they are not.
+    """
+    num_bytes = sum(storage_elements(each.type.shape, each.type.stride) * ITEM_BYTES[each.type.dtype]
+                    for each in brick.inputs)
+    if num_bytes > (limit := most_bytes()):
+        raise UserError(f"its inputs take {size(num_bytes)}, the limit is {size(limit)}: raise it with --max-bytes if "
+                        "you trust the suite")
+
+
+def most_bytes() -> int:
+    """What a brick may take: its inputs, and in addition to them what its layers make."""
+    return limit_bytes(MOST_BRICK_BYTES)
 
 
 class InputPool:
@@ -27,17 +51,17 @@ class InputPool:
     Args:
         bricks: all that are to be called.
         device: where.
-        limit_bytes: what weights may take, and what all else may; by default shares of the memory that is free.
+        pool_bytes: what weights may take, and what all else may; by default shares of the memory that is free.
         seed: of the values.
     """
 
-    def __init__(self, bricks: Iterable[Brick], device: torch.device, limit_bytes: int | None = None,
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, pool_bytes: int | None = None,
                  seed: int = 0) -> None:
         self.device = device
         self._generator = torch.Generator().manual_seed(seed)
         free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
         weights_bytes, self._left_bytes = (
-            int(frac * free) if limit_bytes is None else limit_bytes for frac in (_WEIGHTS_FRAC, _OTHERS_FRAC))
+            int(frac * free) if pool_bytes is None else pool_bytes for frac in (_WEIGHTS_FRAC, _OTHERS_FRAC))
         self._kept: dict[str, Tensor] = {}
         self._of_visit: dict[str, Tensor] = {}
         self.belts = WeightBelts(bricks, device, weights_bytes, self._generator)

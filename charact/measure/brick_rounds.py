@@ -15,11 +15,13 @@ from charact.bricks.brick import Brick
 from charact.bricks.program import BrickFunction, runnable
 from charact.errors import UserError
 from charact.measure.brick_clock import Times, by_clock, clock_for, seconds
-from charact.measure.brick_inputs import InputPool
+from charact.measure.brick_crashes import DESCRIBING, TIMING, Crashes
+from charact.measure.brick_inputs import InputPool, check_size, most_bytes
 from charact.measure.brick_memory import described, memory_and_work, step_peak_bytes
 from charact.measure.brick_timing import InferenceWork, Work
 from charact.measure.brick_training import GradientSumWork, TrainingWork, UpdateWork, backward_start
-from charact.measure.outcome import failure
+from charact.measure.limit import growth_limit
+from charact.measure.outcome import failure, size
 from charact.measure.timing import MIN_ITERATIONS, StopRule, ended_by
 from charact.store import Rows
 
@@ -45,14 +47,15 @@ class Rounds:
         training: whether sequences are differentiated.
         device: where they run.
         before: rows of the tables `bricks` and `brick_times` that an earlier process left of whole rounds.
+        crashes: bricks that ended an earlier process, and is told of each before it runs.
     """
 
-    def __init__(self, bricks: Iterable[Brick], device: torch.device, *, training: bool, before: dict[str, Rows]
-                 ) -> None:
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, *, training: bool, before: dict[str, Rows],
+                 crashes: Crashes | None = None) -> None:
+        self._crashes = crashes or Crashes()
         self.bricks = {brick.id: brick for brick in bricks}
         self._training, self._device = training, device
         self._clock = clock_for(device)
-        self._pool = InputPool(self.bricks.values(), device)
         self._calls: dict[str, BrickFunction] = {}
         self._works: dict[str, Work] = {}
         self.rows: dict[str, dict[str, Any]] = {
@@ -67,9 +70,16 @@ class Rounds:
         self.undescribed: dict[str, str] = {}
         """Why bricks have times and nothing is told of their work and memory."""
         self._take_up(before)
-        for brick in self.bricks.values():
-            if self.rows[brick.id]["status"] == "running":
-                self._try(brick.id, partial(self._prepare, brick))
+        for crashed, ending in self._crashes.endings(TIMING).items():
+            if crashed in self.rows:
+                self._fail(crashed, ending)
+        for brick in self._running():
+            self._try(brick.id, partial(check_size, brick))
+        self._pool = InputPool(self._running(), device)
+        for brick in self._running():
+            self._try(brick.id, partial(self._prepare, brick))
+        self._unlimited = set[str]()
+        """Bricks that have stayed within the limit of what one may take."""
         starts = [work.start for work in self._works.values() if isinstance(work, UpdateWork)]
         self.facts: dict[str, Any] = {
             "clock_s": self._clock.own_s,
@@ -149,9 +159,14 @@ class Rounds:
 
     def describe(self) -> None:
         """Tell each brick's work and memory; they are null where that fails, which costs a brick no more."""
+        ended = self._crashes.endings(DESCRIBING)
         for brick in self.left:
+            if brick in ended:
+                self.undescribed[brick] = ended[brick]["reason"]
+                continue
             try:
-                self._describe(brick)
+                with self._crashes.running(brick, DESCRIBING):
+                    self._describe(brick)
             except Exception as error:
                 self.undescribed[brick] = failure(error)["reason"]
             self._pool.end_visit()
@@ -174,6 +189,9 @@ class Rounds:
         for (brick, _), calls in by_round.items():
             self._seconds[brick].append(fmean(calls.values()))
 
+    def _running(self) -> list[Brick]:
+        return [brick for brick in self.bricks.values() if self.rows[brick.id]["status"] == "running"]
+
     def _prepare(self, brick: Brick) -> None:
         """Make what runs the brick."""
         if brick.kind == "update":
@@ -187,7 +205,12 @@ class Rounds:
         """Times by phase of each call; none where it failed."""
         found: list[list[dict[str, Times]]] = []
         begun = time.perf_counter()
-        self._try(brick, lambda: found.append(work()))
+        if brick in self._unlimited:
+            self._try(brick, lambda: found.append(work()))
+        else:
+            with growth_limit(self._device, most_bytes() + self._pool.belts.num_bytes):
+                self._try(brick, lambda: found.append(work()))
+            self._unlimited.add(brick)
         self._pool.end_visit()
         if not found:
             return []
@@ -223,9 +246,15 @@ class Rounds:
     def _try(self, brick: str, work: Callable[[], object]) -> None:
         """Do something with a brick that may fail: it then has no time, and the others go on."""
         try:
-            work()
+            with self._crashes.running(brick, TIMING):
+                work()
         except Exception as error:
             ending = {"status": "error", "reason": str(error)} if isinstance(error, UserError) else failure(error)
-            self.rows[brick] |= {"status": ending["status"], "reason": ending["reason"], "num_rounds": 0}
-            self._works.pop(brick, None)
-            self.times = [row for row in self.times if row["brick"] != brick]
+            if ending["status"] == "oom":
+                ending["reason"] += f" (a brick may take {size(most_bytes())} where there is as much: see --max-bytes)"
+            self._fail(brick, ending)
+
+    def _fail(self, brick: str, ending: dict[str, Any]) -> None:
+        self.rows[brick] |= {"status": ending["status"], "reason": ending["reason"], "num_rounds": 0}
+        self._works.pop(brick, None)
+        self.times = [row for row in self.times if row["brick"] != brick]

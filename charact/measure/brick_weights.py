@@ -68,6 +68,8 @@ class WeightBelts:
         most_bytes = _NUM_CACHES * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
         wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
         self._num_bytes = _shared(limit_bytes, wanted_bytes, largest_bytes)
+        self.num_bytes = sum(self._num_bytes.values())
+        """What all belts may take."""
         self._belts: dict[str, _Belt | None] = {}
 
     def next(self, of: BrickInput) -> Tensor:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
@@ -24,7 +24,7 @@ class Interrupt:
         self._terminals = [file for file in (0, 1, 2) if _is_terminal(file)]
 
     def __enter__(self) -> "Interrupt":
-        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS
+        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS
                         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN}
         return self
 

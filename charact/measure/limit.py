@@ -66,6 +66,25 @@ def memory_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limi
 
 
 @contextlib.contextmanager
+def growth_limit(device: torch.device, num_bytes: int) -> Iterator[None]:
+    """Let what runs inside take no more than so much in addition to what the process holds of a device's memory."""
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        before = torch.cuda.get_per_process_memory_fraction(device)
+        allowed = (torch.cuda.memory_reserved(device) + num_bytes) / total
+        torch.cuda.set_per_process_memory_fraction(min(before, allowed), device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(before, device)
+    elif sys.platform == "linux":
+        with data_growth_limit(num_bytes):
+            yield
+    else:  # nothing tells what counts
+        yield
+
+
+@contextlib.contextmanager
 def _cuda_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limit]:
     free, total = torch.cuda.mem_get_info(device)
     beside = total - free - torch.cuda.memory_reserved(device)

@@ -143,7 +143,8 @@ class TestGenerating:
         done = here("bricks", "run", "s", *FEW, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         run = str(only_run(tmp_path, "bricks-s"))
-        done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", cwd=tmp_path)
+        done = here("bricks", "construct", "all", run, "--verify", "--model", "nets_of_bricks:fickle", "--max-seconds",
+                    "0.2", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert len(load_run(only_run(tmp_path, "constructed-s")).iterations) > 0
 
@@ -160,8 +161,8 @@ class TestGenerating:
         assert done.returncode == 0, done.stderr
         (tmp_path / "elsewhere").mkdir()
         run = str(only_run(tmp_path, "bricks-s"))
-        done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", "--out", "../runs",
-                    cwd=tmp_path / "elsewhere")
+        done = here("bricks", "construct", "all", run, "--verify", "--model", "../small.pt2", "--max-seconds", "0.2",
+                    "--out", "../runs", cwd=tmp_path / "elsewhere")
         assert done.returncode == 0, done.stderr
         assert len(load_run(only_run(tmp_path, "constructed-s")).iterations) > 0
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from charact.bricks.composition import Configuration
 from charact.bricks.cut import Piece
 from charact.bricks.model import CapturedModel, Json, Layer, TensorType, Update
-from charact.bricks.program import literal, operator_of
+from charact.bricks.operators import literal, operator_of
 
 CPU = torch.device("cpu")
 Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]

@@ -12,12 +12,13 @@ MAX_HELD_RUNS = 8
 """Up to this many runs keep what was read of them; of more, each is released after it was read."""
 
 Value = TypeVar("Value")
+Told = TypeVar("Told", contravariant=True)
 
 
-class Total(Protocol[Value]):
+class Total(Protocol[Told]):
     """What is kept of the runs of a side that hold a case."""
 
-    def add(self, value: Value, /) -> None:
+    def add(self, value: Told, /) -> None:
         """Add what one run tells of the case."""
 
 

@@ -1,12 +1,13 @@
 """Of many cases on many sides those that differ most, which views show in full; and reading all runs at once."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from charact.analysis.comparing.composition import COMPOSITION
-from charact.analysis.comparing.gathering import gathered
+from charact.analysis.comparing.gathering import Fact, gathered
 from charact.analysis.comparing.matching import matched_cases
 from charact.analysis.comparing.metrics import MEASURED
 from charact.analysis.comparing.ratios import TIMES, ratios
@@ -44,9 +45,11 @@ def in_pair(sides: Sequence[Side], side: Side, cases: Collection[str]) -> set[st
 
 def read_times(sides: Sequence[Side], levels: Sequence[str]) -> None:
     """Read what tables of a comparison need of all cases, in one pass over the runs."""
-    gathered(sides, [MEASURED, *(TIMES[by] for by in dict.fromkeys(["case", "brick", *levels]))])
+    facts: list[Fact[Any, Any]] = [MEASURED, *(TIMES[by] for by in dict.fromkeys(["case", "brick", *levels]))]
+    gathered(sides, facts)
 
 
 def read_parts(sides: Sequence[Side], levels: Sequence[str], cases: Collection[str]) -> None:
     """Read what is shown of the parts of some cases, in one pass over the runs."""
-    gathered(sides, [COMPOSITION, *(TIMES[by] for by in levels)], cases)
+    facts: list[Fact[Any, Any]] = [COMPOSITION, *(TIMES[by] for by in levels)]
+    gathered(sides, facts, cases)

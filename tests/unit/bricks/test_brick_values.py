@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from charact.bricks.brick_file import LARGEST_WHOLE_BYTES
 from charact.bricks.model import Json, TensorType
 from charact.bricks.values import (
-    LARGEST_WHOLE_BYTES,
     NUM_BLURRED,
     NUM_QUANTILES,
     blurred,

@@ -156,7 +156,11 @@ def test_nothing_is_unpickled(saved: tuple[Path, Net], tmp_path: Path, place: st
     (lambda content: node(content)["inputs"][0].update(arg={"as_graph": {}}), "what the format calls as_graph"),
     (lambda content: node(content)["inputs"][0].update(arg={"as_sym_int": {"as_name": "s0"}}), "sizes that may change"),
     (lambda content: node(content)["outputs"][0].update(as_tensor={"name": "nobody"}), "is damaged"),
-    (lambda content: node(content).update(target="torch.ops.aten.no_such_thing.default"), "is damaged"),
+    (lambda content: node(content).update(target="torch.ops.aten.no_such_thing.default"), "none that a brick may"),
+    (lambda content: node(content).update(target="torch.ops.aten.from_file.default"), "none that a brick may call"),
+    (lambda content: node(content).update(target="torch.ops.aten.relu.no_such_thing"), "has no operator"),
+    (lambda content: node(content)["inputs"].append(
+        {"name": "x", "kind": 2, "arg": {"as_string": {"any": "load"}}}), "which it does not have"),
     (lambda content: content.pop("graph_module"), "is damaged"),
 ])
 def test_what_is_not_read_is_one_line(saved: tuple[Path, Net], tmp_path: Path, change: Callable[[Any], None],

@@ -1,0 +1,86 @@
+"""`charact bricks run` with bricks that crash: each costs itself, and no other."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.crashing_bricks import CRASHING, allow_crashes
+from support.hand_made_bricks import a_brick, a_layer, a_suite, an_input, pointwise, product, value
+
+from charact import load_run
+from charact.measure.brick_crashes import DESCRIBING, TIMING, Crashes, Note
+from charact.store import Run
+
+Here = Callable[..., Any]
+FEW = ["--max-rounds", "6", "--threads", "1"]
+OTHER = a_brick([an_input(6), an_input(1, dtype="int64", sample={"low": 2**40, "high": 2**40})], [
+    a_layer("segment_reduce.default", [value(0), "mean"], 2, lengths=value(1), unsafe=True)], [2])
+
+
+def the_run(directory: Path) -> Run:
+    (path,) = directory.glob("runs/*bricks*")
+    return load_run(path)
+
+
+def test_bricks_that_crash_are_recorded_and_the_others_go_on(tmp_path: Path, here: Here,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [product(), pointwise("relu.default")]
+    a_suite(tmp_path / "suite", CRASHING, OTHER, *others)
+    allow_crashes(monkeypatch, tmp_path / "site")
+    done = here("bricks", "run", "suite", *FEW, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = the_run(tmp_path)
+    rows = run.bricks.set_index("brick")
+    for crashed in (CRASHING, OTHER):
+        assert rows.loc[crashed.id, ["status", "reason"]].tolist() == ["error", "it ended its process by SIGSEGV"]
+    assert set(run.brick_times["brick"]) == {each.id for each in others}
+    assert run.brick_times.groupby("brick")["round"].nunique().tolist() == [6, 6]
+    facts = run.manifest["cases"][0]["passes"]["bricks"]
+    assert (facts["num_failed"], facts["num_resumed"]) == (2, 0)
+
+
+def test_such_an_operator_is_refused(tmp_path: Path, here: Here) -> None:
+    a_suite(tmp_path / "suite", CRASHING, product())
+    assert here("bricks", "run", "suite", *FEW, cwd=tmp_path).returncode == 0
+    rows = the_run(tmp_path).bricks.set_index("brick")
+    assert "aten.segment_reduce.default is none that a brick may call" in rows["reason"][CRASHING.id]
+
+
+def test_a_brick_that_is_too_large_costs_itself(tmp_path: Path, here: Here) -> None:
+    inputs = a_brick([an_input(2**23)], [a_layer("relu.default", [value(0)], 1)], [1])
+    outputs = a_brick([], [a_layer("ones.default", [[2**23]], 0)], [0])
+    entry = an_input(1, 1) | {"shape": [2**40, 2**20], "stride": [2**20, 1]}
+    unpacked = a_brick([entry], [a_layer("relu.default", [value(0)], 1)], [1])
+    small = product()
+    a_suite(tmp_path / "suite", inputs, outputs, unpacked, small)
+    done = here("bricks", "run", "suite", *FEW, "--max-bytes", "30MiB", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = the_run(tmp_path).bricks.set_index("brick")
+    assert rows["status"].to_dict() == {inputs.id: "error", unpacked.id: "error", outputs.id: "oom", small.id: "ok"}
+    assert rows["reason"].dropna().str.contains("--max-bytes").all()
+
+
+class TestNotes:
+    def test_a_process_reads_what_its_child_ran_last(self) -> None:
+        note = Note()
+        assert note.read() is None
+        brick, other = product().id, pointwise("relu.default").id
+        child = os.fork()
+        if child == 0:
+            crashes = Crashes(note)
+            with crashes.running(other, DESCRIBING):
+                pass
+            with crashes.running(brick, TIMING):
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert note.read() == (brick, TIMING)
+        note.clear()
+        assert note.read() is None
+
+    def test_what_the_system_kills_is_out_of_memory(self) -> None:
+        crashes = Crashes(signals={("a", TIMING): signal.SIGKILL, ("b", DESCRIBING): signal.SIGABRT})
+        assert crashes.endings(TIMING)["a"]["status"] == "oom"
+        assert crashes.endings(DESCRIBING)["b"]["reason"] == "it ended its process by SIGABRT"

@@ -1,0 +1,146 @@
+"""Suites and compositions that somebody else made: none of their texts is imported, called or opened."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.brick_runs import brick_run, composition
+from torch import nn
+
+from charact import load_run
+from charact.hardware import machine_facts
+from charact.measure.counters._rerun import child_command
+
+Here = Callable[..., Any]
+BRIEF = ["--max-seconds", "0.05"]
+OWN = {"model_args": "", "input_spec": "S", "loss": None, "optimizer": "SGD", "learning_rate": 0.01}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of a suite on this machine."""
+    path = brick_run(tmp_path / "runs", {"a": {"forward": 1e-4}, "b": {"forward": 1e-4}}).path
+    manifest = json.loads((path / "run.json").read_text())
+    manifest["machine"], manifest["software"]["torch"] = machine_facts(), torch.__version__
+    manifest["options"] |= {"threads": torch.get_num_threads(), "compositions": str(tmp_path / "suite.private")}
+    (path / "run.json").write_text(json.dumps(manifest))
+    return path
+
+
+def received(run: Path, *facts: dict[str, Any], mode: str = "infer") -> None:
+    """Compositions of models, as their facts name them, next to the suite of the run."""
+    (run.parents[1] / "suite.private").mkdir()
+    for number, told in enumerate(facts):
+        case = f"net-{number}-b1-{mode}-fp32"
+        made = asdict(composition(["a", "b"], case=case, mode=mode, facts={"seed": 0, **told}))
+        (run.parents[1] / "suite.private" / f"{case}.json").write_text(json.dumps(made))
+
+
+def system(marker: Path) -> dict[str, Any]:
+    """A model whose factory is the shell."""
+    return {"asked_as": "os:system", "own": {**OWN, "model_args": f"command='touch {marker}'"}}
+
+
+class TestRunningCode:
+    def test_verifying_imports_and_calls_nothing_that_a_composition_names(self, run: Path, here: Here) -> None:
+        marker = run.parents[1] / "it-ran"
+        received(run, system(marker))
+        done = here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
+        assert not marker.exists()
+        assert done.returncode == 0, done.stderr
+        (line,) = [line for line in done.stderr.splitlines() if "not verified" in line]
+        assert f"""add --model 'os:system(command='"'"'touch {marker}'"'"')'""" in line
+
+    def test_nor_does_calibrating(self, run: Path, here: Here) -> None:
+        marker = run.parents[1] / "it-ran"
+        received(run, system(marker), system(marker))
+        done = here("bricks", "calibrate", str(run), "--turns", "1", *BRIEF, cwd=run.parents[1])
+        assert not marker.exists()
+        assert done.returncode == 2
+        assert "add --model" in done.stderr
+
+    def test_no_module_is_imported(self, run: Path, here: Here) -> None:
+        marker = run.parents[1] / "it-ran"
+        (run.parents[1] / "received_code.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+        received(run, {"asked_as": "received_code:Net", "own": OWN})
+        here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
+        assert not marker.exists()
+
+    def test_no_loss_is_imported(self, run: Path, here: Here) -> None:
+        marker = run.parents[1] / "it-ran"
+        (run.parents[1] / "received_loss.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+        own = {**OWN, "model_args": "in_features=4, out_features=4", "loss": "received_loss:loss"}
+        received(run, {"asked_as": "torch.nn:Linear", "own": own})
+        call = "torch.nn:Linear(in_features=4, out_features=4)"
+        done = here("bricks", "construct", "all", str(run), "--verify", "--model", call, *BRIEF, cwd=run.parents[1])
+        assert not marker.exists()
+        assert "add --loss received_loss:loss" in done.stderr
+
+    def test_no_file_is_opened(self, run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened: list[Path] = []
+        monkeypatch.setattr("charact.bricks.saved.read_saved", opened.append)
+        received(run, {"asked_as": "/elsewhere/model.pt2"})
+        done = here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
+        assert opened == []
+        assert "add --model /elsewhere/model.pt2" in done.stderr
+
+    def test_processes_of_charact_import_nothing_from_the_working_directory(self) -> None:
+        assert child_command("_pm_child")[1:3] == ["-P", "-m"]
+
+
+class TestNamedOnTheCommandLine:
+    def verified(self, run: Path, here: Here, *options: str, name: str = "all") -> dict[str, Any]:
+        done = here("bricks", "construct", name, str(run), "--verify", *BRIEF, *options, cwd=run.parents[1])
+        assert done.returncode == 0, done.stderr
+        (path,) = run.parent.glob("*constructed*")
+        (entry,) = load_run(path).manifest["cases"]
+        timing: dict[str, Any] = entry["passes"]["timing"]
+        return timing
+
+    def test_a_model_is_verified(self, run: Path, here: Here) -> None:
+        received(run, {"asked_as": "torch.nn:ReLU", "own": OWN})
+        assert self.verified(run, here, "--model", "torch.nn:ReLU")["status"] == "ok"
+
+    def test_a_model_that_is_named_in_the_place_of_a_workload_is_verified(self, run: Path, here: Here) -> None:
+        received(run, {"asked_as": "torch.nn:ReLU", "own": {**OWN, "model_args": "inplace=True"}})
+        timing = self.verified(run, here, "--model-args", "inplace=True", "--input-spec", "S", name="torch.nn:ReLU")
+        assert timing["status"] == "ok"
+
+    def test_other_arguments_are_another_call(self, run: Path, here: Here) -> None:
+        received(run, {"asked_as": "torch.nn:ReLU", "own": {**OWN, "model_args": "inplace=True"}})
+        timing = self.verified(run, here, "--model", "torch.nn:ReLU")
+        assert timing["status"] == "failed"
+        assert timing["reason"].endswith("add --model 'torch.nn:ReLU(inplace=True)'")
+
+    def test_a_workload_needs_no_name(self, run: Path, here: Here) -> None:
+        received(run, {"asked_as": "mlp"})
+        path, = (run.parents[1] / "suite.private").iterdir()
+        entry = json.loads(path.read_text())
+        path.write_text(json.dumps(entry | {"variant": "mnist"}))
+        assert self.verified(run, here)["status"] == "ok"
+
+    def test_an_exported_program_is_verified(self, run: Path, here: Here) -> None:
+        file = run.parents[1] / "small.pt2"
+        torch.export.save(torch.export.export(nn.ReLU(), (torch.randn(2, 8),), strict=False), file)
+        received(run, {"asked_as": str(file)})
+        assert self.verified(run, here, "--model", "small.pt2")["status"] == "ok"
+
+    def test_names_without_verifying_are_a_mistake(self, run: Path, here: Here) -> None:
+        done = here("bricks", "construct", "all", str(run), "--model", "torch.nn:ReLU", cwd=run.parents[1])
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "--verify" in done.stderr
+
+
+@pytest.mark.parametrize("facts", [
+    {"asked_as": 5}, {"asked_as": "torch.nn:ReLU", "own": "os:system"}, {"seed": "0"}, {"seed": -1},
+    {"asked_as": "x:y", "own": {"model_args": "path='a\x1b[8m'"}}, {"asked_as": "net\ud800"},
+])
+def test_facts_that_are_none_are_refused(run: Path, here: Here, facts: dict[str, Any]) -> None:
+    received(run, {"asked_as": "mlp", **facts})
+    done = here("bricks", "construct", "all", str(run), "--verify", cwd=run.parents[1])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "is no composition" in done.stderr
