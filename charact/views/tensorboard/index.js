@@ -74,6 +74,7 @@ function choose(id, chosen) {
 }
 
 function when(run) {
+  if (run.started_s === null) return "start n/a (not recorded)";
   const time = new Date(run.started_s * 1000);
   return time.toLocaleString("en-GB", {day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit"});
 }
