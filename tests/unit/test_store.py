@@ -42,8 +42,8 @@ NUMBERS = {"int64": lambda least: st.integers(-2**53 if least is None else int(l
 
 
 def values_of_column(column: Column) -> st.SearchStrategy[Any]:
-    if column.words is not None:
-        values: st.SearchStrategy[Any] = st.sampled_from(column.words)
+    if column.allowed is not None:
+        values: st.SearchStrategy[Any] = st.sampled_from(column.allowed)
     elif column.json is not None:
         values = st.just('{"saved_inputs": [0], "outputs": []}' if column.name == "held" else "[]")
     else:
@@ -779,7 +779,7 @@ class TestValues:
 
     def test_what_no_reader_would_take_is_not_written(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "x", {})
-        with pytest.raises(UserError, match="a cannot be recorded .table iterations, column 'phase': 'forwards' is"):
+        with pytest.raises(UserError, match=r"a cannot be recorded .table iterations, column 'phase': 'forwards' is"):
             writer.add_case(entry("a"), {"iterations": [iteration_rows(1)[0] | {"phase": "forwards"}]})
 
     def test_a_number_that_could_not_be_computed_is_written_as_missing(self, tmp_path: Path) -> None:
