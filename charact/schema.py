@@ -69,7 +69,7 @@ class Column:
     type: ColumnType
     description: str
     nullable: bool = True
-    words: tuple[str, ...] | None = None
+    allowed: tuple[str, ...] | None = None
     """All values that a text may have."""
     least: float | None = None
     """Smallest value of a number."""
@@ -103,14 +103,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("iteration", "int64", "number of the timed iteration, from 0; warm-up is not recorded",
                nullable=False, least=0),
         Column("phase", "string", "one of schema.PHASES; the rows of an iteration sum to its wall time",
-               nullable=False, words=PHASES),
+               nullable=False, allowed=PHASES),
         Column("part", "string", "model or optimizer that the phase belongs to; null where the program has one"),
         Column("host_s", "float64", "time between the phase's marks on the host's clock, measured", nullable=False),
         Column("device_s", "float64", "time between the phase's CUDA events, measured; null on a CPU"),
     ),
     "operators": (
         _CASE,
-        Column("phase", "string", "phase in which the operator ran", words=PHASES),
+        Column("phase", "string", "phase in which the operator ran", allowed=PHASES),
         Column("operator", "string", "name as PyTorch gives it, e.g. aten::mkldnn_convolution", nullable=False),
         Column("operator_type", "string", "convolution, GEMM, normalization, ...; 'other' where no rule knows it",
                nullable=False),
@@ -130,7 +130,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "kernels": (
         _CASE,
-        Column("phase", "string", "phase in which the operator that launched it ran", words=PHASES),
+        Column("phase", "string", "phase in which the operator that launched it ran", allowed=PHASES),
         Column("operator", "string", "operator that launched it; null where the trace does not tell"),
         Column("kernel", "string", "name of the kernel, copy or fill as it ran on the device", nullable=False),
         Column("num_calls", "float64", "launches per iteration, mean over the pass", least=0),
@@ -144,25 +144,25 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "memory": (
         _CASE,
         Column("kind", "string", "'peak' (composition at the iteration's peak), 'phase_peak' (at each phase's peak) "
-                                 "or 'timeline'", nullable=False, words=("peak", "phase_peak", "timeline")),
+                                 "or 'timeline'", nullable=False, allowed=("peak", "phase_peak", "timeline")),
         Column("method", "string", "'measured', 'predicted', or 'constructed' from bricks",
-               nullable=False, words=("measured", "predicted", "constructed")),
-        Column("phase", "string", "phase in which the moment lies", words=PHASES),
+               nullable=False, allowed=("measured", "predicted", "constructed")),
+        Column("phase", "string", "phase in which the moment lies", allowed=PHASES),
         Column("layer", "string", "layer that was running at the moment; null outside of any, and where not told"),
         Column("operator", "string", "operator that was running; null outside of any, and where not told"),
         Column("moment", "int64", "number of the moment in its timeline, from 0; null but for 'timeline'", least=0),
         Column("time_s", "float64", "time since the iteration's start in the memory pass; null but for a measured "
                                     "'timeline'"),
         Column("category", "string", "one of schema.MEMORY_CATEGORIES; the categories of a moment sum to its total",
-               nullable=False, words=MEMORY_CATEGORIES),
+               nullable=False, allowed=MEMORY_CATEGORIES),
         Column("origin", "string", "what a predicted row is of, one of schema.MEMORY_ORIGINS; null where measured",
-               words=MEMORY_ORIGINS),
+               allowed=MEMORY_ORIGINS),
         Column("bytes", "float64", "bytes held through PyTorch's allocator", nullable=False),
     ),
     "fits": (
         _CASE,
         Column("searched", "string", "'batch_size' or 'input_size': what the largest fitting value was looked for of",
-               nullable=False, words=("batch_size", "input_size")),
+               nullable=False, allowed=("batch_size", "input_size")),
         Column("device", "string", "whose memory it is to fit", nullable=False),
         Column("limit_bytes", "float64", "memory of that device", least=0),
         Column("value", "int64", "largest value that fits; null where not even the smallest does", least=0),
@@ -171,12 +171,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("next_value", "int64", "next larger value; null where the search ended before one did not fit"),
         Column("next_needed_bytes", "float64", "what the device must have for that, predicted"),
         Column("verified", "string", "'ok' or 'oom' where the value was run under the limit; null where it was not",
-               words=CASE_STATUSES),
-        Column("next_verified", "string", "the same of the next value", words=CASE_STATUSES),
+               allowed=CASE_STATUSES),
+        Column("next_verified", "string", "the same of the next value", allowed=CASE_STATUSES),
     ),
     "flop": (
         _CASE,
-        Column("phase", "string", "phase in which the operator was dispatched", words=PHASES),
+        Column("phase", "string", "phase in which the operator was dispatched", allowed=PHASES),
         Column("layer", "string", "qualified name of the nn.Module; null outside of any module"),
         Column("operator", "string", "dispatched operator, e.g. aten::convolution", nullable=False),
         Column("operator_type", "string", "as in operators", nullable=False),
@@ -193,11 +193,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "stages": (
         _CASE,
-        Column("stage", "string", "one of schema.STAGES", nullable=False, words=STAGES),
+        Column("stage", "string", "one of schema.STAGES", nullable=False, allowed=STAGES),
         Column("number", "int64", "epoch, from 1; of a load its repetition, from 1; of a prediction 1",
                nullable=False, least=0),
         Column("phase", "string", "one of schema.PHASES; in a load 'build', 'read' or 'place'; the rows of a stage sum "
-                                  "to its wall time", nullable=False, words=(*PHASES, *LOAD_PHASES)),
+                                  "to its wall time", nullable=False, allowed=(*PHASES, *LOAD_PHASES)),
         Column("host_s", "float64", "time on the host's clock, measured; a stage ends when the device has",
                nullable=False),
         Column("device_s", "float64", "time between the phases' CUDA events, measured; null on a CPU and where a stage "
@@ -207,7 +207,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "metrics": (
         _CASE,
-        Column("stage", "string", "one of schema.STAGES", nullable=False, words=STAGES),
+        Column("stage", "string", "one of schema.STAGES", nullable=False, allowed=STAGES),
         Column("number", "int64", "as in stages", nullable=False, least=0),
         Column("metric", "string", "loss, accuracy, perplexity, ...", nullable=False),
         Column("value", "float64", "mean over the stage's samples; null where it could not be told",
@@ -221,7 +221,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("suite", "string", "suite that it was taken from; null where it was named by itself"),
         Column("set", "string", "part of the suite, e.g. training; null where the suite has none"),
         Column("direction", "string", "'forward', 'backward_input' or 'backward_weight'",
-               nullable=False, words=DIRECTIONS),
+               nullable=False, allowed=DIRECTIONS),
         Column("flop", "float64", "floating-point operations of one call, 1 MAC = 2 FLOP; null where none are counted",
                least=0),
         Column("published_flop", "float64", "what the suite counts in its place; null where it counts the same",
@@ -232,14 +232,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
                least=0),
         Column("layout", "string", "how the sparse matrix is kept, e.g. csr, or dense; null of operations without one"),
         Column("hot", "string", "'yes' where all calls had the same inputs, which a cache may hold; 'no' where inputs "
-                                "were rotated", words=("yes", "no")),
+                                "were rotated", allowed=("yes", "no")),
         Column("max_error", "float64", "largest difference from the result in float64, over that result's largest "
                                        "magnitude", most=math.inf),
         Column("tolerance", "float64", "what the precision allows of it"),
     ),
     "repetitions": (
         _CASE,
-        Column("direction", "string", "as in problems", nullable=False, words=DIRECTIONS),
+        Column("direction", "string", "as in problems", nullable=False, allowed=DIRECTIONS),
         Column("repetition", "int64", "number of the repetition, from 0; warm-up is not recorded",
                nullable=False, least=0),
         Column("num_calls", "int64", "calls that were timed together", least=0),
@@ -250,7 +250,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _CASE,
         Column("brick", "string", "identifier of the brick, a hash of what it computes", nullable=False),
         Column("kind", "string", "'sequence', 'update' (an optimizer's step for a parameter) or 'gradient_sum'",
-               nullable=False, words=("sequence", "update", "gradient_sum")),
+               nullable=False, allowed=("sequence", "update", "gradient_sum")),
         Column("num_layers", "int64", "operators that it calls; null where it could not be read", least=0),
         Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null likewise',
                json=list[str]),
@@ -259,7 +259,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
                json=list[Any]),
         Column("status", "string", "'ok', 'oom', 'error', 'left_out' of one whose time is to be predicted, or "
                                    "'running' where the run ended before it was told",
-               nullable=False, words=("ok", "oom", "error", LEFT_OUT, "running", "interrupted")),
+               nullable=False, allowed=("ok", "oom", "error", LEFT_OUT, "running", "interrupted")),
         Column("reason", "string", "why it has no time; null where it has one"),
         Column("flop", "float64", "floating-point operations of one call, in training with its backward pass; null "
                                   "where none are counted", least=0),
@@ -282,7 +282,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _CASE,
         Column("brick", "string", "as in bricks", nullable=False),
         Column("phase", "string", "'forward' (also of a sum of gradients), 'backward' or 'update'",
-               nullable=False, words=("forward", "backward", "update")),
+               nullable=False, allowed=("forward", "backward", "update")),
         Column("round", "int64", "number of the round over all bricks, from 0; of warm times, of the repetition",
                nullable=False, least=0),
         Column("call", "int64", "number of the call in the brick's visit of that round, from 0; untimed ones are left "
@@ -301,18 +301,18 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null where not told',
                json=list[str]),
         Column("phase", "string", "'forward', 'backward' or 'update'",
-               nullable=False, words=("forward", "backward", "update")),
+               nullable=False, allowed=("forward", "backward", "update")),
         Column("time_s", "float64", "median of the brick's times, of all its uses here; of a backward pass without "
                                     "what starting one takes; null where the brick has no time"),
         Column("num_uses_here", "int64", "uses that the row stands for: 1 of a piece", least=0),
         Column("method", "string", "'measured', or 'predicted' from the times of other bricks; null where the brick "
-                                   "has no time, and in older records", words=("measured", "predicted")),
+                                   "has no time, and in older records", allowed=("measured", "predicted")),
     ),
     "constructions": (
         _CASE,
-        Column("strategy", "string", "one of schema.STRATEGIES", nullable=False, words=STRATEGIES),
+        Column("strategy", "string", "one of schema.STRATEGIES", nullable=False, allowed=STRATEGIES),
         Column("phase", "string", "'forward' (with the loss), 'backward', 'update', or 'all' for the whole iteration",
-               nullable=False, words=("forward", "backward", "update", "all")),
+               nullable=False, allowed=("forward", "backward", "update", "all")),
         Column("latency_s", "float64", "constructed from the times of bricks"),
         Column("low_s", "float64", "95 % interval of the latency, from resampled rounds; null below 6 rounds"),
         Column("high_s", "float64", "its upper end"),
@@ -320,7 +320,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "counters": (
         _CASE,
-        Column("phase", "string", "phase it belongs to; null where it covers the whole pass", words=PHASES),
+        Column("phase", "string", "phase it belongs to; null where it covers the whole pass", allowed=PHASES),
         Column("time_s", "float64", "time of the sample since the pass began; null for a value over the whole pass"),
         Column("rank", "int64", "rank of the process"),
         Column("device", "string", "device it was read from"),

@@ -45,13 +45,13 @@ def _number_problem(values: pa.ChunkedArray, column: Column) -> str | None:
 
 
 def _text_problem(values: pa.ChunkedArray, column: Column) -> str | None:
-    if column.words is None and column.json is None:
+    if column.allowed is None and column.json is None:
         return None
     for value in pc.unique(values).to_pylist():
         if value is None:
             continue
-        if column.words is not None and value not in column.words:
-            return f"{_shown(value)} is none of {', '.join(column.words)}"
+        if column.allowed is not None and value not in column.allowed:
+            return f"{_shown(value)} is none of {', '.join(column.allowed)}"
         if column.json is not None and (problem := _json_problem(value, column.json)):
             return f"{_shown(value)} {problem}"
     return None

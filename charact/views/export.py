@@ -48,7 +48,7 @@ def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
         pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), file)
 
 
-_DESCRIBED = ("name", "type", "description", "nullable", "words")
+_DESCRIBED = ("name", "type", "description", "nullable", "allowed")
 """What `columns.json` says of each column."""
 
 FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {

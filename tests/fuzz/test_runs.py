@@ -120,8 +120,8 @@ def _odd_value(rng: random.Random, table: str, name: str) -> object:
     odd = {"string": _ODD_TEXTS, "int64": _ODD_INTEGERS, "float64": _ODD_NUMBERS}[column.type]
     if rng.random() < 0.3:
         return rng.choice(odd)
-    if column.words is not None:
-        return rng.choice(column.words)
+    if column.allowed is not None:
+        return rng.choice(column.allowed)
     if column.json is not None:
         return rng.choice(["[]", "[[]]", '["relu"]', "[1]", '[[1,"x"]]', '{"saved_inputs":[9],"outputs":[]}'])
     if column.type == "string":

@@ -42,8 +42,8 @@ NUMBERS = {"int64": lambda least: st.integers(-2**53 if least is None else int(l
 
 
 def values_of_column(column: Column) -> st.SearchStrategy[Any]:
-    if column.words is not None:
-        values: st.SearchStrategy[Any] = st.sampled_from(column.words)
+    if column.allowed is not None:
+        values: st.SearchStrategy[Any] = st.sampled_from(column.allowed)
     elif column.json is not None:
         values = st.just('{"saved_inputs": [0], "outputs": []}' if column.name == "held" else "[]")
     else:

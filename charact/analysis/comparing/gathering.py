@@ -12,13 +12,13 @@ MAX_HELD_RUNS = 8
 """Up to this many runs keep what was read of them; of more, each is released after it was read."""
 
 Value = TypeVar("Value")
-Told = TypeVar("Told", contravariant=True)
+Added = TypeVar("Added", contravariant=True)
 
 
-class Total(Protocol[Told]):
+class Total(Protocol[Added]):
     """What is kept of the runs of a side that hold a case."""
 
-    def add(self, value: Told, /) -> None:
+    def add(self, value: Added, /) -> None:
         """Add what one run tells of the case."""
 
 
@@ -56,8 +56,8 @@ def places(sides: Sequence[Side]) -> dict[str, dict[str, list[Place]]]:
 
 
 def gathered(
-    sides: Sequence[Side], facts: Sequence[Fact[Any, Summed]], cases: Collection[str] | None = None
-) -> list[dict[str, dict[str, Summed]]]:
+    sides: Sequence[Side], facts: Sequence[Fact[Any, Any]], cases: Collection[str] | None = None
+) -> list[dict[str, dict[str, Any]]]:
     """Return each fact by matched case and side; a side of which no run tells it is left out.
 
     What is not known yet is gathered for all facts in one pass over the runs that hold one of the cases.

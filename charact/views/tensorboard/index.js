@@ -3,6 +3,7 @@
 
 const STORE = `charact:${location.pathname}`;
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+const MOST_COLUMNS = 8;
 
 const state = {runs: [], chosen: [], search: "", drawing: 0};
 const view = {};
@@ -74,6 +75,7 @@ function choose(id, chosen) {
 }
 
 function when(run) {
+  if (run.started_s === null) return "start n/a (not recorded)";
   const time = new Date(run.started_s * 1000);
   return time.toLocaleString("en-GB", {day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit"});
 }
@@ -165,6 +167,12 @@ function side(runs, answers) {
   });
 }
 
+function leftOut(number) {
+  if (!number) return [];
+  return [message("note", `The sections of ${number} more runs are left out.`,
+    `The first ${MOST_COLUMNS} chosen runs are put side by side; the comparison holds them all.`)];
+}
+
 async function sectionsOf(run) {
   try {
     return {sections: await ask(`./sections?${query([run])}`)};
@@ -184,8 +192,9 @@ async function comparisonOf(runs) {
 
 async function content(runs) {
   const several = runs.length > 1;
-  const [answers, comparison] = await Promise.all([Promise.all(runs.map(sectionsOf)), several && comparisonOf(runs)]);
-  if (several) return [...comparison, ...side(runs, answers)];
+  const drawn = runs.slice(0, MOST_COLUMNS); // the server keeps the sections of some more, so that each is drawn once
+  const [answers, comparison] = await Promise.all([Promise.all(drawn.map(sectionsOf)), several && comparisonOf(runs)]);
+  if (several) return [...comparison, ...leftOut(runs.length - drawn.length), ...side(drawn, answers)];
   const [{sections, error}] = answers;
   if (error) return [message("error", `${runs[0].name} cannot be shown.`, error)];
   return sections.map((part) => section(part.id, part.title, fragment(part.html)));

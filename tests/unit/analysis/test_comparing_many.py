@@ -32,7 +32,7 @@ def plain(frame: pd.DataFrame) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize(("name", "num_base", "num_new"), [("one", 1, 1), ("three", 3, 2)])
-def test_few_runs_give_the_numbers_that_they_always_gave(tmp_path: Path, name: str, num_base: int, num_new: int) -> None:
+def test_few_runs_give_the_numbers_that_they_gave(tmp_path: Path, name: str, num_base: int, num_new: int) -> None:
     base = [scattered(tmp_path, seed=number) for number in range(num_base)]
     new = [scattered(tmp_path, {"forward": 1.05, "loss": 2}, seed=10 + number, activations=1.1)
            for number in range(num_new)]  # fmt: skip
