@@ -42,12 +42,21 @@ Phase = Literal[PHASES]  # type: ignore[valid-type]
 Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
 
 
+class DroppedItems(Struct):
+    """What an import left out of a trace."""
+
+    what: str
+    reason: str
+    num_dropped: Count
+
+
 class Pass(Struct):
     """What every pass records of itself."""
 
     status: Literal[PASS_STATUSES]  # type: ignore[valid-type]
     reason: str | None = None
     compile_s: Amount | None = None
+    dropped: list[DroppedItems] = []
 
 
 class TimingPass(Pass):
