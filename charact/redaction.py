@@ -47,10 +47,11 @@ _SCHEME = re.compile(r"(?i)\b((?:bearer|basic)\s++)(?!<redacted>)[\w.~+/=-]{6,}"
 _HEADER = re.compile(
     r"(?im)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token|secret|auth))"
     r"(\s*+[:=]\s*+)(?!<redacted>)[^\n\"']+")
-_LOGIN = re.compile(r"(\b[A-Za-z][\w+.-]*://)[^\s/?#\"']*@")
-_PASSWORD_IN_URL = re.compile(r"\b[A-Za-z][\w+.-]*://[^\s/?#\"'<>:@]*:([^\s/?#\"'<>]+)@")
+# Possessive, and from a word's beginning only: a long text without a match is read once, not from each of its places.
+_LOGIN = re.compile(r"((?<![\w+.-])[\w+.-]++://)[^\s/?#\"']*@")
+_PASSWORD_IN_URL = re.compile(r"(?<![\w+.-])[\w+.-]++://[^\s/?#\"'<>:@]*:([^\s/?#\"'<>]+)@")
 _VALUE = r"(?P<value>\\?\"[^\"]*\"|\\?'[^']*'|[^\s\"',;&)}\]]+)"
-_ASSIGNED = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<between>\\?[\"']?\s*[=:]\s*)" + _VALUE)
+_ASSIGNED = re.compile(r"(?<![\w.\-])[.\-]*+(?P<name>\w[\w.\-]*+)(?P<between>\\?[\"']?\s*[=:]\s*)" + _VALUE)
 _OPTION = re.compile(
     r"(?<![\w-])--?(?P<name>[A-Za-z][\w.\-]*)(?P<between>\s+|[\"'],\s*[\"'])(?P<value>[^\s\"'-][^\s\"']*)")
 _NAMED_ARGUMENT = re.compile(r"(?P<name>(?:--?|[+~]+)?[A-Za-z_][\w.\-/@\[\]]*)=(?P<value>.*)", re.DOTALL)
@@ -61,7 +62,7 @@ _NAME_ENDS = r"(?![\w-]|\.\w)"
 _HOMES = re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s:\"',;]+")
 _PATH = re.compile(r"(?<![\w:/.<>~-])(?:~[^\s/:\"',;]*|<user>)?(?:/[^\s/:\"',;()\[\]]+){2,}/?"
                    r"|(?<![\w:/.<>~-])~[^\s/:\"',;]*/[^\s/:\"',;()\[\]]+/?")
-_EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+")
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]+")
 _GPU_ID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]{7,}(?:/\d+/\d+)?")
 
 _HOST_LINE = re.compile(r'^(\s*"host_name":\s*)"[^"]*"')
