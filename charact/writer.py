@@ -133,8 +133,8 @@ class RunWriter:
     def _remove_leftovers(self) -> None:
         """Remove what only a run that is going on needs, and what a kill left half written."""
         written = {_trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
-        written |= {Path(facts["weights"]).name for entry in self.manifest["cases"]
-                    if (facts := entry.get("passes", {}).get("training")) and facts.get("weights")}
+        written |= {Path(str(entry["passes"]["training"].get("weights"))).name for entry in self.manifest["cases"]
+                    if "training" in entry.get("passes", {})}
         unfinished = [path for folder in ("trace", "weights") for path in self.directory.glob(f"{folder}/*")
                       if path.name not in written]
         hidden = [path for path in self.directory.glob(".*") if path.is_file()]
