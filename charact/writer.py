@@ -126,6 +126,7 @@ class RunWriter:
             self.directory.rename(self.final)
             # Another process that wants to recover the run may have made it again just before.
             (self.final / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the run is there: what is left to fail is no error of its own
             sync(self.final.parent)
         os.close(self._lock)
         return self.final

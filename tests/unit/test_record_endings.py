@@ -124,7 +124,8 @@ def test_a_record_whose_writing_fails_is_kept_where_something_has_finished(
         assert caught.value is error
         return
     said = f"{caught.value}{capsys.readouterr().err}"
-    assert re.search(rf"what had finished is kept: .+ recover {re.escape(str(writer.directory))} makes a run of it", said)
+    name = re.escape(str(writer.directory))
+    assert re.search(rf"what had finished is kept: .+ recover {name} makes a run of it", said)
     again = RunWriter.reopen(writer.directory)  # no lock is held
     again.close("interrupted")
     assert list(load_run(again.publish()).cases["case"]) == ["a"]
