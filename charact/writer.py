@@ -148,6 +148,7 @@ class RunWriter:
             self.directory.rename(self.final)
             # Another process that wants to recover the run may have made it again just before.
             (self.final / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the run is there: what is left to fail is no error of its own
             sync(self.final.parent)
         os.close(self._lock)
         return self.final
@@ -155,8 +156,8 @@ class RunWriter:
     def _remove_leftovers(self) -> None:
         """Remove what only a run that is going on needs, and what a kill left half written."""
         written = {_trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
-        written |= {Path(facts["weights"]).name for entry in self.manifest["cases"]
-                    if (facts := entry.get("passes", {}).get("training")) and facts.get("weights")}
+        written |= {Path(str(entry["passes"]["training"].get("weights"))).name for entry in self.manifest["cases"]
+                    if "training" in entry.get("passes", {})}
         unfinished = [path for folder in ("trace", "weights") for path in self.directory.glob(f"{folder}/*")
                       if path.name not in written]
         hidden = [path for path in self.directory.glob(".*") if path.is_file()]

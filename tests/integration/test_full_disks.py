@@ -94,7 +94,7 @@ def test_a_disk_that_fills_while_traces_are_imported(server: Server, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps", "least"), [
-    ("import", 3, 20), ("profile", 3, 10), ("memory", 3, 5), ("ops", 3, 5), ("infer", 3, 5), ("train", 2, 8)])
+    ("import", 3, 15), ("profile", 3, 8), ("memory", 3, 4), ("ops", 3, 4), ("infer", 3, 4), ("train", 3, 6)])
 def test_a_disk_that_fills_at_any_write(server: Server, tmp_path: Path, name: str, steps: int, least: int) -> None:
     assert walk(server, tmp_path, name, steps) >= least
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX
 from charact.store import Run, arrow_schema, load_run
 
-_ANSWER_S = 120.0
+_ANSWER_S = 900.0
 
 
 class Done(NamedTuple):

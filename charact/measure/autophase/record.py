@@ -70,9 +70,11 @@ def script_options(manifest: Mapping[str, Any]) -> ScriptOptions | None:
     if "script" not in options:
         return None
     try:
-        return msgspec.convert(options, ScriptOptions)
+        converted = msgspec.convert(options, ScriptOptions)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise UserError(f"run.json is corrupt (options: {error}): restore it from a copy") from error
+    # A path may hold bytes that are no UTF-8, as lone surrogates, which no table can hold.
+    return msgspec.structs.replace(converted, script=converted.script.encode("utf-8", "replace").decode())
 
 
 def read_spool(directory: Path) -> Watched:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from charact.errors import UserError
 from charact.measure.autophase.iterations import Iteration, Stretch
-from charact.measure.autophase.record import Watched, loaders_batch_size, script_cases
+from charact.measure.autophase.record import Watched, loaders_batch_size, script_cases, script_options
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
 OWNERS = {TRAINING: {"batch_size": 8}, VALIDATION: {"batch_size": 100}, UNKNOWN: {"batch_size": None}}
@@ -47,3 +48,14 @@ def test_models_of_one_name_and_class_that_follow_one_another_are_one() -> None:
     assert parts([1], [1], [2], [3], classes="AAA") == 4 * [[None]]
     assert parts([1, 2], [3, 4], classes="AAAA") == 2 * [["model", "model #2"]]
     assert parts([1], [2], classes="AB") == [["model"], ["model #2"]]
+
+
+def test_options_of_a_program_are_read_or_refused_in_a_line() -> None:
+    options = {"script": "a\udc80.py", "arguments": [], "skip": None, "iterations": 5, "passes": ["memory"]}
+    found = script_options({"options": options})
+    assert found is not None
+    assert (found.script, found.skip, found.iterations, found.passes) == ("a?.py", None, 5, ["memory"])
+    assert script_options({"options": {"threads": 1}}) is None
+    for damage in ({"skip": "many"}, {"iterations": 0}, {"passes": None}, {"script": 5}):
+        with pytest.raises(UserError, match=r"run\.json is corrupt \(options: .*\): restore it from a copy"):
+            script_options({"options": options | damage})
