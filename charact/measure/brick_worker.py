@@ -21,6 +21,7 @@ from charact.errors import UserError
 from charact.measure.brick_cases import run_bricks
 from charact.measure.brick_crashes import Crashes, Note
 from charact.measure.brick_process import SIGNALS, Report, end_with
+from charact.measure.brick_settings import set_recorded_threads
 from charact.measure.interrupt import Interrupt
 from charact.measure.timing import StopRule
 from charact.writer import RunWriter
@@ -93,7 +94,7 @@ def _run(directory: Path, lock: int, report: Report, interrupt: Interrupt, crash
         suite = load_suite(Path(options["suite"]))
         if suite.digest != options["suite_digest"]:
             raise UserError(f"{options['suite']} is not the suite that the run began with: run it again")
-        torch.set_num_threads(options["threads"])
+        set_recorded_threads(options["threads"])
         share_frac = options.get("share_frac", 1.0)
         models = _known_models(Path(options["compositions"])) if share_frac < 1 else []
         rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
