@@ -10,6 +10,7 @@ from charact.bricks.sources import Source
 from charact.commands._bricks_models import Named, source_again
 from charact.errors import UserError
 from charact.hardware import machine_facts, resolve_device
+from charact.measure.brick_settings import set_recorded_threads
 from charact.measure.end_to_end import time_end_to_end
 from charact.measure.interrupt import Interrupt
 from charact.measure.outcome import failure
@@ -54,7 +55,7 @@ def timed_model(composition: Composition, named: Named, run: Run, case: str, rul
         KeyboardInterrupt: a signal came.
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    torch.set_num_threads(run.manifest["options"]["threads"])
+    set_recorded_threads(run.manifest["options"]["threads"])
     timing = timed_source(source_again(composition, named), rule, resolve_device(entry["device"]), interrupt)
     had = timing.facts["on_core_frac"]
     if entry["device"] == "cpu" and had < _QUIET_FRAC:

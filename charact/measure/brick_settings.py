@@ -6,11 +6,15 @@ import gc
 import os
 from collections.abc import Iterator
 
+import torch
+
+from charact.errors import UserError
 from charact.measure.precision import float32_products
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 _NEVER = 2**31 - 1
 _MOST_KERNELS = 1_000_000
+_MOST_THREADS = 4096
 _USUAL_MAPPED_BLOCKS = 65_536
 _LARGEST_THRESHOLD = 32 * 2**20
 """Where glibc's own threshold arrives once a block of that size was given back; it takes no larger one."""
@@ -39,6 +43,18 @@ def brick_settings(precision: str) -> Iterator[None]:
     finally:
         gc.unfreeze()
         _give_back_as_usual()
+
+
+def set_recorded_threads(number: object) -> None:
+    """Set PyTorch's number of threads to that of a record, which may come from anybody.
+
+    Raises:
+        UserError: no machine has so many: the process would be ended when they are started.
+    """
+    if type(number) is not int or not 1 <= number <= _MOST_THREADS:
+        raise UserError(f"the run was made with {ascii(number)[:40]} threads, which no machine has: run the "
+                        "suite again")
+    torch.set_num_threads(number)
 
 
 def _keep_memory() -> None:

@@ -21,6 +21,7 @@ from charact.errors import UserError
 from charact.measure.brick_cases import run_bricks
 from charact.measure.brick_crashes import Crashes, Note
 from charact.measure.brick_process import Report, end_with
+from charact.measure.brick_settings import set_recorded_threads
 from charact.measure.interrupt import SIGNALS, Interrupt
 from charact.measure.timing import StopRule
 from charact.redaction import expanded_path
@@ -94,7 +95,7 @@ def _run(directory: Path, lock: int, report: Report, interrupt: Interrupt, crash
         suite = load_suite(expanded_path(options["suite"]))
         if suite.digest != options["suite_digest"]:
             raise UserError(f"{options['suite']} is not the suite that the run began with: run it again")
-        torch.set_num_threads(options["threads"])
+        set_recorded_threads(options["threads"])
         share_frac = options.get("share_frac", 1.0)
         models = _known_models(expanded_path(options["compositions"])) if share_frac < 1 else []
         rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])

@@ -144,3 +144,13 @@ def test_facts_that_are_none_are_refused(run: Path, here: Here, facts: dict[str,
     done = here("bricks", "construct", "all", str(run), "--verify", cwd=run.parents[1])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "is no composition" in done.stderr
+
+
+@pytest.mark.parametrize("threads", [10**9, 0, "4", None])
+def test_a_number_of_threads_that_no_machine_has_is_refused(run: Path, here: Here, threads: Any) -> None:
+    received(run, {"asked_as": "mlp"})
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["options"]["threads"] = threads
+    (run / "run.json").write_text(json.dumps(manifest))
+    done = here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
+    assert "threads, which no machine has" in done.stderr
