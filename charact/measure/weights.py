@@ -131,8 +131,8 @@ def check_fit(model: nn.Module, state: Mapping[str, Tensor] | Mapping[str, Outli
                             f"{_shape(wanted[name])}; give the --variant, --input-sizes and --data (its classes or "
                             "words) of its training")
         if isinstance(tensor, Tensor) and tensor.is_complex() and not wanted[name].is_complex():
-            raise UserError(f"{path} does not fit: its {_shown(name)} holds complex numbers, the model's does not; save "
-                            "the state of the same model")
+            raise UserError(f"{path} does not fit: its {_shown(name)} holds complex numbers, the model's does not; "
+                            "save the state of the same model")
 
 
 def _some(names: list[str]) -> str:
