@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +67,8 @@ def test_no_summary_obeys_a_record(spoilt: dict[str, Path], kind: str, terminal:
     assert "evil" in file.getvalue()
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "watched" else pytest.mark.slow)
+                                  for kind in WRITERS])
 def test_no_report_holds_what_is_obeyed(spoilt: dict[str, Path], kind: str, tmp_path: Path, here: Here) -> None:
     done = here("report", str(spoilt[kind]), "--to", "r.html", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -81,7 +83,7 @@ def test_no_comparison_obeys_a_record(spoilt: dict[str, Path], tmp_path: Path, h
     shutil.copytree(spoilt["profile"], slower)
     rows = load_run(slower).iterations
     _write(rows.assign(host_s=2 * rows["host_s"]), slower / "iterations.parquet")
-    sides = [str(spoilt["profile"]), f"b{EVIL.replace('/', '')}={slower}"]
+    sides = [str(spoilt["profile"]), f"b{re.sub('[/=]', '', EVIL)}={slower}"]
     rules = ["--fail-if", "time > 1.5"]
     done = here("compare", *sides, "--by", "case,phase,operator_type,operator,layer", "--explain", *rules, "--junit",
                 "j.xml", "--summary", "s.md", cwd=tmp_path)
@@ -96,7 +98,7 @@ def test_no_comparison_obeys_a_record(spoilt: dict[str, Path], tmp_path: Path, h
     assert_harmless(done.stderr)
 
 
-@pytest.mark.parametrize("name", ["c.html", "c.md", "c.csv"])
+@pytest.mark.parametrize("name", [pytest.param("c.html", marks=pytest.mark.slow), "c.md", "c.csv"])
 def test_no_file_of_a_comparison_holds_what_is_obeyed(spoilt: dict[str, Path], name: str, tmp_path: Path,
                                                       here: Here) -> None:
     sides = [f"{label}={spoilt['profile']}" for label in ("+1+1", "[x](evil)")]

@@ -132,8 +132,9 @@ def test_standard_output_that_takes_nothing(command: str, kind: str, place: Path
         assert list(place.glob(made[command])), "what was asked for is made all the same"
 
 
-@pytest.mark.parametrize("kind", ["closed", "full", "gone"])
-@pytest.mark.parametrize("command", ["report", "recover", "report none", "nothing", "import"])
+@pytest.mark.parametrize(("command", "kind"), [
+    (command, kind) for command in ("export", "report none", "nothing") for kind in ("closed", "full", "gone")
+])
 def test_standard_error_that_takes_nothing(command: str, kind: str, place: Path) -> None:
     given = {"closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY),
              "gone": pipe_without_reader}[kind]()
