@@ -17,7 +17,7 @@ COMMANDS: dict[str, list[str]] = {
     "profile": ["profile", "mlp", "--input-sizes", "2,4", "--batch-sizes", "2", "--mode", "infer", "--max-iterations",
                 "6", *QUICK],
     "memory": ["memory", "mlp", "--input-sizes", "2,4", "--batch-sizes", "2", "--mode", "infer", "--predict", *QUICK],
-    "ops": ["ops", "gemm:8x8x8", "gemm:8x8x16", "--max-repetitions", "6", *QUICK],
+    "ops": ["ops", "--problem", "gemm:8x8x8", "--problem", "gemm:8x8x16", "--max-repetitions", "6", *QUICK],
     "infer": ["infer", "mlp", "--input-sizes", "2,4", "--batch-sizes", "256", "--max-batches", "2", *QUICK],
     "train": ["train", "mlp", "--input-sizes", "2", "--batch-sizes", "2048", "--epochs", "2", *QUICK],
 }
