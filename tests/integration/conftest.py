@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from support.forked import Server, serving
 
 from charact import cli
 
@@ -16,6 +17,13 @@ class Done(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Commands in forked children, for those that are killed or meet a full disk."""
+    with serving() as one:
+        yield one
 
 
 @pytest.fixture

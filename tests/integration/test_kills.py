@@ -2,11 +2,10 @@
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.forked import Flushed, Server, assert_clean, assert_holds, hidden, published, serving
+from support.forked import Flushed, Server, assert_clean, assert_holds, hidden, published
 from support.traces import training
 
 from charact.commands._partial import read_run
@@ -35,12 +34,6 @@ COMMANDS: dict[str, list[str]] = {
     "import": ["import", "a.json", "b.json", "c.json", "--quiet"],
     "run": ["run", "--quiet", "program.py"],
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as one:
-        yield one
 
 
 def place(directory: Path) -> Path:
@@ -101,9 +94,9 @@ def finished(flushed: dict[str, Flushed]) -> dict[str, Flushed]:
             or one.entry["passes"]["training"]["num_epochs"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kills"), [
-    ("import", 2), *(pytest.param(name, kills, marks=pytest.mark.slow)
-                     for name, kills in (("profile", 35), ("train", 25), ("import", 20), ("run", 20)))])
+    ("profile", 35), ("train", 25), ("import", 20), ("run", 20)])
 def test_kills(server: Server, tmp_path: Path, name: str, kills: int) -> None:
     begun = time.monotonic()
     child = server.start(*COMMANDS[name], cwd=place(tmp_path / "whole"))
@@ -115,4 +108,4 @@ def test_kills(server: Server, tmp_path: Path, name: str, kills: int) -> None:
     became = [survive(server, rng, place(tmp_path / f"killed{number}"), COMMANDS[name], seconds)
               for number in range(kills)]
     print(name, {one: became.count(one) for one in set(became)}, f"{seconds:.1f} s")
-    assert kills < 10 or became.count("recovered") >= kills / 4
+    assert became.count("recovered") >= kills / 5

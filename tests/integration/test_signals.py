@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from support.forked import Child, Server, assert_clean, assert_holds, hidden, published, serving
+from support.forked import Child, Server, assert_clean, assert_holds, hidden, published
 from support.traces import training
 
 from charact.measure.interrupt import Interrupt
@@ -43,12 +43,6 @@ from train import train
 with charact.Profiler("mine"):
     train()
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as one:
-        yield one
 
 
 @pytest.fixture
@@ -138,6 +132,7 @@ def test_one_that_ends_a_process_with_a_profiler_leaves_its_run(server: Server, 
     assert len(run.iterations) > 0
 
 
+@pytest.mark.slow
 def test_one_to_a_recovery_names_the_hidden_run(server: Server, cwd: Path) -> None:
     child = server.start("run", "watched.py", cwd=cwd)
     until(lambda: "300" in child.output(), child)
