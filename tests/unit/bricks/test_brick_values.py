@@ -1,7 +1,9 @@
 """Sketches of tensors and what is drawn after them."""
 
+import base64
 import json
 import math
+import zlib
 from random import Random
 
 import pytest
@@ -216,3 +218,10 @@ def test_any_strides_are_made(axes: list[tuple[int, int]]) -> None:
 def test_the_same_seed_draws_the_same() -> None:
     tensor = torch.randn(50)
     assert drawn(tensor).equal(drawn(tensor))
+
+
+def test_integers_that_unpack_to_more_than_their_tensor_are_refused() -> None:
+    bomb = base64.b64encode(zlib.compress(bytes(2**26), 9)).decode()
+    for text in (bomb, base64.b64encode(zlib.compress(bytes(8))).decode()):
+        with pytest.raises(ValueError, match="take 16 bytes, and its file holds others"):
+            draw(TensorType("int64", (2,), (1,)), {"whole": text}, "cpu", torch.Generator())

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from charact.bounded import limited_to
 from charact.bricks.capture import capture
 from charact.bricks.model import LEAF_KINDS
 from charact.bricks.saved_archive import read_saved
@@ -169,6 +170,39 @@ def test_what_is_not_read_is_one_line(saved: tuple[Path, Net], tmp_path: Path, c
     with pytest.raises(UserError, match=message) as raised:
         read_saved(path)
     assert "\n" not in str(raised.value)
+
+
+class TestLimits:
+    def test_an_archive_that_unpacks_to_more_is_refused(self, saved: tuple[Path, Net], tmp_path: Path) -> None:
+        def bomb(parts: dict[str, bytes]) -> None:
+            parts[next(iter(parts)).partition("/")[0] + "/extra"] = bytes(2**26)
+
+        path = changed(saved[0], tmp_path / "bomb.pt2", bomb)
+        with limited_to(2**24), pytest.raises(UserError, match=r"unpacks to 64\.\d MiB, the limit is 16\.0 MiB"):
+            read_saved(path)
+        with limited_to(2**27):
+            read_saved(path)
+
+    def test_so_is_one_within_it(self, saved: tuple[Path, Net], tmp_path: Path) -> None:
+        def bomb(parts: dict[str, bytes]) -> None:
+            packed = io.BytesIO()
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("data/0", bytes(2**26))
+            parts[next(each for each in parts if each.endswith("sample_inputs/model.pt"))] = packed.getvalue()
+
+        path = changed(saved[0], tmp_path / "bomb.pt2", bomb)
+        with limited_to(2**24), pytest.raises(UserError, match="the limit is"):
+            read_saved(path)
+
+    def test_so_are_made_up_inputs(self, saved: tuple[Path, Net], tmp_path: Path) -> None:
+        def large(content: Any) -> None:
+            graph = content["graph_module"]["graph"]
+            for told in graph["tensor_values"].values():
+                told["sizes"] = [{"as_int": 2**20}] * 2
+
+        path = changed(saved[0], tmp_path / "large.pt2", in_json("models/model.json", large))
+        with pytest.raises(UserError, match="the limit is"):
+            read_saved(path)
 
 
 def test_changing_sizes_are_refused(tmp_path: Path) -> None:

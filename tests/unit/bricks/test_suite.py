@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, branches, configuration
 
+from charact.bounded import limited_to
+from charact.bricks.brick_file import brick_from_json, brick_to_json
 from charact.bricks.composition import load_compositions, read_composition
 from charact.bricks.model import Json
 from charact.bricks.suite import Suite, brick_path, index_bytes, load_suite, private_directory
@@ -314,3 +316,33 @@ def test_it_is_told_which_model_took_the_place_of_another(tmp_path: Path) -> Non
     again = add_models(place, [hand()], 2, "chains", "2.13.0")
     changed = add_models(place, [hand(stride=2)], 2, "chains", "2.13.0")
     assert (first.replaced, again.replaced, changed.replaced) == ([], [], ["hand-8-b2-infer-fp32"])
+
+
+class TestLimits:
+    def test_no_file_is_read_that_is_larger(self, suite: Path) -> None:
+        (path,) = private_directory(suite).glob("*.json")
+        with limited_to(200):
+            for read in (lambda: load_suite(suite), lambda: read_composition(path)):
+                with pytest.raises(UserError, match="raise the limit"):
+                    read()
+
+    def test_a_pipe_is_not_waited_for(self, suite: Path) -> None:
+        (suite / "suite.json").unlink()
+        os.mkfifo(suite / "suite.json")
+        with pytest.raises(UserError, match="is no regular file"):
+            load_suite(suite)
+
+    @pytest.mark.parametrize("change", [
+        {"sample": {}}, {"sample": {"quantiles": []}}, {"sample": {"quantiles": ["x"]}}, {"sample": {"constant": "x"}},
+        {"sample": {"quantiles": [1.0] * 5000}}, {"sample": {"weight": "zeros"}}, {"sample": {"low": 1, "high": 0}},
+        {"sample": {"low": 0, "high": 2**80}}, {"sample": {"weight": "normal", "constant": 1.0}},
+        {"sample": {"weight": "normal", "code": "x"}}, {"sample": {"quantiles": [0.0], "infinite": {"nan": 1.0}}},
+        {"sample": {"quantiles": [0.0], "alike": {"channel": 1.0}}}, {"shape": [2**64]}, {"stride": [True]},
+        {"sample": {"whole": "eJw="}, "shape": [2**20], "stride": [1]},
+    ])
+    def test_an_input_that_is_none_is_refused(self, suite: Path, change: Json) -> None:
+        whole = load_suite(suite)
+        entry = brick_to_json(whole.brick(next(iter(whole.bricks))))
+        entry["inputs"][0] |= {"shape": [4], "stride": [1], **change}
+        with pytest.raises(ValueError, match=r"input|counts"):
+            brick_from_json(entry)
