@@ -62,7 +62,7 @@ def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
         for optimizer, saved in zip(loop.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(_optimizer_state(optimizer, saved))
         for scheduler, saved in zip(schedulers, state["schedulers"], strict=True):
-            _check_known(saved, vars(scheduler))
+            _check_known(saved, scheduler.state_dict())
             scheduler.load_state_dict(saved)
         loop.scaler.load_state_dict(state["scaler"])
         return progress

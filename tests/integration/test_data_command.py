@@ -87,6 +87,16 @@ def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -
     assert server.paths == ["/files/data.zip"]
 
 
+def test_a_file_of_unknown_size_is_limited_and_the_user_raises_the_limit(tmp_path: Path, server: FileServer,
+                                                                         here: Here) -> None:
+    fetch = ("data", "fetch", "tatoeba", "--source", server.address, "--max-bytes")
+    done = here(*fetch, "100K", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"data.zip: n/a ({server.address}data.zip has 0.4 MiB, the limit is 0.1 MiB: ")
+    assert files(tmp_path) == []
+    assert here(*fetch, "1M", cwd=tmp_path).returncode == 0
+
+
 def test_check_of_what_is_not_there_fails(tmp_path: Path, here: Here) -> None:
     done = here("data", "check", "mnist", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
@@ -188,6 +198,7 @@ def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> 
     (["fetch", "synthetic"], "synthetic data are made up: there are no files of them"),
     (["check", "mnst"], "unknown dataset 'mnst': did you mean mnist"),
     (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is no address of a web server"),
+    (["fetch", "mnist", "--max-bytes", "many"], "--max-bytes: 'many' is not a size"),
 ])
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str, here: Here) -> None:
     done = here("data", *arguments, cwd=tmp_path)

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from charact import load_run
 from charact.errors import UserError
+from charact.measure.checkpoint import Progress, read_checkpoint, write_checkpoint
 from charact.measure.interrupt import Interrupt
 from charact.measure.trainer import Trainer
 from charact.measure.training import train_cases
@@ -390,6 +391,30 @@ class TestGoingOn:
                 train(writer, a_training())
         checkpoint.unlink()
         assert train(writer, a_training())["status"] == "ok"
+
+    @pytest.mark.parametrize(("place", "value"), [
+        (("progress", "epoch"), "two"), (("progress", "epoch"), -1), (("progress", "stages"), [{"stage": 3}]),
+        (("progress", "metrics"), None), (("progress", "best"), {"metric": "loss"}), (("progress", "more"), 1),
+        (("schedulers", 0, "step"), 3), (("schedulers", 0, "optimizer"), None), (("schedulers",), []),
+        (("optimizers", 0, "param_groups", 0, "lr"), "much"), (("optimizers", 0, "param_groups"), []),
+        (("optimizers", 0), 3), (("model",), {}), ((), [1]),
+    ])
+    def test_a_checkpoint_of_other_values_is_one_line(self, tmp_path: Path, place: tuple[Any, ...], value: Any) -> None:
+        trainer = Trainer(a_training(), lambda *_: None)
+        path = tmp_path / "checkpoint.pt"
+        stage = {"stage": "training", "number": 1, "phase": "other", "host_s": 1.0, "device_s": None,
+                 "num_iterations": 1, "num_samples": 1}
+        write_checkpoint(path, trainer.loop, trainer.schedulers, Progress(1, [stage], [], None))
+        assert read_checkpoint(path, trainer.loop, trainer.schedulers).stages == [stage]
+        state = torch.load(path, weights_only=True)
+        if place:
+            part = state
+            for key in place[:-1]:
+                part = part[key]
+            part[place[-1]] = value
+        torch.save(state if place else value, path)
+        with pytest.raises(UserError, match=r"is (damaged \(\w+\)|of another model): remove it, and its case begins"):
+            read_checkpoint(path, trainer.loop, trainer.schedulers)
 
     def test_a_checkpoint_of_another_model_is_one_line(self, tmp_path: Path) -> None:
         writer = new_writer(tmp_path)
