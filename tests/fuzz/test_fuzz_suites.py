@@ -48,7 +48,7 @@ from charact.bricks.operators import OPERATORS, WORDS
 from charact.bricks.saved import saved_program
 from charact.bricks.suite import index_bytes, load_suite
 from charact.commands._bricks_compositions import Models
-from charact.commands._bricks_construct import _constructed
+from charact.commands._bricks_construct import _construct, _open
 from charact.commands._bricks_models import Named, source_again
 from charact.commands._bricks_suites import audit_suite, show_suite
 from charact.commands._publishing import publish_and_tell
@@ -350,7 +350,8 @@ def read_composition(path: Path) -> None:
 
         def construct() -> None:
             cases = {each.case: brick_case(run, each) for each in found}
-            writer = _constructed(run, cases, Models(found), Named(), None, out, None, True, interrupt)
+            writer = _open(run, next(iter(cases.values())), out, None, verifies=False)
+            _construct(writer, run, cases, Models(found), Named(), None, True, interrupt)
             publish_and_tell(writer, False)
 
         attempts(construct, *(functools.partial(source_again, each, Named()) for each in found))

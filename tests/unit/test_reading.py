@@ -17,11 +17,11 @@ from charact import cli
 from charact.bricks.composition import load_compositions, read_composition
 from charact.bricks.saved import read_saved
 from charact.bricks.suite import INDEX, load_suite
-from charact.data._spec import read_file
+from charact.data._spec import PublishedFile, inspect
 from charact.errors import UserError
 from charact.files import reading
 from charact.measure.checkpoint import read_checkpoint
-from charact.measure.weights import read_weights
+from charact.measure.weights import read_outlines
 from charact.traces.files import read_trace, trace_files
 
 NOBODY = 65534
@@ -76,10 +76,10 @@ def _directory(folder: Path) -> Path:
 
 READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "trace": (_file, read_trace), "traces": (_directory, lambda path: trace_files([path])),
-    "inside": (_directory, lambda path: trace_files([path / "t.json"])), "data": (_file, read_file),
+    "inside": (_directory, lambda path: trace_files([path / "t.json"])), "data": (_file, lambda path: inspect(path, PublishedFile(path.name, None, None))),
     "suite": (_suite, lambda path: load_suite(path.parent)), "composition": (_composition, read_composition),
     "compositions": (_composition, lambda path: load_compositions(path.parent)),
-    "weights": (_weights, read_weights), "program": (_file, read_saved),
+    "weights": (_weights, lambda path: read_outlines(path, torch.nn.Linear(1, 1))), "program": (_file, read_saved),
     "checkpoint": (_weights, lambda path: read_checkpoint(path, None, [])),  # type: ignore[arg-type]
 }
 
