@@ -76,7 +76,8 @@ def _directory(folder: Path) -> Path:
 
 READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "trace": (_file, read_trace), "traces": (_directory, lambda path: trace_files([path])),
-    "inside": (_directory, lambda path: trace_files([path / "t.json"])), "data": (_file, lambda path: inspect(path, PublishedFile(path.name, None, None))),
+    "inside": (_directory, lambda path: trace_files([path / "t.json"])),
+    "data": (_file, lambda path: inspect(path, PublishedFile(path.name, None, None))),
     "suite": (_suite, lambda path: load_suite(path.parent)), "composition": (_composition, read_composition),
     "compositions": (_composition, lambda path: load_compositions(path.parent)),
     "weights": (_weights, lambda path: read_outlines(path, torch.nn.Linear(1, 1))), "program": (_file, read_saved),
