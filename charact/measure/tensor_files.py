@@ -92,8 +92,8 @@ def outline(path: Path, most_bytes: int) -> Any:
             file.seek(0)
             return _zipped(file, num_bytes) if begin.startswith(_ZIP_MAGIC) else _legacy(file, begin, num_bytes)
     except Refused as error:
-        raise DamagedFileError(f"{path} is not read, since its pickle {error}: save model.state_dict() by "
-                               "itself") from error
+        raise DamagedFileError(f"{path} holds more than tensors and is not read, for that could run code (its pickle "
+                               f"{error}): save model.state_dict() by itself") from error
     except _DAMAGES as error:
         raise _damaged(path) from error
     except OSError as error:
@@ -245,6 +245,8 @@ def _check_zip_end(file: IO[bytes], num_bytes: int) -> None:
 
 def _legacy(file: IO[bytes], begin: bytes, num_bytes: int) -> Any:
     """Outline of a file that PyTorch wrote before 1.6: five pickles, then the tensors' bytes."""
+    if begin.startswith(b"\x80") and not begin.startswith(_MAGIC):
+        raise Refused("is not torch.save's")
     # PyTorch tries Python's tarfile first, whose reader of headers has no limits.
     if not begin.startswith(_MAGIC) or is_tar_header(begin):
         raise ValueError
