@@ -77,12 +77,13 @@ def command(
             read_times(compared, [*levels, *(["phase"] if gate is not None else [])])
             if write is not None:
                 write(compared, levels)
-            if explain:
+            if explain and not quiet:
                 read_explained(compared)
             shown = [] if quiet else tables(compared, levels)
-        print_tables(shown)
-        if explain and not quiet:
-            print_explanations(compared)
+        if not quiet:
+            print_tables(shown)
+            if explain:
+                print_explanations(compared)
         if to is not None:
             show(f"Wrote {to}")
         return 0 if gate is None else pass_gate(gate, compared, quiet)
