@@ -1,6 +1,5 @@
 """What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from charact.bricks.brick import runs_as
 from charact.bricks.suite import Suite, load_suite
 from charact.commands._bricks_verify import is_of_this_machine
 from charact.commands._ceilings import recorded_ceilings
-from charact.commands._publishing import keeping_finished, program, publish, publish_and_tell, tell
+from charact.commands._publishing import keeping_finished, measure_resumably, publish_and_tell
 from charact.commands._running import open_record
 from charact.console import Console
 from charact.errors import UserError
@@ -20,7 +19,6 @@ from charact.manifest import check_holds
 from charact.measure.brick_process import run_apart
 from charact.measure.interrupt import Interrupt
 from charact.measure.precision import refusal
-from charact.output import warn
 from charact.redaction import expanded_path
 from charact.store import load_run
 from charact.views.progress import BrickProgress
@@ -102,16 +100,9 @@ def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[st
 
 def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt) -> int:
     console = Console(stderr=True)
-    resume = f"{program()} bricks run --resume {shlex.quote(str(writer.directory))}"
-    with keeping_finished([writer], f"whole rounds are kept, then go on with {resume}"):
+
+    def measure() -> None:
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
             run_apart(writer, progress, interrupt)
-        if interrupt.signal is not None:
-            if writer.holds_nothing:
-                writer.discard()
-                warn("interrupted before a round was whole: nothing is written")
-            else:
-                warn(f"interrupted; whole rounds are kept: go on with {resume}")
-            return 128 + interrupt.signal
-        publish(writer, load_run(writer.close("complete")))
-    return 0 if tell(load_run(writer.final), quiet) else 1
+
+    return measure_resumably(writer, measure, interrupt, quiet, command="bricks run", unit="round")

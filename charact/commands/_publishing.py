@@ -78,6 +78,35 @@ def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrup
     return 0 if any_ok else 1
 
 
+def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool, *,
+                      command: str, unit: str) -> int:
+    """Write cases into a record that can be resumed, and publish it once it is complete; returns the exit status.
+
+    Args:
+        writer: of the record.
+        measure: writes the cases.
+        interrupt: what ends it early.
+        quiet: whether little is printed.
+        command: that resumes the record, such as `train`.
+        unit: what is kept once it is complete, such as `epoch`.
+
+    Raises:
+        UserError: the record cannot be written; what had finished is kept.
+    """
+    kept = f"whole {unit}s are kept: resume with {program()} {command} --resume {shlex.quote(str(writer.directory))}"
+    with keeping_finished([writer], kept):
+        measure()
+        if interrupt.signal is not None:
+            if writer.holds_nothing:
+                writer.discard()
+                warn(f"interrupted before the first {unit} was complete: nothing is written")
+            else:
+                warn(f"interrupted; {kept}")
+            return 128 + interrupt.signal
+        publish(writer, load_run(writer.close("complete")))
+    return 0 if tell(load_run(writer.final), quiet) else 1
+
+
 def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
     """Publish a record that was closed, and say what came out; returns whether any case succeeded.
 

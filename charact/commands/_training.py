@@ -2,13 +2,11 @@
 
 import itertools
 import math
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.commands._options import check_data, parse_synthetic
 from charact.errors import UserError
-from charact.output import warn
 from charact.protocols import Protocol, find_protocol
 from charact.redaction import expanded_path
 
@@ -149,26 +147,18 @@ def _used(case: Any, chosen: Options) -> dict[str, Any]:
 
 
 def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt") -> int:
-    from charact.commands._publishing import keeping_finished, program, publish, tell
+    from charact.commands._publishing import measure_resumably
     from charact.console import Console
     from charact.measure.training import train_cases
-    from charact.store import load_run
     from charact.views.progress import TrainingProgress
 
     console = Console(stderr=True)
-    resume = f"{program()} train --resume {shlex.quote(str(writer.directory))}"
-    with keeping_finished([writer], f"whole epochs are kept, then go on with {resume}"):
+
+    def measure() -> None:
         with TrainingProgress(console, enabled=console.is_terminal and not quiet, lines=not quiet) as progress:
             train_cases(trainings, writer, progress, interrupt)
-        if interrupt.signal is not None:
-            if writer.holds_nothing:
-                writer.discard()
-                warn("interrupted before an epoch was whole: nothing is written")
-            else:
-                warn(f"interrupted; whole epochs are kept: go on with {resume}")
-            return 128 + interrupt.signal
-        publish(writer, load_run(writer.close("complete")))
-    return 0 if tell(load_run(writer.final), quiet) else 1
+
+    return measure_resumably(writer, measure, interrupt, quiet, command="train", unit="epoch")
 
 
 def parse_target(text: str) -> tuple[str, float]:

@@ -205,7 +205,7 @@ class TestGoingOn:
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=120)
         assert (process.returncode, stdout) == (130, "")
-        assert stderr == "interrupted before an epoch was whole: nothing is written\n"
+        assert stderr == "interrupted before the first epoch was complete: nothing is written\n"
         assert list((tmp_path / "runs").iterdir()) == []
 
     @pytest.mark.slow
@@ -276,7 +276,7 @@ class TestFailures:
         with no_file_above_500_kb():
             done = here("train", "--resume", str(partial(directory)), cwd=directory)
         assert done.returncode == 2
-        assert re.fullmatch(r"error: no space left while writing \S+\.pt: .*; whole epochs are kept, then go on with "
+        assert re.fullmatch(r"error: no space left while writing \S+\.pt: .*; whole epochs are kept: resume with "
                             r".*train --resume \S+\n", done.stderr)
         later = copy_of(directory, tmp_path / "later")  # this process holds the first one's lock
         assert here("train", "--resume", str(partial(later)), "-q", cwd=later).returncode == 0
