@@ -24,11 +24,13 @@ from charact.errors import UserError
 from charact.partial import PARTIAL_PREFIX, PARTS
 from charact.schema import ADDED_COLUMNS, SCHEMA_VERSION, TABLES, column_names
 
+FLUSHES = "flushes"
+"""Key of the manifest of a run that is going on: numbers of the last flushes by case and table, where not the first."""
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
 _MANIFEST_FIELDS: dict[str, Any] = {
     "cases": list, "machine": dict, "software": dict, "options": dict, "command_line": list, "tables": list,
-    "reference": dict,
+    "reference": dict, FLUSHES: dict,
 }
 _CASE_FIELDS: dict[str, Any] = {
     "workload": str, "variant": str, "mode": str, "precision": str, "device": str, "input_size": int | None,
@@ -49,16 +51,25 @@ def arrow_schema(table: str) -> pa.Schema:
     ])
 
 
-def part_path(directory: Path, table: str, number: int) -> Path:
-    """Where a case's rows of a table are while the run is going on."""
-    return directory / PARTS / f"{table}-{number:04d}.parquet"
+def part_path(directory: Path, table: str, number: int, flush: int = 0) -> Path:
+    """Where a case's rows of a table are while the run is going on, of each flush at another place."""
+    again = f"-{flush:06d}" if flush else ""
+    return directory / PARTS / f"{table}-{number:04d}{again}.parquet"
 
 
-def read_parts(directory: Path, table: str, num_cases: int) -> pa.Table | None:
-    """Rows of the cases that the manifest holds; a case that was being flushed when the run was killed is left out."""
-    paths = [part_path(directory, table, number) for number in range(num_cases)]
+def read_parts(directory: Path, table: str, manifest: dict[str, Any]) -> pa.Table | None:
+    """Rows of the flushes that the manifest holds; one that was not whole when the run was killed is left out."""
+    paths = [part_path(directory, table, number, last_flush(manifest, entry["case"], table))
+             for number, entry in enumerate(manifest["cases"])]
     parts = [_read_part(path) for path in paths if path.exists()]
     return pa.concat_tables(parts) if parts else None
+
+
+def last_flush(manifest: dict[str, Any], case: str, table: str) -> int:
+    """Number of the last flush, from 0, of a case's rows of a table while the run is going on."""
+    by_table = manifest.get(FLUSHES, {}).get(case)
+    number = by_table.get(table) if isinstance(by_table, dict) else None
+    return number if isinstance(number, int) else 0
 
 
 def _read_part(path: Path) -> pa.Table:
@@ -118,7 +129,7 @@ class Run:
         path = self.path / f"{name}.parquet"
         try:
             if self.partial:
-                rows = read_parts(self.path, name, len(self.manifest["cases"]))
+                rows = read_parts(self.path, name, self.manifest)
             else:
                 rows = pq.ParquetFile(path).read() if path.exists() else None
             if rows is None and not self.partial and name in self.manifest.get("tables", []):
