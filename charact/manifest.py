@@ -446,6 +446,7 @@ class Manifest(Struct):
     counters: dict[str, dict[str, CounterMeaning]] = {}
     reference: Reference | None = None
     event_log_damage: list[LogDamage] = []
+    flushes: dict[str, dict[str, Count]] = {}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

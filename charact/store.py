@@ -31,6 +31,8 @@ from charact.schema import ADDED_COLUMNS, DAMAGED, TABLES, column_names
 from charact.table_checks import table_problem
 from charact.text import valid_values
 
+FLUSHES = "flushes"
+"""Key of an unfinished run's manifest: by position of a case and by table, the number of flushes after the first."""
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
 _MOST_TABLE_BYTES = 2 * 2**30
@@ -55,21 +57,28 @@ def _empty(table: str) -> pd.DataFrame:
     return frame
 
 
-def part_path(directory: Path, table: str, number: int) -> Path:
-    """Where a case's rows of a table are while the run is going on."""
-    return directory / PARTS / f"{table}-{number:04d}.parquet"
+def part_path(directory: Path, table: str, number: int, flush: int = 0) -> Path:
+    """Where a case's rows of a table are while the run is going on; each flush has a file of its own."""
+    again = f"-{flush:06d}" if flush else ""
+    return directory / PARTS / f"{table}-{number:04d}{again}.parquet"
 
 
-def read_parts(directory: Path, table: str, num_cases: int) -> pa.Table | None:
-    """Rows of the cases that the manifest holds; a case that was being flushed when the run was killed is left out.
+def read_parts(directory: Path, table: str, manifest: dict[str, Any]) -> pa.Table | None:
+    """Rows of the flushes that the manifest names; one that was not complete when the run was killed is left out.
 
     Raises:
         UserError: a file cannot be read or is corrupt.
     """
-    paths = [part_path(directory, table, number) for number in range(num_cases)]
+    paths = [part_path(directory, table, number, last_flush(manifest, number, table))
+             for number in range(len(manifest["cases"]))]
     remedy = "remove it, and all other rows of the run can be read"
     parts = [read_table(path, table, remedy=remedy) for path in paths if path.exists()]
     return pa.concat_tables(parts) if parts else None
+
+
+def last_flush(manifest: dict[str, Any], number: int, table: str) -> int:
+    """Number of the last flush, from 0, of a table's rows of the case at a position of the manifest."""
+    return int(manifest.get(FLUSHES, {}).get(str(number), {}).get(table, 0))
 
 
 def write_table(path: Path, table: str, rows: pa.Table) -> None:
@@ -230,7 +239,7 @@ class Run:
     def _read(self, name: str) -> pd.DataFrame:
         path = self.path / f"{name}.parquet"
         if self.partial:
-            rows = read_parts(self.path, name, len(self.manifest["cases"]))
+            rows = read_parts(self.path, name, self.manifest)
         else:
             with reading(path):
                 exists = path.exists()

@@ -16,7 +16,7 @@ from charact.manifest import one_line, read_manifest
 from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.redaction import redacted_column
 from charact.schema import TABLES, column_names
-from charact.store import Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
+from charact.store import FLUSHES, Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
 from charact.table_checks import table_problem
 from charact.text import valid_values
 
@@ -93,24 +93,35 @@ class RunWriter:
     def add_case(self, case: dict[str, Any], tables: dict[str, Rows]) -> None:
         """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
 
-        A case that was flushed before is flushed anew: a training is after each epoch.
+        A case that was flushed before is flushed again, as a training is after each epoch: until all of that is
+        written, the record holds the case as it was before. A table that is not named keeps its rows.
 
         Raises:
             UserError: a row holds what no reader would accept, as those of a foreign trace may; or the disk is full.
         """
         case = valid_values(case)
-        entries = {entry["case"]: entry for entry in self.manifest["cases"]} | {case["case"]: case}
-        number = list(entries).index(case["case"])
+        name = case["case"]
+        before = {entry["case"]: entry for entry in self.manifest["cases"]}
+        entries = before | {name: case}
+        number = list(entries).index(name)
+        flushes: dict[str, int] = dict(self.manifest.get(FLUSHES, {}).get(str(number), {}))
         for table, rows in tables.items():
             if rows:
+                if name in before:
+                    flushes[table] = flushes.get(table, 0) + 1
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
                 typed = _typed(filled, table, case["case"])
-                self._write_table(part_path(self.directory, table, number), table, typed)
+                self._write_table(part_path(self.directory, table, number, flushes.get(table, 0)), table, typed)
         extended = self.manifest | {"cases": list(entries.values())}
+        if flushes:
+            extended |= {FLUSHES: self.manifest.get(FLUSHES, {}) | {str(number): flushes}}
         write_manifest(self.directory, extended)
         self.manifest = extended
+        for table, flush in flushes.items():
+            if flush > 1:  # who has read the manifest before this one may still read the rows of the last flush
+                part_path(self.directory, table, number, flush - 2).unlink(missing_ok=True)
 
     def close(self, status: str) -> Path:
         """Merge the cases into the tables and write the final manifest; the directory stays hidden.
@@ -127,13 +138,14 @@ class RunWriter:
     def _merge(self, status: str) -> None:
         written: dict[str, str] = {}
         for table in TABLES:
-            parts = read_parts(self.directory, table, len(self.manifest["cases"]))
+            parts = read_parts(self.directory, table, self.manifest)
             if parts is not None:
                 path = self.directory / f"{table}.parquet"
                 self._write_table(path, table, parts)
                 written[table] = checksum(path.read_bytes())
         final = self.manifest | {"status": status, "tables": list(written), TABLE_CHECKSUMS: written,
                                  "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        final.pop(FLUSHES, None)
         write_manifest(self.directory, final)
         self.manifest = final
 

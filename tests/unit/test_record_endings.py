@@ -1,5 +1,6 @@
 """What becomes of a record that ends early: what has finished is kept, on the disk, and nothing else is left."""
 
+import contextlib
 import errno
 import os
 import re
@@ -129,3 +130,36 @@ def test_a_record_whose_writing_fails_is_kept_where_something_has_finished(
     again = RunWriter.reopen(writer.directory)  # no lock is held
     again.close("interrupted")
     assert list(load_run(again.publish()).cases["case"]) == ["a"]
+
+
+@pytest.mark.parametrize("fails_at", range(1, 5))
+def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
+    writer = RunWriter(tmp_path, "run", {})
+    for epoch in (1, 2, 3):
+        writer.add_case(entry("a") | {"epoch": epoch}, {"layers": epoch * [{"layer": str(epoch)}], "flop": []})
+    replace, left = os.replace, [fails_at]
+
+    def full(old: Path, new: Path) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", full)
+    tables = {"layers": 4 * [{"layer": "4"}], "stages": 4 * [{"stage": "training"}]}
+    with contextlib.suppress(UserError):
+        writer.add_case(entry("a") | {"epoch": 4}, tables)
+    monkeypatch.undo()
+    run = load_run(writer.directory, partial=True)
+    epoch = run.manifest["cases"][0]["epoch"]
+    assert epoch == (4 if fails_at > 3 else 3)
+    assert list(run.layers["layer"]) == epoch * [str(epoch)]
+    assert len(run.stages) == (4 if epoch == 4 else 0)
+    writer.leave()
+    again = RunWriter.reopen(writer.directory)
+    again.add_case(entry("a") | {"epoch": 5}, {"layers": [{"layer": "5"}]})
+    again.close("complete")
+    final = load_run(again.publish())
+    assert (list(final.layers["layer"]), len(final.stages)) == (["5"], len(run.stages))
+    assert "flushes" not in final.manifest
