@@ -26,7 +26,7 @@ _BLOCK = 512
 _CHUNK = 2**20
 _REGULAR = (b"0", b"\0", b"7")
 _DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError, LookupError)
-"""What damaged archives make Python's readers raise."""
+"""Exceptions that Python's readers raise for damaged archives."""
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def open_zip(file: IO[bytes]) -> zipfile.ZipFile:
 
 
 class _ShortReads:
-    """A file that cannot be read by more than MOST_DIRECTORY_BYTES at once, as zipfile reads an archive's list."""
+    """A file that limits each read to MOST_DIRECTORY_BYTES: zipfile reads an archive's list of members at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

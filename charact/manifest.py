@@ -32,12 +32,12 @@ _MOST_DEPTH = 50
 _MOST_INTEGER = 2**63
 REMEDY = "restore it from a copy, or move the run away"
 
-# Every field of a Struct is optional unless it has no default; unknown fields are allowed, so that an older charact
+# Fields with a default are optional; unknown fields are allowed, so that an older charact
 # reads what a newer one adds. The Structs check types only: code reads the plain dictionary.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
-Device = Annotated[str, Meta(pattern=r"^[a-z_]{1,20}(:[0-9]{1,4})?\Z")]
+Device = Annotated[str, Meta(pattern=r"^(n/a|[a-z_]{1,20}(:[0-9]{1,4})?)\Z")]
 Phase = Literal[PHASES]  # type: ignore[valid-type]
 Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
 
@@ -270,7 +270,7 @@ PASSES: dict[str, type[Pass]] = {
     "training": TrainingPass, "inference": InferencePass, "ops": OpsPass, "bricks": BricksPass,
     "construct": ConstructPass,
 }  # fmt: skip
-"""Types of the facts of each pass; of a pass that is not listed only what `Pass` has is checked."""
+"""Type that each pass is checked against; a pass that is not listed is checked against `Pass`."""
 
 
 class Fits(Struct):
@@ -586,7 +586,7 @@ def _checked_case(entry: Any) -> dict[str, Any]:
 
 
 def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
-    """A case in the place of one that is damaged, with those of its coordinates that are sound."""
+    """Return a placeholder for a damaged case: its valid fields, without its passes."""
     told = entry if isinstance(entry, dict) else {}
     case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}"}
     for field in msgspec.structs.fields(Case):

@@ -1,7 +1,7 @@
 """What charact prints. Every line goes through here, so that no text from a file or a model controls the terminal.
 
-A reader who goes away, a full disk or a closed descriptor ends no measurement: what cannot be printed is dropped, and
-the command's exit status is 1.
+A broken pipe, a full disk or a closed descriptor ends no measurement: output that cannot be written is dropped. If
+standard output was lost, the exit status of a successful command is 1.
 """
 
 import codecs
@@ -113,14 +113,14 @@ def show(*lines: str) -> None:
 
 
 def warn(*lines: str) -> None:
-    """Print lines to standard error, likewise."""
+    """Print lines to standard error. A newline inside one is replaced."""
     ERR.print(*lines)
 
 
 def finish(status: int) -> int:
-    """Write out what was printed; returns the exit status: 1 in place of 0 where some of the output was lost.
+    """Write out what was printed; returns the exit status: 1 instead of 0 if standard output was lost.
 
-    Of a reader who went away, such as `head`, nothing is said.
+    A broken pipe, as when `head` exits, is not reported.
     """
     OUT.flush()
     ERR.flush()

@@ -17,7 +17,7 @@ _CONSTANTS = {"NONE": None, "NEWFALSE": False, "NEWTRUE": True, "EMPTY_TUPLE": (
 
 
 class Refused(Exception):
-    """What a pickle does that is not understood, or not allowed; the message goes on from "its pickle"."""
+    """A pickle does something unknown or not allowed; the message continues a sentence that begins "its pickle"."""
 
 
 class DamagedPickle(Exception):
@@ -81,7 +81,7 @@ class Machine:
         raise Refused("calls what is no function")
 
     def build(self, made: Any, state: Any) -> None:
-        """Give a made object its state.
+        """Restore the state of an object, as the opcode BUILD asks for.
 
         Raises:
             Refused: it can have none.

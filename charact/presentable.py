@@ -14,7 +14,7 @@ from charact.text import label, labels
 _PRESENTABLE = "presentable"
 
 Change = Callable[[str, Sequence[str]], Sequence[str]]
-"""Returns what stands for each of a column's texts, which are different ones."""
+"""Returns the replacement of each of a column's distinct texts."""
 
 
 @dataclass
@@ -56,7 +56,8 @@ def presentable(run: Run) -> Run:
     if found is None or found.manifest != manifest:
         cases = [case["case"] for case in manifest["cases"]]
         if len(set(cases)) < len(cases):
-            raise UserError(f"{run.path} has cases whose names differ in control characters only: rename them")
+            raise UserError(f"{run.path} has cases whose names differ in control characters only: "
+                            "record them again under other names")
         found = run.found[_PRESENTABLE] = _ChangedRun(run.path, manifest, run.partial, of=run, change=_labels)
     return found
 

@@ -1,7 +1,7 @@
 """What a record leaves out: secrets, and the names of the user and of the home directory. No torch in here.
 
 Everything that becomes part of a record passes through here: manifests and event logs through `redacted`, columns of
-text through `redacted_text`, traces through `redact_lines`. A second pass changes nothing.
+text through `redacted_column`, traces through `redact_chunks`. A second pass changes nothing.
 
 *Error*: arguments are recognized by their names and values by their shapes. A secret without a telling name or shape
 is not found.
@@ -66,13 +66,14 @@ _EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]+")
 _GPU_ID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]{7,}(?:/\d+/\d+)?")
 
 _HOST_LINE = re.compile(r'^(\s*"host_name":\s*)"[^"]*"')
-_SIGNS = tuple(sign.encode() for sign in re.findall(r"\S+", """
-    host_name hf_ ghp_ gho_ ghs_ ghu_ ghr_ github_pat_ glpat- sk- sk_ rk_ pk_ AKIA ASIA xox xapp- AIza ya29. npm_ pypi-
-    nvapi- r8_ dop_v1_ lsv2_ wandb_v SG. eyJ :// -----BEGIN webhooks hooks.slack earer asic
-    passw Passw PASSW passphrase secret Secret SECRET token Token TOKEN credential Credential CREDENTIAL
-    cookie Cookie COOKIE apikey api_key api-key apiKey ApiKey API_KEY APIKEY auth Auth AUTH _key= -key= _KEY= key= KEY=
+_SIGNS = tuple(sign.encode() for sign in re.findall(r"\S+", r"""
+    host_name hf_ ghp_ gho_ ghs_ ghu_ ghr_ github_pat_ glpat- glrt- glft- gldt- glsoat- glcbt- glptt- glagent- glimt-
+    glffct- sk- sk_ rk_ pk_ akia asia xox xapp- aiza ya29. npm_ pypi- nvapi- r8_ dop_v1_ lsv2_ wandb_v sg. eyj ://
+    -----begin webhook hooks.slack bearer basic passw passphrase passcode secret token credential cookie apikey api_key
+    api-key auth signature pwd creds jwt sessionid totp key= key: key" key\ keys= keys: keys" keys\ sig= sig: sig" sig\
+    sas= sas: sas" sas\ dsn= dsn: dsn" dsn\ otp= otp: otp" otp\ pw= pw: pw" pw\ pass= pass: pass" pass\
 """))
-"""One of them stands in all that has the shape of a secret; a file without any holds none."""
+"""Substrings of secrets, in lower case: a trace is searched for secrets only where it contains one of them."""
 
 _FIXED = {"run_id", "status", "started", "ended", "commit", "fingerprint", "schema_version", "suite_digest", "mode",
           "precision", "phase"}  # fmt: skip
@@ -155,7 +156,8 @@ def redact_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     redactor = _here()
     suspects = redactor.suspects()
     for chunk in chunks:
-        if not any(sign in chunk for sign in suspects):  # a regular expression would take as long as compressing does
+        lower = chunk.lower()
+        if not any(sign in lower for sign in suspects):  # a regular expression would take as long as compressing does
             yield chunk
             continue
         lines = chunk.decode("utf-8", "surrogateescape").splitlines(keepends=True)
@@ -175,7 +177,7 @@ def names_user(path: Path) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether what an argument, a variable or a key of this name holds is a secret."""
+    """Return whether an argument, variable or key of this name holds a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(word in _SECRET_WORDS or _SECRET_STEMS.search(word) for word in words) or "apikey" in "".join(words)
 
@@ -300,9 +302,9 @@ class _Redactor:
         return found
 
     def suspects(self) -> list[bytes]:
-        """Texts one of which stands in whatever `text` changes, but for bare hexadecimal numbers."""
+        """Return substrings; a chunk without any of them is not searched for secrets."""
         known = [*(home for home, _ in self.homes), *self.secrets, *([self.user] if self.user else [])]
-        return [*(one.encode("utf-8", "surrogateescape") for one in known), *_SIGNS]
+        return [*(one.encode("utf-8", "surrogateescape").lower() for one in known), *_SIGNS]
 
 
 _latest: list[_Redactor] = []
@@ -356,7 +358,7 @@ def _parted(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         is_option = argument.startswith("--") or (argument.startswith("-") and len(argument) == 2)
         if name is not None and not is_option:
             yield ("", argument) if _is_secret_value(name, argument) else (argument, None)
-            name = name if name.endswith("s") else None  # further values may follow
+            name = name if name.endswith("s") else None  # an option with a plural name may take several values
             continue
         name = None
         named = _NAMED_ARGUMENT.fullmatch(argument)

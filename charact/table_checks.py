@@ -1,4 +1,4 @@
-"""Checks of a table's values against what `charact.schema` says of its columns."""
+"""Check a table's values against the columns that `charact.schema` declares."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Operators of PyTorch that a brick may call, and which arguments they take.
 
-Bricks may come from anybody, so that what they call is told by a list, not by what is left out of all that PyTorch has.
+Bricks may come from anybody, so they may call only the operators of an allowlist.
 The list holds functions of tensors alone. None of them reads or writes a file, takes an address, a storage or a
 generator of random numbers, makes a tensor that is not dense, or trusts an argument that it could check
 (`segment_reduce` and others have such an `unsafe`).
@@ -117,7 +117,7 @@ WORDS = frozenset([
     "nearest", "ij", "xy", "fro", "nuc", "valid", "same", "constant", "reflect", "replicate", "circular", "left",
     "right", "batchmean",
 ])  # fmt: skip
-"""Texts that arguments may be, next to the equations of `einsum`."""
+"""Strings that an argument may be, in addition to the equations of `einsum`."""
 _EQUATION = re.compile(r"[A-Za-z.]{1,30}(,[A-Za-z.]{1,30}){0,7}->[A-Za-z.]{0,30}")
 
 MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
@@ -163,7 +163,7 @@ def check_arguments(layer: Layer) -> OpOverload:
     # A keyword of Python, such as `from`, cannot be written before its value.
     named = {name for name in arguments if not iskeyword(name)} - by_position.keys()
     if strange := sorted(layer.kwargs.keys() - named):
-        raise _wrong(layer, f"an argument {strange[0][:40]!r}, which it does not have, or has already")
+        raise _wrong(layer, f"an argument {strange[0][:40]!r}, which it does not take, or which is given twice")
     given = by_position | layer.kwargs
     for name, each in arguments.items():
         if name not in given:
@@ -258,4 +258,4 @@ _KINDS: dict[str, Callable[[Json], bool]] = {
     "LayoutType": _one_of("layout", LAYOUTS),
     "DeviceObjType": lambda thing: thing == {"device": True},
 }  # fmt: skip
-"""What may stand for an argument, by its type's kind; there is nothing for a kind that is not here."""
+"""Check of an argument, by the kind of its type in the schema; arguments of other kinds are rejected."""

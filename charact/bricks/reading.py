@@ -1,6 +1,7 @@
 """Reading the JSON files of suites and compositions, which may come from anybody."""
 
 import json
+import math
 import re
 import stat
 from pathlib import Path
@@ -18,7 +19,7 @@ def file_bytes(path: Path, missing: str) -> bytes:
     """Content of a regular file.
 
     Raises:
-        UserError: it is missing, which `missing` explains, is no regular file, cannot be read, or exceeds the limit.
+        UserError: it is missing (message: `missing`), is no regular file, cannot be read, or exceeds the limit.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its other end
@@ -39,10 +40,17 @@ def strict_json(data: bytes) -> Any:
         ValueError: it is no JSON, holds NaN or infinity, or half of a surrogate pair, which nothing can print.
         RecursionError: it is nested too deeply.
     """
-    found = json.loads(data, parse_constant=_refuse_constant)
+    found = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     if _SURROGATE.search(data):
         json.dumps(found, ensure_ascii=False).encode()
     return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
 
 
 def _refuse_constant(name: str) -> Any:

@@ -118,7 +118,7 @@ def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
 
 
 def publish(writer: RunWriter, run: Run) -> None:
-    """Draw the views into the run's directory and let it be seen; a view that fails leaves the tables.
+    """Write the views into the run's directory and publish it, even if drawing a view fails.
 
     Raises:
         UserError: the disk is full; the directory stays hidden, and publishing can be tried again.

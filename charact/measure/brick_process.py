@@ -22,8 +22,8 @@ _PR_SET_PDEATHSIG = 1
 def run_apart(writer: RunWriter, observer: Observer, interrupt: Interrupt) -> None:
     """Run the cases that a record's options name, in a process that writes them into the record.
 
-    The process is a new one: it has used neither a GPU nor threads before. It waits until the observer has drawn what
-    it reports, so that drawing disturbs no measurement. Signals are passed on to it.
+    The process is a new one: it has used neither a GPU nor threads before. After each report it waits until the
+    observer has drawn it, so that drawing does not disturb measurements. Signals are passed on to the process.
 
     Raises:
         UserError: the suite lacks what was asked for, the record cannot be written, or the process crashed outside of
@@ -57,16 +57,17 @@ def run_apart(writer: RunWriter, observer: Observer, interrupt: Interrupt) -> No
     writer.reload()
     if refused is not None:
         raise UserError(refused)
-    if status > 128 and interrupt.signal is None:
-        raise UserError(f"the process that runs the bricks was ended by signal {status - 128}, while it ran "
-                        "none of them")
-    if status == 1:
+    ended_by = -status if status < 0 else status - 128
+    if ended_by > 0 and interrupt.signal is None:
+        raise UserError(f"the process that runs the bricks was ended by signal {ended_by}, outside of any brick or in "
+                        "one that had crashed before")
+    if 0 < status <= 128:
         raise RuntimeError("the process that runs the bricks failed: its error is above")
 
 
 def _relay(events: int, answers: int, child: "subprocess.Popen[bytes]", observer: Observer, interrupt: Interrupt
            ) -> str | None:
-    """Tell the observer what a process reports, until it ends; returns why it could not go on, None where it could."""
+    """Pass a process's reports on to the observer until it ends; returns the error that it reported, if any."""
     refused = None
     calls: dict[str, Callable[..., None]] = {
         "case": observer.case_started, "pass": observer.pass_started, "round": observer.iteration,
@@ -81,7 +82,7 @@ def _relay(events: int, answers: int, child: "subprocess.Popen[bytes]", observer
             else:
                 calls[kind](*told)
         except (ValueError, TypeError, LookupError) as error:  # a brick may have written over its memory
-            raise UserError("the process that runs the bricks reports what is no report: it may be broken by a brick "
+            raise UserError("the process that runs the bricks sent an invalid report: it may be broken by a brick "
                             "of the suite") from error
         with contextlib.suppress(BrokenPipeError):  # it crashed in between
             os.write(answers, b".")
@@ -122,19 +123,19 @@ class Report:
             os._exit(1)
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
-        """A case begins."""
+        """Report that a case begins."""
         self.tell("case", case_id, number, total)
 
     def pass_started(self, name: str) -> None:
-        """A pass begins."""
+        """Report that a pass begins."""
         self.tell("pass", name)
 
     def iteration(self, num_iterations: int, median_s: float) -> None:
-        """A round has ended."""
+        """Report that a round has ended."""
         self.tell("round", num_iterations, median_s)
 
     def case_ended(self, status: str, reason: str | None) -> None:
-        """The case is in the record."""
+        """Report that a case has ended and is in the record."""
         self.tell("ended", status, reason if reason is None else reason[:1000])
 
 

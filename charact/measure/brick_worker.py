@@ -36,7 +36,7 @@ def main(directory: Path, lock: int, events: int, answers: int, parent: int) -> 
         lock: descriptor of the lock that its writer holds.
         events: descriptor to report to.
         answers: descriptor of the answers.
-        parent: process that started this one, with SIGINT and SIGTERM blocked.
+        parent: process that started this one, with SIGINT, SIGTERM and SIGHUP blocked.
     """
     end_with(parent)
     gc.freeze()  # the collector of a worker would walk all that was imported, and so copy the memory that they share

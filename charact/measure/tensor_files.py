@@ -1,4 +1,4 @@
-"""Files of tensors: written whole, and those from others checked before PyTorch or safetensors reads them.
+"""Write tensor files atomically, and check untrusted ones before PyTorch or safetensors reads them.
 
 `torch.load` with `weights_only` runs no code of a file, but a crafted one still ends the process (a deeply nested key
 overflows the stack), takes any amount of memory (`bytearray(2**40)`), or is handed to `tarfile`. So the pickle is first
@@ -22,7 +22,7 @@ from typing import IO, Any
 import torch
 
 from charact.archives import is_tar_header, open_zip
-from charact.bounded import check_declared
+from charact.bounded import check_declared, read_all
 from charact.errors import UserError
 from charact.files import whole
 from charact.measure.out_of_memory import is_out_of_memory
@@ -213,7 +213,8 @@ def _zipped(file: IO[bytes], num_bytes: int) -> Any:
         sizes = {name.partition("/")[2]: member.file_size for name, member in zip(names, members, strict=True)}
         if sum(sizes.values()) > num_bytes or sizes["data.pkl"] > _MOST_PICKLE_BYTES:
             raise ValueError
-        pickled = archive.read(f"{names[0].partition('/')[0]}/data.pkl")
+        with archive.open(f"{names[0].partition('/')[0]}/data.pkl") as member:
+            pickled = read_all(member, "its pickle", _MOST_PICKLE_BYTES)
     machine = _Machine(len(pickled), {name.removeprefix("data/"): size for name, size in sizes.items()
                                       if name.startswith("data/")})
     return machine.read(io.BytesIO(pickled))
@@ -285,7 +286,7 @@ class _Machine(Machine):
         super().__init__(budget_bytes=2 * num_bytes + 2**16)
         self._records = records
         self.storages: dict[str, int] = {}
-        """Sizes in bytes, by key."""
+        """Size in bytes of each storage that the pickle names, by key."""
 
     def find(self, name: str) -> _Global:
         """Return what stands for a name that torch.save writes for tensors and plain values."""

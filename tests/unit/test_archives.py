@@ -142,7 +142,7 @@ def encrypted(archive: bytes) -> bytes:
     (encrypted(zip_bytes(("first", TEXT))), "made is a damaged archive"),
     (change_all(zip_bytes(("first", TEXT), method=zipfile.ZIP_STORED), b"one", b"two"), "made is a damaged archive"),
     (zip_bytes(("first", TEXT))[:-30], "made is a damaged archive"),
-])
+], ids=["twice", "too large", "encrypted", "wrong checksum", "cut off"])
 def test_zips_that_are_refused(archive: bytes, said: str) -> None:
     with pytest.raises(UserError, match=f"^{said}"):
         zip_file(archive, "first", MADE, LIMIT)

@@ -22,6 +22,11 @@ def entry(case: str) -> dict[str, Any]:
     return {"case": case, "status": "ok", "reason": None, "passes": {}}
 
 
+def layers(epoch: int) -> list[dict[str, Any]]:
+    """As many rows as there were epochs, which name the epoch."""
+    return [{"layer": f"{epoch}.{number}"} for number in range(epoch)]
+
+
 def names_in(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
 
@@ -137,7 +142,7 @@ def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
     writer = RunWriter(tmp_path, "run", {})
     for epoch in (1, 2, 3):
-        writer.add_case(entry("a") | {"epoch": epoch}, {"layers": epoch * [{"layer": str(epoch)}], "flop": []})
+        writer.add_case(entry("a") | {"epoch": epoch}, {"layers": layers(epoch), "flop": []})
     replace, left = os.replace, [fails_at]
 
     def full(old: Path, new: Path) -> None:
@@ -147,14 +152,15 @@ def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
         replace(old, new)
 
     monkeypatch.setattr(os, "replace", full)
-    tables = {"layers": 4 * [{"layer": "4"}], "stages": 4 * [{"stage": "training"}]}
+    stages = [{"stage": "training", "number": 1 + number, "phase": "forward", "host_s": 1.0} for number in range(4)]
+    tables = {"layers": layers(4), "stages": stages}
     with contextlib.suppress(UserError):
         writer.add_case(entry("a") | {"epoch": 4}, tables)
     monkeypatch.undo()
     run = load_run(writer.directory, partial=True)
     epoch = run.manifest["cases"][0]["epoch"]
     assert epoch == (4 if fails_at > 3 else 3)
-    assert list(run.layers["layer"]) == epoch * [str(epoch)]
+    assert list(run.layers["layer"]) == [row["layer"] for row in layers(epoch)]
     assert len(run.stages) == (4 if epoch == 4 else 0)
     writer.leave()
     again = RunWriter.reopen(writer.directory)

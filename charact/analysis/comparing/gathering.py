@@ -1,4 +1,4 @@
-"""Facts of the matched cases of several sides, gathered in one pass over the runs: only one run is held at a time."""
+"""Facts of the matched cases of several sides, gathered in one pass over the runs."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from charact.analysis.comparing.sides import Side, once_a_comparison
 from charact.store import Run
 
 MAX_HELD_RUNS = 8
-"""Up to this many runs keep what was read of them; of more, each is released after it was read."""
+"""Up to this many runs stay in memory; with more, each run is released after it is read."""
 
 Value = TypeVar("Value")
 Added = TypeVar("Added", contravariant=True)
@@ -71,10 +71,11 @@ def gathered(
     wanted = [case for case in where if cases is None or case in cases]
     known = [sides[0].found.setdefault((tuple(sides), fact), {}) for fact in facts]
     missing = [{case for case in wanted if case not in found} for found in known]
-    for found, names in zip(known, missing, strict=True):
-        found.update({case: {} for case in names})
+    new: list[dict[str, dict[str, Any]]] = [{case: {} for case in names} for names in missing]
     if any(missing):
-        _gather(sides, list(zip(facts, known, missing, strict=True)))
+        _gather(sides, list(zip(facts, new, missing, strict=True)))
+    for found, added in zip(known, new, strict=True):
+        found.update(added)  # only now: a run that cannot be read leaves nothing half gathered
     return [{case: found[case] for case in wanted} for found in known]
 
 

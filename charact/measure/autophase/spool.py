@@ -1,4 +1,4 @@
-"""The spool: what a watched program writes as it runs, so that even a killed one leaves it. No torch in here.
+"""The event log that a watched program writes while it runs, so that a killed program leaves one. No torch in here.
 
     slices.bin     one fixed record a slice
     notes.jsonl    one line a note: what the owners of slices are, stretches of passes, rows of tables, the end
@@ -31,7 +31,7 @@ _GRAD, _TRAINING, _ENDS, _BEGINS = 1, 2, 4, 8
 _ALL_FLAGS = _GRAD | _TRAINING | _ENDS | _BEGINS
 _NO_TIME = -1
 _MOST_BYTES = 2**30
-"""Of a file; what a program writes is some 20 MB of slices, and less of notes."""
+"""Limit of a file's size; a program writes some 20 MB of slices, and less of notes."""
 
 
 class Damage(NamedTuple):
@@ -62,7 +62,7 @@ class SpoolWriter:
             self._append(name, b"", os.O_CREAT)
 
     def slices(self, slices: list[Slice], device_ns: Callable[[Any], int]) -> None:
-        """Append slices; `device_ns` tells the time of a CUDA event. The program waits meanwhile: no step too many."""
+        """Append slices; `device_ns` returns the time of a CUDA event. The program waits: keep it fast."""
         pack, places = _RECORD.pack, _PLACES
         self.num_slices += len(slices)
         self._append(SLICES, b"".join([
@@ -94,7 +94,7 @@ class SpoolWriter:
 
 
 class SpoolReader:
-    """Reads a spool, again and again where it grows; of a damaged file nothing is read from the first bad record on.
+    """Reader of an event log that may still grow. A damaged file is read up to its first bad record.
 
     Raises:
         UserError: a file is larger than any that a program writes.

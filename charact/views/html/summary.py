@@ -21,7 +21,7 @@ from charact.views.tables import Column, Table, limited, table
 MAX_ROWS = 2000
 """Rows of one table: a browser scrolls through more, but slowly."""
 _MIN_REPEATS = 3
-"""From this number of runs of one case on, there is a table of cases over their runs."""
+"""If a case occurs in at least this many runs, a table summarizes each case over its runs."""
 _MAX_MEASURED = 12
 """Records of constructed models that are drawn in one figure: more have no colours of their own."""
 _NUM_NAMED = 4
@@ -40,7 +40,7 @@ def counted_names(names: Sequence[str]) -> str:
 
 
 class Summary:
-    """Headline numbers of the cases of runs that are read one after another; only these numbers are kept."""
+    """Headline numbers of the cases of many runs. Only these numbers and a few constructed records are kept."""
 
     def __init__(self) -> None:
         self._num_runs = 0

@@ -63,8 +63,8 @@ def test_arguments_that_a_schema_has_are_taken(call: Layer) -> None:
 
 @pytest.mark.parametrize(("call", "words"), [
     (layer("add.Tensor", X), "no argument 'other'"), (layer("add.Tensor", X, Y, 1), "3 arguments, and takes 2"),
-    (layer("add.Tensor", X, Y, self=X), "'self', which it does not have, or has already"),
-    (layer("relu.default", X, mode="x"), "'mode', which it does not have"),
+    (layer("add.Tensor", X, Y, self=X), "'self', which it does not take, or which is given twice"),
+    (layer("relu.default", X, mode="x"), "'mode', which it does not take"),
     (layer("add.out", X, Y, out=X), "writes into a tensor that it is given"),
     (layer("add.int", 1, 2), "none that a brick may call"),
     (layer("view.default", X, [2**63]), "'size' that is no"), (layer("view.default", X, [0.5]), "'size' that is no"),
@@ -79,7 +79,7 @@ def test_arguments_that_a_schema_has_are_taken(call: Layer) -> None:
     (layer("empty.memory_format", [2], device="cuda:7"), "'device' that is no"),
     (layer("empty.memory_format", [2], pin_memory=True), "'pin_memory' that is no"),
     (layer("bernoulli_.float", X, 0.5, generator={"device": True}), "'generator' that is no"),
-    (layer("random_.from", X, **{"from": 0, "to": 5}), "'from', which it does not have"),
+    (layer("random_.from", X, **{"from": 0, "to": 5}), "'from', which it does not take"),
     (layer("relu.default", X, outputs=(1, 2)), "2 results where it gives one"),
 ])
 def test_other_arguments_are_refused_in_one_line(call: Layer, words: str) -> None:
