@@ -19,6 +19,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def check(costs: list[Cost]) -> None:
     cpu_s = [each.cpu_s for each in costs]
+    print([(round(each.cpu_s, 1), each.peak_bytes // 1_000_000) for each in costs])
     assert cpu_s[1] / cpu_s[0] < 2.6
     assert cpu_s[2] / cpu_s[1] < 2.0
     assert cpu_s[2] / NUM_RUNS[2] < 1

@@ -1,9 +1,10 @@
 """What the median iteration of a case is made of, over repeated runs: phases, and operators and kernels in these."""
 
+import math
 import sys
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -163,12 +164,18 @@ def _parts(run: Run, cases: Collection[str]) -> dict[str, Parts]:
     timed_cases = {str(case): walls_s.tolist() for case, walls_s in walls.groupby("case", sort=False)["wall_s"]}
     counters = counter_values(run)
     clocks = counters[counters["counter"].str.contains(_CLOCKS).astype(bool)]
+    phases, every_operator, every_kernel = phase_breakdown(run), operator_times(run), run.kernels
+    exposed = exposed_communication_frac(run).dropna()
     found = {}
     for case in timed_cases.keys() & cases:
-        operators, kernels = _of_case(operator_times(run), case), _of_case(run.kernels, case)
+        of_phases, operators, kernels = (_of_case(rows, case) for rows in (phases, every_operator, every_kernel))
+        profiled = run.passes(case).get("operators", {}).get("phase_s", {})
+        timed = dict(zip(of_phases["phase"], of_phases["time_s"], strict=True))
+        spans = _spans(operators, timed, profiled, exposed.get(case, 1.0))
         found[case] = Parts(
-            Sample(median(timed_cases[case])), _of_case(phase_breakdown(run), case)[["phase", "share_frac"]],
-            _shares(run, case), operators[["phase", "operator", "layer", "input_shapes", "num_calls"]],
+            Sample(median(timed_cases[case])), of_phases[["phase", "share_frac"]],
+            _shares(operators, kernels, spans),
+            operators[["phase", "operator", "layer", "input_shapes", "num_calls"]],
             kernels.loc[kernels["operator"].notna(), ["phase", "operator", "kernel"]],
             _of_case(clocks, case)[["counter", "source", "value"]],
             {name: pass_reason(run, case, name) or "the record holds no rows"
@@ -182,7 +189,8 @@ COMPOSITION = Fact(_parts, Composition)
 
 def _plain(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """Rows as tuples, in which None stands for what is null."""
-    columns = [[None if value != value else value for value in rows[name].tolist()] for name in rows]
+    # Texts that pandas holds as Arrow's are slow to go through one by one.
+    columns = [[None if value != value else value for value in rows[name].to_numpy("object")] for name in rows]
     return zip(*columns, strict=True)
 
 
@@ -190,13 +198,10 @@ def _of_case(frame: pd.DataFrame, case: str) -> pd.DataFrame:
     return frame[frame["case"] == case]
 
 
-def _shares(run: Run, case: str) -> pd.DataFrame:
+def _shares(operators: pd.DataFrame, kernels: pd.DataFrame, spans: dict[str, tuple[float, float]]) -> pd.DataFrame:
     """Shares of operators, operators by layer, and kernels in the phases of one run. Columns: `PART`, share_frac."""
-    operators = _of_case(operator_times(run), case)
     exchanges = operators["operator_type"] == "communication"
-    spans = _spans(run, case, operators, exchanges)
-    operators["share_frac"] = _share(operators, operators["time_s"], exchanges, spans)
-    kernels = _of_case(run.kernels, case)
+    operators = operators.assign(share_frac=_share(operators, operators["time_s"], exchanges, spans))
     of_exchanges = kernels["operator"].isin(operators.loc[exchanges, "operator"])
     kernels = kernels.assign(share_frac=_share(kernels, kernels["device_s"], of_exchanges, spans))
     shares = operators.groupby("phase")["share_frac"].sum(min_count=1)
@@ -207,26 +212,31 @@ def _shares(run: Run, case: str) -> pd.DataFrame:
     return pd.concat(parts).astype({"layer": "str", "kernel": "str"}).dropna(subset=["share_frac"])
 
 
-def _spans(run: Run, case: str, operators: pd.DataFrame, exchanges: "pd.Series[bool]") -> pd.DataFrame:
-    """What operators were measured in, by phase, as `time_limits` takes it.
+def _spans(
+    operators: pd.DataFrame, timed_s: Mapping[str, float], profiled_s: Mapping[str, float], most_exposed_frac: float
+) -> dict[str, tuple[float, float]]:
+    """What operators were measured in, by phase, as `time_limits` takes it; null where that is not known.
 
-    Columns: span_s, under the profiler on a CPU, of the timing pass on a device; exposed_frac, the part of what
-    exchanges data that no computation hides.
+    Returns the time (s), under the profiler on a CPU, of the timing pass on a device; and the part of what exchanges
+    data that no computation hides.
     """
-    on_device = operators["device_s"].notna().any()
-    profiled = run.passes(case).get("operators", {}).get("phase_s", {})
-    timed = _of_case(phase_breakdown(run), case).set_index("phase")["time_s"].to_dict()
-    groups = operators.assign(exchanges=exchanges).pivot_table(
-        index="phase", columns="exchanges", values="time_s", aggfunc="sum", fill_value=0.0)
-    work_s, exchange_s = (groups.reindex(columns=[False, True], fill_value=0.0)[each] for each in (False, True))
-    measured_s = pd.Series({phase: (timed if on_device else profiled).get(phase) for phase in groups.index})
-    span_s = pd.Series(np.maximum(measured_s.astype("float64"), work_s))
-    exposed_s = np.minimum(exchange_s * exposed_communication_frac(run).dropna().get(case, 1.0), span_s - work_s)
-    return pd.DataFrame({"span_s": span_s.where(span_s > 0), "exposed_frac": exposed_s / exchange_s})
+    measured_s = timed_s if operators["device_s"].notna().any() else profiled_s
+    exchanges = operators["operator_type"] == "communication"
+    sums: dict[Any, float] = operators["time_s"].groupby([operators["phase"], exchanges]).sum().to_dict()
+    found = {}
+    for phase in dict.fromkeys(phase for phase, _ in sums):
+        work_s, exchange_s = (np.float64(sums.get((phase, each), 0.0)) for each in (False, True))
+        span_s = np.maximum(np.float64(measured_s.get(phase, math.nan)), work_s)
+        exposed_s = np.minimum(exchange_s * most_exposed_frac, span_s - work_s)
+        found[phase] = (float(span_s) if span_s > 0 else math.nan,
+                        float(exposed_s / exchange_s) if exchange_s else math.nan)  # fmt: skip
+    return found
 
 
 def _share(rows: pd.DataFrame, times_s: "pd.Series[float]", exchanges: "pd.Series[bool]",
-           spans: pd.DataFrame) -> "pd.Series[float]":  # fmt: skip
+           spans: dict[str, tuple[float, float]]) -> "pd.Series[float]":  # fmt: skip
     """Share of each row in its phase; null where nothing tells how long the phase was."""
-    exposed_frac, span_s = (rows["phase"].map(spans[name]).astype("float64") for name in ("exposed_frac", "span_s"))
+    span_s, exposed_frac = (
+        rows["phase"].map({phase: span[number] for phase, span in spans.items()}).astype("float64") for number in (0, 1)
+    )
     return times_s.mask(exchanges, times_s * exposed_frac) / span_s

@@ -35,8 +35,8 @@ def counted(names: Sequence[str], most: int = _NUM_NAMED) -> list[str]:
 
 
 def counted_names(names: Sequence[str]) -> str:
-    """Return the first of some names, each once, as one text."""
-    return ", ".join(counted(list(dict.fromkeys(names))))
+    """Return some names as one text; of many, each once, and only the first ones."""
+    return ", ".join(names if len(names) <= _NUM_NAMED else counted(list(dict.fromkeys(names))))
 
 
 class Summary:

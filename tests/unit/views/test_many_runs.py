@@ -146,7 +146,8 @@ def test_long_tables_say_how_many_rows_are_left_out() -> None:
 
 
 def test_names_of_many_runs_are_counted() -> None:
-    assert counted_names(["a", "a", "b"]) == "a, b"
+    assert counted_names(["a", "a", "b"]) == "a, a, b"
+    assert counted_names(["a"] * 9) == "a"
     assert counted_names([str(number) for number in range(9)]) == "0, 1, 2, 3, 5 others"
 
 
