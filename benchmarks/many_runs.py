@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from charact.checksums import CHECKSUM, TABLE_CHECKSUMS
+
 RECORD = Path(__file__).parent.parent / "reports" / "epyc-2-cores" / "run"
 SHAPES = ("repeats", "sweep")
 _SPREAD_FRAC = 0.05
@@ -63,6 +65,8 @@ def write_copies(record: Path, out: Path, num_runs: int, shape: str = "repeats")
         shape: 'repeats' of the same cases, or a 'sweep' in which each run has a workload of its own.
     """
     manifest = json.loads((record / "run.json").read_text())
+    for key in (CHECKSUM, TABLE_CHECKSUMS):  # they would be those of other files
+        manifest.pop(key, None)
     tables = {path.stem: pq.read_table(path) for path in sorted(record.glob("*.parquet"))}
     chance = random.Random(0)
     runs = []

@@ -55,12 +55,10 @@ def command(
         folder = "" if names_user(parent) else readable(Path(parent.name))
         label = clean(name) if name else (stem(files[0]) if len(files) == 1 else folder) or "trace"
         writer = _open(out, label, files)
-
-        def add_cases() -> None:
-            with limited_to(limit):
-                _add_cases(writer, label, files, interrupt, named=name is not None, quiet=quiet)
-
-        return measure_and_publish(writer, add_cases, interrupt, quiet)
+        with limited_to(limit):
+            return measure_and_publish(
+                writer, lambda: _add_cases(writer, label, files, interrupt, named=name is not None, quiet=quiet),
+                interrupt, quiet)
 
 
 def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":

@@ -24,6 +24,7 @@ from charact.measure.brick_process import Report, end_with
 from charact.measure.brick_settings import set_recorded_threads
 from charact.measure.interrupt import SIGNALS, Interrupt
 from charact.measure.timing import StopRule
+from charact.output import warn
 from charact.redaction import expanded_path
 from charact.writer import RunWriter
 
@@ -82,7 +83,7 @@ def _run_and_exit(directory: Path, lock: int, report: Report, crashes: Crashes, 
                 report.tell("refused", str(error)[:3000])
         status = 0
     except BaseException:
-        traceback.print_exc()
+        warn(*traceback.format_exc().splitlines())
     finally:
         sys.stderr.flush()
         os._exit(status)

@@ -1,16 +1,16 @@
 """Names out of a trace, as text that every view can show."""
 
 import os
-import re
 from pathlib import Path
 
+from charact.text import label
+
 MAX_NAME_LENGTH = 10_000
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(name: str) -> str:
     """A name without control characters and lone surrogates, which files and terminals cannot take; at most so long."""
-    name = _CONTROL.sub("\ufffd", name)
+    name = label(name)
     return f"{name[:MAX_NAME_LENGTH]}…" if len(name) > MAX_NAME_LENGTH else name
 
 

@@ -63,8 +63,9 @@ class RunsProgress:
         self._what, self.total, self._enabled = what, total, enabled
         self._num_done = 0
         self._begun = self._shown = time.monotonic()
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=24),
-                             TextColumn("{task.completed:,.0f} of {task.total:,.0f} runs"), TimeRemainingColumn(),
+        self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
+                             TextColumn("{task.completed:,.0f} of {task.total:,.0f} runs", markup=False),
+                             TimeRemainingColumn(),
                              console=self._console, transient=True, auto_refresh=False)  # fmt: skip
         self._task = self._bar.add_task(what, total=total)
 

@@ -43,8 +43,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def there(made: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    manifest = only_run(tmp_path, "bricks-suite") / "run.json"
-    manifest.write_text(manifest.read_text().replace(str(made), str(tmp_path)))
+    run = only_run(tmp_path, "bricks-suite")
+    write_manifest(run, json.loads((run / "run.json").read_text().replace(str(made), str(tmp_path))))
     return tmp_path
 
 

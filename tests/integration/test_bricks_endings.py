@@ -43,8 +43,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def there(made: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    manifest = tmp_path / "runs" / "done" / "run.json"
-    manifest.write_text(manifest.read_text().replace(str(made), str(tmp_path)))
+    done = tmp_path / "runs" / "done"
+    write_manifest(done, json.loads((done / "run.json").read_text().replace(str(made), str(tmp_path))))
     return tmp_path
 
 

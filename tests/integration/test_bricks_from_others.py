@@ -14,6 +14,7 @@ from torch import nn
 from charact import load_run
 from charact.hardware import machine_facts
 from charact.measure.counters._rerun import child_command
+from charact.partial import write_manifest
 
 Here = Callable[..., Any]
 BRIEF = ["--max-seconds", "0.05"]
@@ -27,7 +28,7 @@ def run(tmp_path: Path) -> Path:
     manifest = json.loads((path / "run.json").read_text())
     manifest["machine"], manifest["software"]["torch"] = machine_facts(), torch.__version__
     manifest["options"] |= {"threads": torch.get_num_threads(), "compositions": str(tmp_path / "suite.private")}
-    (path / "run.json").write_text(json.dumps(manifest))
+    write_manifest(path, manifest)
     return path
 
 
@@ -151,6 +152,6 @@ def test_a_number_of_threads_that_no_machine_has_is_refused(run: Path, here: Her
     received(run, {"asked_as": "mlp"})
     manifest = json.loads((run / "run.json").read_text())
     manifest["options"]["threads"] = threads
-    (run / "run.json").write_text(json.dumps(manifest))
+    write_manifest(run, manifest)
     done = here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
     assert "threads, which no machine has" in done.stderr

@@ -46,5 +46,5 @@ def unseal(run: Path) -> None:
     """Remove a run's checksums: early versions of charact wrote none."""
     manifest = json.loads((run / "run.json").read_text())
     for key in (CHECKSUM, TABLE_CHECKSUMS):
-        manifest.pop(key)
+        manifest.pop(key, None)
     (run / "run.json").write_text(json.dumps(manifest))

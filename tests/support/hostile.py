@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from charact.schema import TABLES
+from support.damage import unseal
 
 EVIL = "\x1b]0;evil\x07\x1b[2J\x9b31m\x08\r\u202e\u2028[bold red][link=http://evil]\nerror: evil"
 """A title for the window, a cleared screen, colours, an overwritten line, markup, and a line of its own."""
@@ -43,6 +44,7 @@ def hostile(record: Path, *, closed: frozenset[str] = CLOSED) -> Path:
                 table = table.set_column(table.column_names.index(column.name), column.name,
                                          pa.array(values, pa.string()))
         pq.write_table(table, path)
+    unseal(copy)
     return copy
 
 

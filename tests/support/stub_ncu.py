@@ -100,11 +100,11 @@ def profiled(command: list[str], included: list[str]) -> tuple[list[dict[str, An
         return len(started)
 
     torch.cuda.nvtx.range_start, torch.cuda.nvtx.range_end = range_start, started.pop
-    assert command[1] == "-m", command
-    sys.argv = command[2:]
+    assert command[1:3] == ["-P", "-m"], command
+    sys.argv = command[3:]
     try:
         with Kernels():
-            runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+            runpy.run_module(command[3], run_name="__main__", alter_sys=True)
     except SystemExit as end:
         return launches, int(end.code or 0)
     return launches, 0

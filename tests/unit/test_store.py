@@ -857,7 +857,7 @@ class TestFilesThatCannotBeRead:
             return opened(path, *arguments, **named)
 
         monkeypatch.setattr(Path, "open", refuse)
-        with pytest.raises(UserError, match=rf"cannot read .*{name} \(permission denied\): ask its owner"):
+        with pytest.raises(UserError, match=rf"cannot read .*{name} \(permission denied\): make it readable"):
             load_run(record).table("iterations")
 
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])

@@ -81,7 +81,7 @@ def test_sections_come_in_order_and_hold_the_numbers(parts: dict[str, str]) -> N
     assert "195 GFLOP" in parts["layers"]
     assert "50.2 MB" in parts["memory"]
     assert "2.59 TFLOP/s" in parts["roofline"]  # 130 GFLOP in 50.225 ms
-    assert "charact profile resnet50 --input-sizes 32,224" in parts["machine"]
+    assert "--input-sizes" not in parts["machine"]  # arguments may hold what is nobody else's business
     assert "× 1.04" in parts["method"]
     assert "kernels run on GPUs only" in parts["method"]
 
