@@ -66,20 +66,21 @@ class Child:
             assert time.monotonic() < until, "the command hangs"
             time.sleep(0.01)
         assert self._status is not None
-        count = self._place / "writes"
-        return Done(self._status, (self._place / "out").read_text(), (self._place / "err").read_text(),
-                    int(count.read_text()) if count.exists() else -1)
+        return Done(self._status, self.output(), self._kept("err"), int(self._kept("writes") or -1))
 
     def output(self) -> str:
         """What it has printed so far."""
-        return (self._place / "out").read_text()
+        return self._kept("out")
 
     def flushed(self) -> dict[str, Flushed]:
         """What records had flushed, by case; of one that was flushed several times the last."""
-        path = self._place / "flushed"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        found = [Flushed(*json.loads(line)) for line in lines]
+        found = [Flushed(*json.loads(line)) for line in self._kept("flushed").split("\n")[:-1]]
         return {one.entry["case"]: one for one in found}
+
+    def _kept(self, name: str) -> str:
+        """A file that the child keeps; empty before it has begun one."""
+        path = self._place / name
+        return path.read_text() if path.exists() else ""
 
 
 class Server:
