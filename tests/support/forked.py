@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,7 +194,7 @@ def _serve() -> None:
                 if pid == 0:
                     break
                 ended[pid] = os.waitstatus_to_exitcode(status)
-            answer = ended.get(question["poll"])
+            answer = ended.pop(question["poll"], None)  # another child may get the same number later
         else:
             answer = os.fork()
             if answer == 0:
@@ -231,10 +232,7 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        sys.stderr.flush()
+        Path(place, "err").write_text(traceback.format_exc())
     finally:
         os._exit(status)
 
