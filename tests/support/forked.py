@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,20 +67,21 @@ class Child:
             assert time.monotonic() < until, "the command hangs"
             time.sleep(0.01)
         assert self._status is not None
-        count = self._place / "writes"
-        return Done(self._status, (self._place / "out").read_text(), (self._place / "err").read_text(),
-                    int(count.read_text()) if count.exists() else -1)
+        return Done(self._status, self.output(), self._kept("err"), int(self._kept("writes") or -1))
 
     def output(self) -> str:
         """What it has printed so far."""
-        return (self._place / "out").read_text()
+        return self._kept("out")
 
     def flushed(self) -> dict[str, Flushed]:
         """What records had flushed, by case; of one that was flushed several times the last."""
-        path = self._place / "flushed"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        found = [Flushed(*json.loads(line)) for line in lines]
+        found = [Flushed(*json.loads(line)) for line in self._kept("flushed").split("\n")[:-1]]
         return {one.entry["case"]: one for one in found}
+
+    def _kept(self, name: str) -> str:
+        """A file that the child keeps; empty before it has begun one."""
+        path = self._place / name
+        return path.read_text() if path.exists() else ""
 
 
 class Server:
@@ -192,7 +194,7 @@ def _serve() -> None:
                 if pid == 0:
                     break
                 ended[pid] = os.waitstatus_to_exitcode(status)
-            answer = ended.get(question["poll"])
+            answer = ended.pop(question["poll"], None)  # another child may get the same number later
         else:
             answer = os.fork()
             if answer == 0:
@@ -230,10 +232,7 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        sys.stderr.flush()
+        Path(place, "err").write_text(traceback.format_exc())
     finally:
         os._exit(status)
 
