@@ -231,7 +231,8 @@ def test_a_long_text_is_read_in_linear_time(text: str) -> None:
 
 @pytest.mark.parametrize("text", [
     # A bare hexadecimal number is looked for in texts only.
-    *(token for token in TOKENS if not token.startswith("0123")), "X-Api-Key: abcdef123", '"pwd": "abc123"', "glrt-abcdefghij0123456789", "sig=abc123", "jwt=abc123",
+    *(token for token in TOKENS if not token.startswith("0123")),
+    "X-Api-Key: abcdef123", '"pwd": "abc123"', "glrt-abcdefghij0123456789", "sig=abc123", "jwt=abc123",
     "--db-password abc123", "Authorization: Bearer abcdef", "https://u:pw@host", '"key": "abc123"', "dsn=abc123",
 ])  # fmt: skip
 def test_what_is_a_secret_in_a_text_is_one_in_a_trace(text: str) -> None:

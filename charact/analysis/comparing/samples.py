@@ -138,7 +138,8 @@ def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]
         (entry["case"], phase): seconds for entry in run.manifest["cases"]
         for phase, seconds in entry.get("passes", {}).get("operators", {}).get("phase_s", {}).items()
     }  # fmt: skip
-    cases, phases = (rows[name].to_numpy("object") for name in ("case", "phase"))  # Arrow's texts are slow
+    # Texts that pandas holds as Arrow's are slow to go through one by one.
+    cases, phases = (rows[name].to_numpy("object") for name in ("case", "phase"))
     places = pd.Series(list(zip(cases, phases, strict=True)), index=rows.index, dtype="object")
     scale = places.map(timed_s).astype("float64") / places.map(profiled_s).astype("float64")
     rows["time_s"] *= scale.where(on_host & scale.notna(), 1.0)

@@ -255,7 +255,7 @@ def changed(change: Callable[[dict[str, Any]], None]) -> Brick:
     (lambda layer: layer.update(operator="aten.relu.__class__"), "has no operator aten.relu.__class__"),
     (lambda layer: layer.update(operator="prim.device.default"), "none that a brick may call"),
     (lambda layer: layer.update(operator="aten.from_file.default"), "none that a brick may call"),
-    (lambda layer: layer["kwargs"].update({"x=print(1) or x": 1}), "which it does not have"),
+    (lambda layer: layer["kwargs"].update({"x=print(1) or x": 1}), "which it does not take"),
     (lambda layer: layer["args"].append({"dtype": "relu"}), "2 arguments, and takes 1"),
     (lambda layer: layer.update(args=[{"dtype": "relu"}]), "that is no Tensor"),
     (lambda layer: layer.update(args=[{"code": "print(1)"}]), "that is no Tensor"),

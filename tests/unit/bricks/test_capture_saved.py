@@ -161,7 +161,7 @@ def test_nothing_is_unpickled(saved: tuple[Path, Net], tmp_path: Path, place: st
     (lambda content: node(content).update(target="torch.ops.aten.from_file.default"), "none that a brick may call"),
     (lambda content: node(content).update(target="torch.ops.aten.relu.no_such_thing"), "has no operator"),
     (lambda content: node(content)["inputs"].append(
-        {"name": "x", "kind": 2, "arg": {"as_string": {"any": "load"}}}), "which it does not have"),
+        {"name": "x", "kind": 2, "arg": {"as_string": {"any": "load"}}}), "which it does not take"),
     (lambda content: content.pop("graph_module"), "is damaged"),
 ])
 def test_what_is_not_read_is_one_line(saved: tuple[Path, Net], tmp_path: Path, change: Callable[[Any], None],
