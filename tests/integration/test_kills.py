@@ -1,6 +1,7 @@
 """Commands that are killed at random moments: what their records had flushed is in the run that `recover` makes."""
 
 import random
+import re
 import time
 from pathlib import Path
 
@@ -70,6 +71,8 @@ def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], s
         done = again.wait()
         if done.status == 2 and "held nothing that had been measured, and is removed" in done.error:
             became = "nothing"
+        elif done.status == 2 and re.search("is being written by another process|has ended: its run is", done.error):
+            time.sleep(0.2)  # the recovery that the program's own end had started goes on without it
         else:
             assert done.status in (0, 1, -9), done  # 1 of a training, which is no success when it is cut off
     if became == "nothing":
