@@ -144,6 +144,8 @@ def failed_table(sides: Sequence[Side]) -> Table | None:
 
 def context_table(sides: Sequence[Side]) -> Table | None:
     """Options, versions and facts of machines that are not the same; of published tables what they tell."""
+    if len(sides) == 1:
+        return None
     frame = pd.concat([_context(sides[0], side).assign(side=side.label) for side in sides[1:]])
     frame["fact"] = frame["fact"].str.replace(".", " ").str.replace("_", " ")
     columns = [Column("fact", "Fact", unbroken=True), *side_column(sides),

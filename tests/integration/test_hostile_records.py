@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from support import brick_records, operation_records, records
+from support.damage import unseal
 from support.hand_made_bricks import a_suite, product
 from support.hostile import EVIL, assert_harmless, hostile
 from support.memory_records import write_memory
@@ -204,6 +205,7 @@ def test_formulas_are_text_in_an_exported_csv_and_come_back(record: Path, tmp_pa
     path = record / "layers.parquet"
     rows = pd.concat([run.layers.head(1)] * len(layers), ignore_index=True).assign(layer=layers)
     _write(rows, path)
+    unseal(record)
     here("export", str(record), "--format", "csv", "--to", "out", cwd=tmp_path)
     with (tmp_path / "out" / "layers.csv").open(newline="") as file:
         written = [row["layer"] for row in csv.DictReader(file)]
@@ -215,6 +217,7 @@ def test_formulas_are_text_in_an_exported_csv_and_come_back(record: Path, tmp_pa
 def test_negative_numbers_stay_numbers(record: Path, tmp_path: Path, here: Here) -> None:
     run: Run = load_run(record)
     _write(run.iterations.assign(host_s=-1.5), record / "iterations.parquet")
+    unseal(record)
     here("export", str(record), "--format", "csv", "--to", "out", cwd=tmp_path)
     assert set(pd.read_csv(tmp_path / "out" / "iterations.csv")["host_s"]) == {-1.5}
 

@@ -159,7 +159,8 @@ def test_a_corrupt_table_is_one_line(record: Path) -> None:
     said = {part["id"]: part["html"] for part in get(record.parent, "/sections", record.name).get_json()}
     assert "iterations.parquet is corrupt" in said["phases"]
     assert "iterations.parquet" not in said["machine"]
-    answer = get(record.parent, "/comparison", record.name)
+    shutil.copytree(record, record.with_name("other"))
+    answer = get(record.parent, "/comparison", record.name, "other")
     assert answer.status_code == 422
     assert "iterations.parquet is corrupt" in answer.get_json()["error"]
     assert listing(record.parent)[0]["error"] is None
