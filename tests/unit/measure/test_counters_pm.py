@@ -189,8 +189,8 @@ def test_a_workload_that_another_process_cannot_find_is_refused(stub: None) -> N
 
 def test_the_child_is_run_by_this_python() -> None:
     command = child_command("_pm_child", Path("a"))
-    assert command == [sys.executable, "-m", "charact.measure.counters._pm_child", "a"]
-    assert importlib.util.find_spec(command[2]) is not None
+    assert command == [sys.executable, "-P", "-m", "charact.measure.counters._pm_child", "a"]
+    assert importlib.util.find_spec(command[3]) is not None
 
 
 @pytest.mark.parametrize("module", ["pm_sampling", "profiler_host"])
