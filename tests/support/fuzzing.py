@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import tempfile
 import time
 import traceback
@@ -16,6 +17,8 @@ from typing import NamedTuple
 from charact.errors import UserError
 
 MOST_CPU_S = 30
+MOST_WALL_S = 300
+"""After that an input is taken to hang: other programs can make one take ten times its processor time."""
 MOST_BYTES = 2 * 2**30
 """Memory that one input may take, above what the process held before it."""
 _DATA_LIMIT_BYTES = 8 * 2**30
@@ -37,7 +40,7 @@ def fuzz(kind: str, make: Make, read: Read, count: int, *, processes: int = 1) -
     """Read `count` inputs; returns those that broke a promise.
 
     The promises: no exception but a UserError of one line, no more than 30 s of processor time and 2 GiB of memory, no
-    death of the process, and no file of the input added, changed or removed.
+    death of the process, no hang, and no file of the input added, changed or removed.
 
     Args:
         kind: first part of each input's seed, which is `kind-number`.
@@ -91,6 +94,8 @@ def _start(kind: str, make: Make, read: Read, numbers: range, log: Path) -> int:
 def _broken_promises(seed: str, make: Make, read: Read) -> list[str]:
     directory = Path(tempfile.mkdtemp(prefix="charact-fuzz-input-"))
     found = []
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, also where it waits in a system call
+    signal.alarm(MOST_WALL_S)
     try:
         path = make(random.Random(seed), directory)
         before, memory_before = _contents(directory), _memory("VmRSS")
