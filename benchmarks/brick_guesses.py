@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from charact.bricks.brick import Brick
-from charact.bricks.capture import capture
-from charact.bricks.composition import Configuration
-from charact.bricks.model import Json
-from charact.bricks.program import runnable
-from charact.bricks.sources import sources_of
-from charact.bricks.suite_writer import blurred, cut_model
-from charact.bricks.values import draw
+from charact.bricks.capture.capture_model import capture
+from charact.bricks.capture.sources import sources_of
+from charact.bricks.captured_graph import Json
+from charact.bricks.executable import runnable
+from charact.bricks.suite.composition import Configuration
+from charact.bricks.suite.writer import blurred, cut_model
+from charact.bricks.value_distributions import draw
 
 Distance = Callable[[Tensor, Tensor], float]
 _SHARES = (torch.arange(32, dtype=torch.float64) + 0.5) / 32

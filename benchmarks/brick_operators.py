@@ -1,4 +1,4 @@
-"""Operators that captures of models hold: what the allow-list of `charact.bricks.operators` was made from.
+"""Operators that captures of models hold: what the allow-list of `charact.bricks.aten` was made from.
 
     python benchmarks/brick_operators.py operators.json charact torchvision timm transformers
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from brick_zoo import members
 
-from charact.bricks.capture import capture
-from charact.bricks.operators import OPERATORS, WORDS
-from charact.bricks.sources import Source, sources_of
-from charact.errors import UserError
-from charact.workload import all_workloads
+from charact.bricks.aten import OPERATORS, WORDS
+from charact.bricks.capture.capture_model import capture
+from charact.bricks.capture.sources import Source, sources_of
+from charact.core.errors import UserError
+from charact.workload.registry import all_workloads
 
 _DEEP = ("resnet101", "resnet152", "resnet152v2", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn")
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pandas as pd
 from brick_models import Measured
 
-from charact.measure.brick_rounds import Rounds
-from charact.store import Rows
+from charact.measure.bricks.rounds import Rounds
+from charact.record.reader import Rows
 
 NEIGHBOURS = 81
 """Visits of bricks, half of them before and half behind, whose median tells the pace: some seconds."""

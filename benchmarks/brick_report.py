@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from brick_models import Measured
 
+from charact.analysis.bricks.calibration_models import typical
 from charact.analysis.bricks.construction import Construction, construct
 from charact.analysis.bricks.correction import fit_correction
 from charact.analysis.bricks.times import BrickTimes
-from charact.analysis.bricks.typical import typical
-from charact.bricks.suite import Suite
-from charact.measure.brick_choice import left_out
-from charact.measure.brick_memory import as_stored
-from charact.measure.brick_rounds import Rounds
-from charact.store import Rows, load_run
-from charact.writer import RunWriter
+from charact.bricks.suite.index import Suite
+from charact.measure.bricks.memory import as_stored
+from charact.measure.bricks.rounds import Rounds
+from charact.measure.bricks.subset import left_out
+from charact.record.reader import Rows, load_run
+from charact.record.writer import RunWriter
 
 NUM_CALIBRATION = 8
 """Models, at most, that the correction is learned on."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from charact.bricks.sources import Source, sources_of
-from charact.workload import all_workloads
+from charact.bricks.capture.sources import Source, sources_of
+from charact.workload.registry import all_workloads
 
 _VISION = """
     alexnet convnext_small convnext_tiny densenet121 densenet161 densenet169 densenet201 efficientnet_b0

@@ -29,12 +29,12 @@ from brick_report import not_timed, report, times_of
 from brick_zoo import members
 
 from charact.analysis.bricks.construction import construct
-from charact.bricks.suite import Suite
-from charact.bricks.suite_writer import add_models
-from charact.measure.brick_rounds import Rounds, begun_elsewhere
-from charact.measure.brick_settings import brick_settings
-from charact.measure.loop import Loop
-from charact.measure.timing import StopRule
+from charact.bricks.suite.index import Suite
+from charact.bricks.suite.writer import add_models
+from charact.execution.loop import Loop
+from charact.measure.bricks.allocator_settings import brick_settings
+from charact.measure.bricks.rounds import Rounds, begun_elsewhere
+from charact.measure.passes.timing import StopRule
 
 CPU = torch.device("cpu")
 

@@ -18,12 +18,14 @@ import torch
 from interleaved import compare, timed
 from overhead import MLP
 
-from charact.measure.case import Case
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.loop import Loop
 from charact.measure.counters import chosen_sources
-from charact.measure.loop import Loop
-from charact.measure.sampler import Sampler
-from charact.measure.timeline import PhaseTimeline
-from charact.workload import DataRequest, Workload, find_workload
+from charact.measure.counters._support.phase_spans import PhaseTimeline
+from charact.measure.passes.sampler import Sampler
+from charact.workload.base import Workload
+from charact.workload.registry import find_workload
 
 STRETCH_S = 0.5
 NUM_WARMUP = 5

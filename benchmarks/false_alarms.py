@@ -20,16 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
-from charact.analysis.comparing import Side, ratios
-from charact.analysis.comparing.differences import differences, main_parts
-from charact.measure.case import Case
-from charact.measure.loop import Loop
-from charact.measure.operators import operator_pass
-from charact.measure.outcome import case_entry
-from charact.measure.phases import HostPhases
-from charact.store import Rows, load_run
-from charact.workload import DataRequest, ImageClassification
-from charact.writer import RunWriter
+from charact.analysis.compare import Side, ratios
+from charact.analysis.compare.differences import differences, main_parts
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.case_outcome import case_entry
+from charact.execution.loop import Loop
+from charact.measure.passes.operators import operator_pass
+from charact.measure.passes.phase_timer import HostPhases
+from charact.record.reader import Rows, load_run
+from charact.record.writer import RunWriter
+from charact.workload.image_classification import ImageClassification
 
 SLOWER_FRAC = 0.05
 NUM_ITERATIONS = 300

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from charact.stats import median_interval
+from charact.core.statistics import median_interval
 
 Timed = Callable[[], float]
 """Does the thing once and returns the seconds that it took."""

@@ -17,11 +17,12 @@ from statistics import median
 import torch
 from interleaved import compare, timed
 
-from charact.measure.case import Case
-from charact.measure.loop import Loop
-from charact.measure.marks import layer_marks
-from charact.measure.memory import MemoryProbe, marked_iteration, probe_for
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.measure.passes.marks import layer_marks
+from charact.measure.passes.memory_pass import MemoryProbe, marked_iteration, probe_for
+from charact.workload.registry import find_workload
 
 NUM_WARMUP = 5
 CASES = [("resnet18", 32, 16, 200), ("rnn_lm", 35, 20, 200), ("resnet18", 224, 4, 60)]

@@ -20,18 +20,19 @@ from typing import Any
 import torch
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
-from charact.measure.batches import Batches
-from charact.measure.case import Case
-from charact.measure.loop import Loop
-from charact.measure.memory import memory_pass
-from charact.measure.out_of_memory import host_memory_guard
-from charact.measure.predict.predictor import Predictor
-from charact.measure.predict.program import CannotPredict
-from charact.measure.predict.replay import HostAllocator, replay
-from charact.measure.predict.tape import Recorder, Tape, record_iteration
-from charact.measure.predict.targets import this_device
-from charact.measure.running_layer import RunningLayer
-from charact.workload import DataRequest, all_workloads, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.batches import Batches
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.execution.out_of_memory import host_memory_guard
+from charact.execution.running_layer import RunningLayer
+from charact.measure.memory_estimate.allocation_trace import Recorder, Tape, record_iteration
+from charact.measure.memory_estimate.estimator import Predictor
+from charact.measure.memory_estimate.fake_program import CannotPredict
+from charact.measure.memory_estimate.replay import HostAllocator, replay
+from charact.measure.memory_estimate.target_devices import this_device
+from charact.measure.passes.memory_pass import memory_pass
+from charact.workload.registry import all_workloads, find_workload
 
 CPU = torch.device("cpu")
 SIZES = {"image": (128, 160, 192, 224), "sequence": (32, 48, 64, 96)}

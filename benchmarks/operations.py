@@ -18,8 +18,8 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.utils.benchmark import Timer
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
-from charact.measure.op_timing import rotated_inputs, time_direction
-from charact.measure.timing import StopRule
+from charact.measure.microbench.operation_timing import rotated_inputs, time_direction
+from charact.measure.passes.timing import StopRule
 from charact.ops import all_kinds, parse_problem
 
 CPU = torch.device("cpu")

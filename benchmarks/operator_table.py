@@ -12,12 +12,13 @@ from interleaved import timed
 from torch.profiler import ProfilerActivity, profile
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
-from charact.measure.case import Case
-from charact.measure.event_tree import read_event_tree
-from charact.measure.loop import Loop
-from charact.measure.marks import layer_marks, phase_mark
-from charact.measure.operators import ProfiledIteration, operator_rows
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.measure.passes.event_tree import read_event_tree
+from charact.measure.passes.marks import layer_marks, phase_mark
+from charact.measure.passes.operators import ProfiledIteration, operator_rows
+from charact.workload.registry import find_workload
 
 NUM_PROFILES = 15
 

@@ -17,11 +17,13 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
-from charact.measure.case import Case
-from charact.measure.loop import Loop
-from charact.measure.marks import layer_marks, phase_mark
-from charact.measure.phases import HostPhases
-from charact.workload import DataRequest, ImageClassification, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.measure.passes.marks import layer_marks, phase_mark
+from charact.measure.passes.phase_timer import HostPhases
+from charact.workload.image_classification import ImageClassification
+from charact.workload.registry import find_workload
 
 NUM_WARMUP = 5
 

@@ -24,8 +24,9 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
-from charact.measure.autophase.session import Plan, Session
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.measure.script.session import Plan, Session
+from charact.workload.registry import find_workload
 
 Around = Callable[[], contextlib.AbstractContextManager[object]]
 

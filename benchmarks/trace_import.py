@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from charact.traces.cases import trace_case
 from charact.traces.files import read_trace
-from charact.writer import RunWriter
+from charact.record.writer import RunWriter
 writer = RunWriter(Path(sys.argv[1]).parent, "record", {})
 writer.add_case(*trace_case(read_trace(Path(sys.argv[1])), "trace"))
 writer.close("complete")

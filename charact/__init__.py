@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from charact.profiler import Profiler, profile
-    from charact.store import Run, load_run
-    from charact.workload import Workload
+    from charact.record.reader import Run, load_run
+    from charact.workload.base import Workload
 
 __all__ = ["Profiler", "Run", "Workload", "__version__", "load_run", "profile"]
 
 _HOMES = {
-    "Profiler": "charact.profiler", "profile": "charact.profiler", "Run": "charact.store", "load_run": "charact.store",
-    "Workload": "charact.workload",
-}  # fmt: skip
+    "Profiler": "charact.profiler",
+    "profile": "charact.profiler",
+    "Run": "charact.record.reader",
+    "load_run": "charact.record.reader",
+    "Workload": "charact.workload.base",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from charact.errors import ProgramInterrupted, UserError
-from charact.output import OUT, finish, occupy_closed_descriptors, show, warn
-from charact.plugins import modules_in
+from charact.core.errors import ProgramInterrupted, UserError
+from charact.core.output import OUT, finish, occupy_closed_descriptors, show, warn
+from charact.core.plugins import modules_in
 
 OK, FAILED, USER_ERROR = 0, 1, 2
 

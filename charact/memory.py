@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from charact.measure.predict.predictor import Prediction
-    from charact.measure.predict.targets import Target
-    from charact.workload import Workload
+    from charact.measure.memory_estimate.estimator import Prediction
+    from charact.measure.memory_estimate.target_devices import Target
+    from charact.workload.base import Workload
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Estimate:
         return pd.DataFrame(rows, columns=columns)
 
     def __str__(self) -> str:
-        from charact.views.format import num_bytes
+        from charact.views.tables.format import num_bytes
 
         return (f"{self.name} on {self.device}: peak {num_bytes(self.peak_bytes)} "
                 f"({num_bytes(self.low_bytes)} to {num_bytes(self.high_bytes)}), "
@@ -142,8 +142,8 @@ def target_of(device: str | int, kind: Any) -> "Target":
     Raises:
         UserError: there is no such device.
     """
-    from charact.hardware import resolve_device
-    from charact.measure.predict.targets import parse_memory, target_like, target_of_memory, this_device
+    from charact.machine.facts import resolve_device
+    from charact.measure.memory_estimate.target_devices import parse_memory, target_like, target_of_memory, this_device
 
     if isinstance(device, int):
         return target_of_memory(parse_memory(str(device)), kind)
@@ -156,9 +156,9 @@ def target_of(device: str | int, kind: Any) -> "Target":
 
 def _workload(what: "str | Workload", variant: str | None, input_spec: str | None, model_args: str, loss: str | None,
               optimizer: str, learning_rate: float) -> "Workload":
-    from charact.own.input_spec import parse_input_spec
-    from charact.own.model import own_model
-    from charact.workload import find_workload
+    from charact.workload.registry import find_workload
+    from charact.workload.user_model.input_spec import parse_input_spec
+    from charact.workload.user_model.model import own_model
 
     if not isinstance(what, str):
         return what.prepare(variant)
@@ -173,10 +173,10 @@ def _of_workload(workload: "Workload", input_size: int | None, batch_size: int |
                  ) -> "Callable[[Target], Prediction]":
     import torch
 
-    from charact.measure.case import Case
-    from charact.measure.predict.predictor import Predictor
-    from charact.schema import MODES, PRECISIONS
-    from charact.workload import DataRequest
+    from charact.datasets._common.request import DataRequest
+    from charact.execution.case import Case
+    from charact.measure.memory_estimate.estimator import Predictor
+    from charact.record.schema import MODES, PRECISIONS
 
     for value, known, option in ((mode, MODES, "mode"), (precision, PRECISIONS, "precision")):
         if value not in known:
@@ -188,6 +188,6 @@ def _of_workload(workload: "Workload", input_size: int | None, batch_size: int |
 
 
 def _of_function(build: "Callable[[], Any]", name: str) -> "Callable[[Target], Prediction]":
-    from charact.measure.predict.predictor import predict_function
+    from charact.measure.memory_estimate.estimator import predict_function
 
     return lambda target: predict_function(build, name, target)

@@ -12,19 +12,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from charact.errors import UserError
-from charact.files import release
-from charact.measure.autophase.last_signal import LastSignal
-from charact.measure.autophase.session import Plan, Session, is_watched
-from charact.measure.autophase.told import Told
-from charact.output import warn
-from charact.partial import LOCK, BegunRun, begin_run
-from charact.redaction import redacted_arguments
+from charact.core.errors import UserError
+from charact.core.files import release
+from charact.core.output import warn
+from charact.measure.script.annotations import Told
+from charact.measure.script.session import Plan, Session, is_watched
+from charact.measure.script.termination_signals import LastSignal
+from charact.record.in_progress import LOCK, BegunRun, begin_run
+from charact.record.redaction import redacted_arguments
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from charact.store import Run
+    from charact.record.reader import Run
 
 Item = TypeVar("Item")
 
@@ -145,7 +145,7 @@ class Profiler:
         if self._problem is not None:
             raise UserError(self._problem)
         if self._run is None:
-            from charact.store import load_run
+            from charact.record.reader import load_run
 
             self._run = load_run(self._final)
         return self._run
@@ -158,7 +158,7 @@ class Profiler:
     @property
     def phases(self) -> "pd.DataFrame":
         """Time of each phase of the run, as `charact.analysis.phase_breakdown` has it: time_s, share_frac and more."""
-        from charact.analysis import phase_breakdown
+        from charact.analysis.profile.breakdown import phase_breakdown
 
         return phase_breakdown(self.run)
 
@@ -248,7 +248,7 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
     """
     if num_iterations is not None and num_iterations < 1:
         raise UserError(f"num_iterations is {num_iterations}: give 1 or more")
-    from charact.measure.timing import StopRule, ended_by, spread_frac, warm_up
+    from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
 
     def call() -> list[float]:
         begun = time.perf_counter()

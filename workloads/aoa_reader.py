@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from charact.data._cloze import cloze_dataset
-from charact.data.cbtest import PADDING
-from charact.metrics import Accuracy, Metric
+from charact.datasets._samples.cloze import cloze_dataset
+from charact.datasets.cbtest import PADDING
 from charact.workload import DataRequest, Workload
+from charact.workload.metrics import Accuracy, Metric
 
 EMBEDDING_WIDTH = 384
 NUM_SYNTHETIC_WORDS = 53_063

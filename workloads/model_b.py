@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 from charact.workload import DataRequest
 
 from . import resnet_v2, xception

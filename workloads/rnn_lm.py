@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map
 
-from charact.data._streams import language_model_dataset
-from charact.metrics import Metric, Perplexity
+from charact.datasets._samples.text_streams import language_model_dataset
 from charact.workload import DataRequest, Workload
+from charact.workload.metrics import Metric, Perplexity
 
 NUM_WORDS = 33_278
 """Vocabulary of WikiText-2."""

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from charact.data._pairs import translation_dataset
-from charact.data.tatoeba import PADDING, SOS
-from charact.metrics import Metric, TokenAccuracy
+from charact.datasets._samples.translation_pairs import translation_dataset
+from charact.datasets.tatoeba import PADDING, SOS
 from charact.workload import DataRequest, Workload
+from charact.workload.metrics import Metric, TokenAccuracy
 
 from ._attention import DROPOUT, Layer, Sizes
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from charact.data._streams import language_model_dataset
-from charact.errors import UserError
-from charact.metrics import Metric, Perplexity
+from charact.core.errors import UserError
+from charact.datasets._samples.text_streams import language_model_dataset
 from charact.workload import DataRequest, Workload
+from charact.workload.metrics import Metric, Perplexity
 
 from ._attention import DROPOUT, Layer, Sizes
 

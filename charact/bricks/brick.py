@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from charact.bricks.captured_graph import CapturedModel, Json, Layer, TensorType, Update
 from charact.bricks.cut import Piece
-from charact.bricks.model import CapturedModel, Json, Layer, TensorType, Update
 
 Kind = Literal["sequence", "update", "gradient_sum"]
 
@@ -99,7 +99,7 @@ def runs_as(precision: str) -> str:
 
 
 def _writes(layer: Layer) -> list[int]:
-    from charact.bricks.program import written_values  # here, since it imports torch and reading bricks does not
+    from charact.bricks.aten import written_values  # here, since it imports torch and reading bricks does not
 
     return written_values(layer)
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from charact.bricks.model import CapturedModel
-from charact.operator_types import operator_type
+from charact.bricks.captured_graph import CapturedModel
+from charact.core.operator_types import operator_type
 
 METHODS = ("chains", "paper", "heavy", "modules")
 
@@ -85,7 +85,7 @@ class _Graph:
     """Storages that each layer changes in place."""
 
     def __post_init__(self) -> None:
-        from charact.bricks.program import written_values  # here, since it imports torch and a Piece needs none
+        from charact.bricks.aten import written_values  # here, since it imports torch and a Piece needs none
 
         root = self.captured.views
         for index, layer in enumerate(self.captured.layers):

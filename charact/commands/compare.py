@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charact.commands import _options as opt
-from charact.errors import UserError
-from charact.output import show
+from charact.commands._shared import options as opt
+from charact.core.errors import UserError
+from charact.core.output import show
 
 if TYPE_CHECKING:
-    from charact.analysis.comparing import Side
+    from charact.analysis.compare import Side
 
 _BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 _NUM_NAMED = 3
@@ -54,19 +54,19 @@ def command(
       charact compare reference:northeastern-p100 runs/mine
       charact compare base=runs/before new=runs/after --fail-if "time > 1.05" --fail-if "peak_memory > +2%"
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._gate import explain as print_explanations
-    from charact.commands._gate import pass_gate, read_explained, read_gate
-    from charact.commands._sides import read_sides
+    from charact.commands._shared.gate import explain as print_explanations
+    from charact.commands._shared.gate import pass_gate, read_explained, read_gate
+    from charact.commands._shared.run_groups import read_sides
 
     levels = opt.parse_choices(by, "--by", _BY)
     _check_apart(to, summary, junit)
     write = None if to is None else _writer(to, force)
     gate = read_gate(fail_if or [], summary, junit, force)
 
-    from charact.analysis.comparing.selection import read_times
-    from charact.views.comparison_tables import tables
-    from charact.views.progress import RunsProgress
-    from charact.views.terminal_comparison import print_tables
+    from charact.analysis.compare.selection import read_times
+    from charact.views.tables.comparison_tables import tables
+    from charact.views.terminal.comparison import print_tables
+    from charact.views.terminal.progress import RunsProgress
 
     progress = RunsProgress("Reading", 0, enabled=not quiet)
     compared = read_sides(sides, progress.advance)
@@ -122,7 +122,7 @@ def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]],
     Raises:
         UserError: there is no such kind, or the file exists or cannot be written.
     """
-    from charact.files import check_writable, write_text
+    from charact.core.files import check_writable, write_text
 
     suffixes = {".html": _html, ".md": _markdown, ".csv": _csv}
     if to.suffix not in suffixes:
@@ -132,21 +132,21 @@ def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]],
 
 
 def _html(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
-    from charact.views.html import comparison_report
+    from charact.views.html.report import comparison_report
 
     return comparison_report(sides)
 
 
 def _markdown(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
-    from charact.views.comparison_tables import tables
-    from charact.views.format import against
-    from charact.views.markdown import document
+    from charact.views.export.markdown import document
+    from charact.views.tables.comparison_tables import tables
+    from charact.views.tables.format import against
 
     return document(against([side.label for side in sides]), tables(sides, levels))
 
 
 def _csv(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
-    from charact.views.export import comparison_csv
+    from charact.views.export.tables import comparison_csv
 
     return comparison_csv(sides, levels)
 
@@ -157,8 +157,8 @@ def _check_common(sides: "Sequence[Side]") -> None:
     Raises:
         UserError: they share none.
     """
-    from charact.analysis import is_watched
-    from charact.analysis.comparing import matched_cases, unmatched_cases
+    from charact.analysis.common.script_attribution import is_watched
+    from charact.analysis.compare import matched_cases, unmatched_cases
 
     if len(matched_cases(sides)):
         return

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charact.output import show, warn
+from charact.core.output import show, warn
 
 if TYPE_CHECKING:
-    from charact.data._spec import PublishedFile, StoredDatasetSpec
+    from charact.datasets._common.spec import PublishedFile, StoredDatasetSpec
 
 group = typer.Typer(rich_markup_mode=None, help="Fetch the files of real data sets, and check them.")
 
@@ -33,10 +33,10 @@ def fetch(
       charact data fetch mnist
       charact data fetch cifar10 --to ~/data
     """  # noqa: D301  (click wants the character itself)
-    from charact.bounded import limited_to, parse_bytes
-    from charact.data._files import stored_dataset
-    from charact.errors import UserError
-    from charact.views.format import num_bytes
+    from charact.core.bounded_reading import limited_to, parse_bytes
+    from charact.core.errors import UserError
+    from charact.datasets._fetch import stored_dataset
+    from charact.views.tables.format import num_bytes
 
     spec = stored_dataset(name, source)
     most_bytes = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
@@ -63,8 +63,8 @@ def _fetch(spec: "StoredDatasetSpec", file: "PublishedFile", directory: Path) ->
     """As `fetch_file`, with its progress on a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from charact.console import Console
-    from charact.data._files import fetch_file
+    from charact.core.console import Console
+    from charact.datasets._fetch import fetch_file
 
     console = Console(stderr=True)
     with Progress(
@@ -89,9 +89,9 @@ def check(
     It tells which splits can be read, too. A data set has its files in several forms, of which one is enough. The
     exit status is 0 where a split can be read, else 1.
     """
-    from charact.commands._tables import print_table
-    from charact.data._files import file_state, split_samples, stored_dataset
-    from charact.errors import UserError
+    from charact.commands._shared.print_table import print_table
+    from charact.core.errors import UserError
+    from charact.datasets._fetch import file_state, split_samples, stored_dataset
 
     spec = stored_dataset(name)
     print_table(None, ["file", "state"], [[file.name, file_state(spec, file, data_dir)] for file in spec.files])

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.errors import UserError
-from charact.output import show
+from charact.core.errors import UserError
+from charact.core.output import show
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from charact.ceilings import Ceiling, Kept
+    from charact.machine.ceilings_cache import Ceiling, Kept
     from charact.measure.capabilities import Check
 
 _MARKS = {"ok": ("✓ ok", "green"), "limited": ("! limited", "yellow"), "n/a": ("– n/a", "dim")}
@@ -28,7 +28,7 @@ def command(
         raise UserError("--refresh measures ceilings anew: add --ceilings, or leave it out")
     from dataclasses import asdict
 
-    from charact.hardware import machine_facts, software_facts
+    from charact.machine.facts import machine_facts, software_facts
     from charact.measure.capabilities import machine_checks
 
     machine, software = machine_facts(), software_facts()
@@ -51,8 +51,8 @@ def command(
 
 def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, Kept]":
     """Ceilings of every device: those that are kept, if they are not to be measured anew."""
-    from charact.ceilings import NotKept
-    from charact.commands._ceilings import kept_ceilings, new_ceilings
+    from charact.commands._shared.ceilings import kept_ceilings, new_ceilings
+    from charact.machine.ceilings_cache import NotKept
 
     reached = {}
     for device in ("cpu", *(f"cuda:{gpu['index']}" for gpu in machine["gpus"])):
@@ -68,7 +68,7 @@ def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, Kept]":
 def _print(machine: dict[str, Any], software: dict[str, Any], checks: "list[Check]") -> None:
     from rich.text import Text
 
-    from charact.commands._tables import print_table
+    from charact.commands._shared.print_table import print_table
 
     show(*_headline(machine, software), "")
     rows: list[list[Text]] = []
@@ -102,7 +102,7 @@ def _row(check: "Check") -> "list[Text]":
 
 
 def _print_ceilings(device: str, kept: "Kept") -> None:
-    from charact.commands._tables import print_table
+    from charact.commands._shared.print_table import print_table
 
     sources = list(dict.fromkeys(row["datasheet_source"] for row in kept.ceilings if row["datasheet_source"]))
     columns = ["", "best median", "95 % interval", *(["datasheet"] if sources else [])]
@@ -118,7 +118,7 @@ def _no_datasheet(device: str) -> str:
 
 
 def _ceiling_row(row: "Ceiling") -> "list[str | Text]":
-    from charact.quantities import digits, quantity, scale
+    from charact.core.units import digits, quantity, scale
 
     unit = {"flop_per_s": "FLOP/s", "bytes_per_s": "B/s", "s": "s"}[row["unit"]]
     name = " ".join([row["ceiling"].replace("_", " "), *filter(None, [row["precision"], row["level"]])])
@@ -133,7 +133,7 @@ def _beside(row: "Ceiling", unit: str) -> "str | Text":
     """The maker's figure, and what share of it was reached; more than all of it is marked."""
     from rich.text import Text
 
-    from charact.quantities import quantity, share
+    from charact.core.units import quantity, share
 
     if row["datasheet"] is None:
         return "n/a (tells none)"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from charact.output import show
+from charact.core.output import show
 
 
 def command(
@@ -23,8 +23,8 @@ def command(
     line break, which a spreadsheet could run as a formula, gets an apostrophe before it. To read such a text back,
     remove one apostrophe. Numbers, JSON and Parquet stay as they are.
     """
-    from charact.commands._partial import read_run
-    from charact.views.export import export
+    from charact.commands._shared.partial_runs import read_run
+    from charact.views.export.tables import export
 
     loaded = read_run(run, partial=partial)
     target = to or Path(f"{loaded.run_id}-{form}")

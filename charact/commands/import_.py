@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.bounded import limited_to, parse_bytes
-from charact.commands._options import check_name
-from charact.errors import UserError
+from charact.commands._shared.options import check_name
+from charact.core.bounded_reading import limited_to, parse_bytes
+from charact.core.errors import UserError
 
 if TYPE_CHECKING:
-    from charact.measure.interrupt import Interrupt
-    from charact.store import Rows
+    from charact.execution.interrupt import Interrupt
+    from charact.record.reader import Rows
+    from charact.record.writer import RunWriter
     from charact.traces.files import Trace
-    from charact.writer import RunWriter
 
 
 def command(
@@ -40,11 +40,11 @@ def command(
       charact import trace.json.gz
       charact import --name ddp traces/              all ranks of one training
     """  # noqa: D301  (click wants the character itself)
-    from charact.measure.interrupt import Interrupt
+    from charact.execution.interrupt import Interrupt
 
     with Interrupt() as interrupt:
-        from charact.commands._publishing import measure_and_publish
-        from charact.redaction import names_user
+        from charact.commands._shared.publish import measure_and_publish
+        from charact.record.redaction import names_user
         from charact.traces.files import stem, trace_files
         from charact.traces.names import clean, readable
 
@@ -65,9 +65,9 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
     import time
     from importlib.metadata import version
 
+    from charact.record.writer import RunWriter
     from charact.traces.counters import described
     from charact.traces.names import clean, readable
-    from charact.writer import RunWriter
 
     return RunWriter(out, label, {
         "command_line": ["charact", *map(clean, sys.argv[1:])], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -105,11 +105,11 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
 def _case(path: Path, label: str, *, alone: bool, named: bool,
           quiet: bool) -> "tuple[Trace, dict[str, Any], dict[str, Rows]]":
     """A trace, and the case's entry and rows that it gives."""
-    from charact.console import Console
+    from charact.core.console import Console
     from charact.traces.cases import trace_case
     from charact.traces.files import read_trace, stem
     from charact.traces.names import readable
-    from charact.views.progress import ReadingProgress
+    from charact.views.terminal.progress import ReadingProgress
 
     console = Console(stderr=True)
     with ReadingProgress(console, readable(path), enabled=console.is_terminal and not quiet) as progress:

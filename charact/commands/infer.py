@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charact.commands import _options as opt
-from charact.output import show
-from charact.schema import PRECISIONS
+from charact.commands._shared import options as opt
+from charact.core.output import show
+from charact.record.schema import PRECISIONS
 
 if TYPE_CHECKING:
-    from charact.measure.case import Case
-    from charact.workload import DataRequest, Workload
+    from charact.datasets._common.request import DataRequest
+    from charact.execution.case import Case
+    from charact.workload.base import Workload
 
 
 def command(
@@ -63,14 +64,15 @@ def command(
         "workers": workers, "seed": seed, "channels_last": channels_last, "compiled": compiled,
     }
 
-    from charact.measure.interrupt import Interrupt
+    from charact.execution.interrupt import Interrupt
 
     # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
     with Interrupt() as interrupt:
-        from charact.commands._running import run_and_publish
-        from charact.measure.inference import InferencePlan, infer_cases
-        from charact.measure.weights import check_weights
-        from charact.workload import DataRequest, Synthetic, find_workload
+        from charact.commands._shared.run_cases import run_and_publish
+        from charact.datasets._common.request import DataRequest, Synthetic
+        from charact.measure.training.infer_case import InferencePlan, infer_cases
+        from charact.measure.training.weight_files import check_weights
+        from charact.workload.registry import find_workload
 
         request = DataRequest(name=data, directory=data_dir, split=chosen_split,  # type: ignore[arg-type]
                               seed=seed, synthetic=made_up or Synthetic())
@@ -89,8 +91,8 @@ def command(
 def _cases(workload: "Workload", sizes: list[int] | None, batches: list[int] | None, precisions: list[str],
            request: "DataRequest", device: str, workers: int, channels_last: bool, compiled: bool) -> "list[Case]":
     """The cross product, each case checked before anything is written."""
-    from charact.hardware import resolve_device
-    from charact.measure.case import Case
+    from charact.execution.case import Case
+    from charact.machine.facts import resolve_device
 
     resolved = resolve_device(device)
     cases = [

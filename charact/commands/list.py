@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charact.output import show
+from charact.core.output import show
 
 Row = dict[str, Any]
 _MOST_WORDS = 6
@@ -39,7 +39,7 @@ def command(
 
 
 def _print(listing: "_Listing", rows: list[Row]) -> None:
-    from charact.commands._tables import print_table
+    from charact.commands._shared.print_table import print_table
 
     for heading, members in groupby(rows, listing.heading):
         print_table(heading, [column.replace("_", " ") for column in listing.columns],
@@ -54,7 +54,7 @@ def _text(value: Any) -> str:
 
 
 def _workloads() -> list[Row]:
-    from charact.workload import all_workloads
+    from charact.workload.registry import all_workloads
 
     return [
         {"workload": workload.name, "aliases": list(workload.aliases), "variants": list(workload.variants),
@@ -66,7 +66,7 @@ def _workloads() -> list[Row]:
 
 
 def _datasets() -> list[Row]:
-    from charact.data import all_datasets
+    from charact.datasets._common.registry import all_datasets
 
     return [
         {"dataset": spec.name, "kind": spec.kind, "classes": spec.num_classes, "splits": list(spec.splits),
@@ -94,7 +94,7 @@ def _counter_heading(row: Row) -> str:
 
 
 def _operator_types() -> list[Row]:
-    from charact.operator_types import OPERATOR_TYPES
+    from charact.core.operator_types import OPERATOR_TYPES
 
     return [{"operator_type": name, "description": description} for name, description in OPERATOR_TYPES.items()]
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands import _options as opt
-from charact.commands import _own_model as own_model
-from charact.errors import UserError
-from charact.schema import MODES, PRECISIONS
+from charact.commands._shared import options as opt
+from charact.commands._shared import user_model_options as own_model
+from charact.core.errors import UserError
+from charact.record.schema import MODES, PRECISIONS
 
 if TYPE_CHECKING:
-    from charact.commands._memory_target import Chosen
-    from charact.commands._running import Measure
-    from charact.measure.case import Case
-    from charact.measure.interrupt import Interrupt
-    from charact.workload import DataRequest, Workload
+    from charact.commands._shared.memory_target import Chosen
+    from charact.commands._shared.run_cases import Measure
+    from charact.datasets._common.request import DataRequest
+    from charact.execution.case import Case
+    from charact.execution.interrupt import Interrupt
+    from charact.workload.base import Workload
 
 _AXES = {"batch-size": "batch_size", "input-size": "input_size"}
 _AMOUNT = re.compile(r"[\d.]+[kmgt]i?b", re.IGNORECASE)
@@ -101,14 +102,15 @@ def command(
         "data": data, "synthetic": synthetic or "", "seed": seed,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
-    from charact.measure.interrupt import Interrupt
+    from charact.execution.interrupt import Interrupt
 
     # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
     with Interrupt() as interrupt:
-        from charact.commands._memory_target import chosen_device
-        from charact.commands._running import run_and_publish
-        from charact.views.progress import MemoryProgress
-        from charact.workload import DataRequest, Synthetic, find_workload
+        from charact.commands._shared.memory_target import chosen_device
+        from charact.commands._shared.run_cases import run_and_publish
+        from charact.datasets._common.request import DataRequest, Synthetic
+        from charact.views.terminal.progress import MemoryProgress
+        from charact.workload.registry import find_workload
 
         request = DataRequest(name=data, directory=data_dir, seed=seed, synthetic=made_up or Synthetic())
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
@@ -142,7 +144,7 @@ def _search(fit: bool, fit_by: str | None, verify: bool) -> _Search:
 
 def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> int | None:
     """The memory that was asked for; None for what the device has."""
-    from charact.measure.predict.targets import parse_memory
+    from charact.measure.memory_estimate.target_devices import parse_memory
 
     if not fit and amounts:
         raise UserError(f"'{amounts[0]}' is no workload: write --fit {amounts[0]}, or --device-memory {amounts[0]}")
@@ -171,7 +173,7 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
            precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search
            ) -> "list[Case]":
     """The cross product, each case checked before anything is written; a search begins at the smallest value."""
-    from charact.measure.case import Case
+    from charact.execution.case import Case
 
     cases = []
     for workload in prepared:
@@ -193,8 +195,8 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
 def _runner(cases: "list[Case]", chosen: "Chosen", search: _Search, predict: bool, measure: bool,
             limit_bytes: int | None, interrupt: "Interrupt") -> "Measure":
     """What runs the cases, or the searches, into a record."""
-    from charact.measure.memory_fits import FitPlan, run_fits
-    from charact.measure.memory_runs import MemoryPlan, run_memory_cases
+    from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
+    from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
 
     if search.on:
         fitting = FitPlan(search.axis, MemoryPlan(chosen.target, measure=search.verify, limit_bytes=limit_bytes))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands import _options as opt
-from charact.errors import UserError
-from charact.schema import OPERATION_PRECISIONS
+from charact.commands._shared import options as opt
+from charact.core.errors import UserError
+from charact.record.schema import OPERATION_PRECISIONS
 
 if TYPE_CHECKING:
-    from charact.measure.op_cases import OperationCase
+    from charact.measure.microbench.cases import OperationCase
     from charact.ops import Problem
 
 
@@ -84,12 +84,12 @@ def command(
         "precision_target_frac": precision_target, "max_repetitions": max_repetitions, "max_seconds": max_seconds,
     }
 
-    from charact.measure.interrupt import Interrupt
+    from charact.execution.interrupt import Interrupt
 
     with Interrupt() as interrupt:
-        from charact.commands._running import run_and_publish
-        from charact.measure.op_cases import run_operations
-        from charact.measure.timing import StopRule
+        from charact.commands._shared.run_cases import run_and_publish
+        from charact.measure.microbench.cases import run_operations
+        from charact.measure.passes.timing import StopRule
         from charact.ops import parse_problem
 
         problems = [] if suite is None else _of_suite(suite, part)
@@ -151,8 +151,8 @@ def _cases(problems: "list[Problem]", precisions: Sequence[str], device: str) ->
     Raises:
         UserError: not one of them can run.
     """
-    from charact.hardware import resolve_device
-    from charact.measure.op_cases import operation_cases
+    from charact.machine.facts import resolve_device
+    from charact.measure.microbench.cases import operation_cases
 
     cases = operation_cases(problems, precisions, resolve_device(device))
     refusals = [case.refusal() for case in cases]

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands import _options as opt
-from charact.commands import _own_model as own_model
-from charact.commands._options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
-from charact.commands._own_model import check_own_options, load_own_model
-from charact.schema import MODES, PRECISIONS
+from charact.commands._shared import options as opt
+from charact.commands._shared import user_model_options as own_model
+from charact.commands._shared.options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
+from charact.commands._shared.user_model_options import check_own_options, load_own_model
+from charact.record.schema import MODES, PRECISIONS
 
 if TYPE_CHECKING:
-    from charact.measure.case import Case
-    from charact.workload import DataRequest, Workload
+    from charact.datasets._common.request import DataRequest
+    from charact.execution.case import Case
+    from charact.workload.base import Workload
 
 
 
@@ -100,15 +101,16 @@ def command(
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
-    from charact.measure.interrupt import Interrupt
+    from charact.execution.interrupt import Interrupt
 
     # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
     with Interrupt() as interrupt:
-        from charact.commands._running import run_and_publish
+        from charact.commands._shared.run_cases import run_and_publish
+        from charact.datasets._common.request import DataRequest, Synthetic
         from charact.measure.counters import chosen_sources
-        from charact.measure.runner import run_cases
-        from charact.measure.timing import StopRule
-        from charact.workload import DataRequest, Synthetic, find_workload
+        from charact.measure.passes.runner import run_cases
+        from charact.measure.passes.timing import StopRule
+        from charact.workload.registry import find_workload
 
         request = DataRequest(name=data, directory=data_dir, split=chosen_split,  # type: ignore[arg-type]
                               seed=seed, synthetic=made_up or Synthetic())
@@ -128,8 +130,8 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
            compiled: bool
            ) -> "list[Case]":
     """The cross product, each case checked before anything is written."""
-    from charact.hardware import resolve_device
-    from charact.measure.case import Case
+    from charact.execution.case import Case
+    from charact.machine.facts import resolve_device
 
     resolved = resolve_device(device)
     cases = [

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.errors import UserError
-from charact.output import warn
+from charact.core.errors import UserError
+from charact.core.output import warn
 
 if TYPE_CHECKING:
-    from charact.measure.autophase.record import ScriptOptions
-    from charact.writer import RunWriter
+    from charact.measure.script.spans.event_log_to_record import ScriptOptions
+    from charact.record.writer import RunWriter
 
 _NOTHING = "{} held nothing that had been measured, and is removed"
 _BLIND = ("called no model of PyTorch outside of functions that it compiled whole: there is nothing to tell unless it "
@@ -30,11 +30,11 @@ def command(
     \b
       charact recover runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
-    from charact.measure.interrupt import Interrupt
+    from charact.execution.interrupt import Interrupt
 
     any_ok, refused = False, []
     with Interrupt() as interrupt:
-        from charact.commands._publishing import recover_command
+        from charact.commands._shared.publish import recover_command
 
         for number, directory in enumerate(partial):
             try:
@@ -58,10 +58,10 @@ def _recover(directory: Path, quiet: bool) -> bool:
     Raises:
         UserError: it is none, or holds nothing and is removed; or the run cannot be written, and it stays.
     """
-    from charact.commands._publishing import publish, recover_command, tell
-    from charact.partial import remove_unbegun
-    from charact.store import load_run
-    from charact.writer import RunWriter
+    from charact.commands._shared.publish import publish, recover_command, tell
+    from charact.record.in_progress import remove_unbegun
+    from charact.record.reader import load_run
+    from charact.record.writer import RunWriter
 
     if remove_unbegun(directory):
         raise UserError(_NOTHING.format(directory))
@@ -87,7 +87,7 @@ def _close(writer: "RunWriter") -> None:
     Raises:
         UserError: it held nothing, and is removed; or it cannot be written.
     """
-    from charact.measure.autophase.record import script_options
+    from charact.measure.script.spans.event_log_to_record import script_options
 
     status, nothing = "interrupted", _NOTHING.format(writer.directory)
     if (options := script_options(writer.manifest)) is not None:
@@ -103,8 +103,8 @@ def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
     if hostname != os.uname().nodename:
         warn(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine")
         return {}
-    from charact.commands._ceilings import recorded_ceilings
-    from charact.hardware import machine_facts, software_facts
+    from charact.commands._shared.ceilings import recorded_ceilings
+    from charact.machine.facts import machine_facts, software_facts
 
     machine = machine_facts()
     return {"machine": machine, "software": software_facts(), **recorded_ceilings(machine["fingerprint"], devices)}
@@ -116,9 +116,9 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
     Raises:
         UserError: the event log is damaged from its beginning on, or the record cannot be written.
     """
-    from charact.measure.autophase.record import read_spool, script_cases
-    from charact.measure.autophase.stretches import TRACE
     from charact.measure.counters import described
+    from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
+    from charact.record.in_progress import TRACE
 
     watched = read_spool(writer.directory)
     cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from charact.output import show
+from charact.core.output import show
 
 
 def command(
@@ -28,11 +28,11 @@ def command(
     The file holds all it shows: it needs no network. It shows no arguments of programs and no secrets, but the name of
     the host. Leave that out with --anonymous before you send the file to others. Of many runs it is a summary.
     """
-    from charact.commands._partial import read_run
-    from charact.files import check_writable, write_text
-    from charact.presentable import redacted
-    from charact.views.html import report
-    from charact.views.progress import RunsProgress
+    from charact.commands._shared.partial_runs import read_run
+    from charact.core.files import check_writable, write_text
+    from charact.record.presentable import redacted
+    from charact.views.html.report import report
+    from charact.views.terminal.progress import RunsProgress
 
     target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     loaded = [redacted(read_run(path, partial=partial), anonymous=anonymous) for path in runs]

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from charact.commands._options import parse_choices
-from charact.errors import UserError
+from charact.commands._shared.options import parse_choices
+from charact.core.errors import UserError
 
 CONTEXT = {"allow_interspersed_args": False}
 """What stands after the script is the script's."""
@@ -84,7 +84,7 @@ def command(
 
     # Measuring sets variables for PyTorch, which are nothing to the program.
     environment = dict(os.environ)
-    from charact.measure.autophase.program import Program, run_program
+    from charact.measure.script.run_script import Program, run_program
 
     run_program(
         Program(module, None if module is not None else program[0], program[module is None:]), skip=skip,

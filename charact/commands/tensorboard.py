@@ -10,8 +10,8 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from charact.errors import UserError
-from charact.output import PrintableStream, show
+from charact.core.errors import UserError
+from charact.core.output import PrintableStream, show
 
 # TensorBoard keeps 1000 scalars and 10 images of a series unless told otherwise.
 _SAMPLES = "scalars=100000,images=100"
@@ -74,11 +74,11 @@ def _plugins() -> list[Any]:
     """TensorBoard's own plugins and others, charact's with a reader that knows the spools of watched programs."""
     from tensorboard import default
 
-    from charact.commands import _partial
+    from charact.commands._shared import partial_runs
     from charact.views.tensorboard.plugin import CharactPlugin
 
     class Plugin(CharactPlugin):
-        read_run = staticmethod(functools.partial(_partial.read_run, partial=True))
+        read_run = staticmethod(functools.partial(partial_runs.read_run, partial=True))
 
     return [Plugin if plugin is CharactPlugin else plugin for plugin in default.get_plugins()]
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from charact.commands import _options as opt
-from charact.commands._training import Options, go_on, parse_target, start
-from charact.errors import UserError
-from charact.schema import PRECISIONS
+from charact.commands._shared import options as opt
+from charact.commands._shared.training import Options, go_on, parse_target, start
+from charact.core.errors import UserError
+from charact.record.schema import PRECISIONS
 
 _NAMES = {"workloads": "WORKLOADS", "compiled": "--compile"}
 """What options are called where not as their parameters are."""
@@ -85,7 +85,7 @@ def command(
     else:
         _check_alone(context)
 
-    from charact.measure.interrupt import Interrupt
+    from charact.execution.interrupt import Interrupt
 
     # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
     with Interrupt() as interrupt:

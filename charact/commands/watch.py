@@ -22,7 +22,7 @@ def command(
     \b
       charact watch runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._watching import going_on, watch
+    from charact.commands._shared.watching import going_on, watch
 
     watch(going_on(partial), of_run=of_run)
     return 0

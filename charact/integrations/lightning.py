@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 from charact.profiler import Profiler
 
 try:

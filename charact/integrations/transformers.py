@@ -3,7 +3,7 @@
 import weakref
 from typing import Any
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 from charact.profiler import Profiler
 
 try:

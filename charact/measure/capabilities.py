@@ -7,9 +7,10 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Literal
 
-from charact.ceilings import Kept, NotKept, ceilings_file, read_ceilings
-from charact.hardware import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
-from charact.measure.counters import CounterSource, all_sources
+from charact.machine.ceilings_cache import Kept, NotKept, ceilings_file, read_ceilings
+from charact.machine.facts import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
+from charact.measure.counters import all_sources
+from charact.measure.counters._support.protocol import CounterSource
 
 NOISY_LOAD_FRAC = 0.25
 """Share of the cores that other processes may take before timing counts as noisy."""
@@ -109,7 +110,7 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
     """Precisions that autocast offers on each device."""
     import torch
 
-    from charact.measure.precision import refusal
+    from charact.execution.precision import refusal
 
     group, native = "Precision", native_bf16(cpuinfo)
     checks = [

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from charact.errors import UserError
-from charact.plugins import modules_in
+from charact.core.errors import UserError
+from charact.core.plugins import modules_in
 
 if TYPE_CHECKING:
     import torch

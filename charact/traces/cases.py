@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from charact.errors import UserError
+from charact.core.errors import UserError
+from charact.traces.attribution import Placed, place
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
 from charact.traces.events import OPTIMIZER, Kept
 from charact.traces.files import Trace
 from charact.traces.names import readable
 from charact.traces.phases import Iteration
-from charact.traces.placed import Placed, place
 from charact.traces.tables import Rows, iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
 from charact.traces.threads import Outline
 

@@ -11,12 +11,12 @@ from typing import IO, Any, cast
 
 import msgspec
 
-from charact.bounded import BoundedStream, check_declared
-from charact.errors import UserError
-from charact.files import reading
+from charact.core.bounded_reading import BoundedStream, check_declared
+from charact.core.errors import UserError
+from charact.core.files import reading
+from charact.traces.event_filter import Keeper
 from charact.traces.events import Event, Kept
 from charact.traces.json_stream import JsonStream, Readable
-from charact.traces.keeper import Keeper
 from charact.traces.names import clean, readable
 
 _ENDINGS = (".json", ".json.gz")
@@ -86,7 +86,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     """Read a trace file, packed or not.
 
     Args:
-        path: the file. A packed one may unpack to 4 GiB, or what `charact.bounded` was given as the limit.
+        path: the file. A packed one may unpack to 4 GiB, or what `charact.core.bounded_reading` was given as the limit.
         progress: called for each MiB or so.
 
     Raises:

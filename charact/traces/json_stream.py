@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 
 Event = TypeVar("Event")
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from charact.text import label
+from charact.core.text import label
 
 MAX_NAME_LENGTH = 10_000
 

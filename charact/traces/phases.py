@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from charact.mark_names import PHASE_PREFIX, with_gaps
-from charact.operator_types import own_operator_type
-from charact.schema import PHASES
+from charact.core.operator_types import own_operator_type
+from charact.core.trace_marks import PHASE_PREFIX, with_gaps
+from charact.record.schema import PHASES
 from charact.traces.events import BEFORE_ALL_NS, LOADER, OPTIMIZER, STEP, Kept, Mark, Operator
 from charact.traces.threads import Outline
 

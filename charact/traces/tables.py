@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from charact.mark_names import LAYER_PREFIX
-from charact.schema import PHASES
+from charact.core.trace_marks import LAYER_PREFIX
+from charact.record.schema import PHASES
+from charact.traces.attribution import Placed, Places
 from charact.traces.device import DeviceClock, Intervals, is_communication, union, without
 from charact.traces.events import DeviceEvent, Dropped, Kept, Operator
 from charact.traces.phases import Iteration
-from charact.traces.placed import Placed, Places
 
 Rows = list[dict[str, Any]]
 

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from charact.mark_names import LAYER_PREFIX
-from charact.operator_types import operator_type
+from charact.core.operator_types import operator_type
+from charact.core.trace_marks import LAYER_PREFIX
 from charact.traces.events import FORWARDS, STEP, Kept, Mark, Operator, Thread
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")

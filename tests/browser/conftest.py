@@ -1,12 +1,15 @@
 """A headless Chromium for the browser tests: `page`, and `traffic`, what it requested and complained of."""
 
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from support.served import Serve, Traffic, answers, free_port
 
 _FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -27,14 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
             if executable is None:
                 item.add_marker(pytest.mark.skip(reason="no Chromium found: install chromium to run browser tests"))
-
-
-@dataclass
-class Traffic:
-    """What a page did: the addresses it requested, and the errors of its console and scripts."""
-
-    requests: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +62,29 @@ def traffic(page: Page) -> Traffic:
     page.on("console", on_console)
     page.on("pageerror", lambda error: seen.errors.append(str(error)))
     return seen
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start real TensorBoard servers on free loopback ports; they are stopped, by process, when the test ends."""
+    servers: list[subprocess.Popen[bytes]] = []
+
+    def start(logdir: Path, *flags: str, path_prefix: str = "") -> str:
+        port = free_port()
+        address = f"http://127.0.0.1:{port}{path_prefix}/"
+        command = [sys.executable, "-m", "tensorboard.main", f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}",
+                   f"--path_prefix={path_prefix}", *flags]  # fmt: skip
+        with open(tmp_path / "tensorboard.log", "wb") as log:
+            server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        servers.append(server)
+        deadline = time.monotonic() + 60
+        while not answers(address):
+            assert server.poll() is None, (tmp_path / "tensorboard.log").read_text()
+            assert time.monotonic() < deadline, "TensorBoard does not answer"
+            time.sleep(0.1)
+        return address
+
+    yield start
+    for server in servers:
+        server.terminate()
+        server.wait(timeout=20)

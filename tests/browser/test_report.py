@@ -9,8 +9,8 @@ from support import records
 from support.counter_records import write_cpu, write_gpu
 from support.memory_records import write_memory
 
-from charact.store import load_run
-from charact.views.html import report
+from charact.record.reader import load_run
+from charact.views.html.report import report
 
 CASES = [f"resnet50-{size}-b8-{mode}-fp32-cpu" for size in (32, 224) for mode in ("train", "infer")]
 

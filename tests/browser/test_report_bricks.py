@@ -3,16 +3,13 @@
 from pathlib import Path
 
 import pytest
-from conftest import Traffic
 from playwright.sync_api import Page, expect
 from support import brick_records as made
 from support.compared import side
-from test_tensorboard import Serve, complaints, open_tab, serve
+from support.served import Serve, Traffic, complaints, open_tab
 
-from charact.views.html import comparison_report, report
+from charact.views.html.report import comparison_report, report
 from charact.views.tensorboard.scalars import write_scalars
-
-__all__ = ["serve"]  # the fixture
 
 
 @pytest.fixture

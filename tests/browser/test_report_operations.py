@@ -2,11 +2,11 @@
 
 
 import pytest
-from conftest import Traffic
 from playwright.sync_api import Page, expect
 from support import operation_records as made
+from support.served import Traffic
 
-from charact.views.html import report
+from charact.views.html.report import report
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,21 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import ConsoleMessage, FrameLocator, Page, Response, expect
+from playwright.sync_api import FrameLocator, Page, expect
 from support import records
 from support.damage import change_manifest
+from support.served import Serve, answers, complaints, free_port, open_tab
 
-from charact.store import load_run
-from charact.views.html import sections
+from charact.record.reader import load_run
+from charact.views.html.report import sections
 from charact.views.tensorboard.scalars import write_scalars
 
 pytestmark = pytest.mark.clock
@@ -26,49 +23,6 @@ pytestmark = pytest.mark.clock
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 COMPARISON = ["Comparison", "Where times differ", "What accounts for the differences",
               "Left out, and what else differs"]
-Serve = Callable[..., str]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except urllib.error.URLError:
-        return False
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Start real TensorBoard servers on free loopback ports; they are stopped, by process, when the test ends."""
-    servers: list[subprocess.Popen[bytes]] = []
-
-    def start(logdir: Path, *flags: str, path_prefix: str = "") -> str:
-        port = free_port()
-        address = f"http://127.0.0.1:{port}{path_prefix}/"
-        command = [sys.executable, "-m", "tensorboard.main", f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}",
-                   f"--path_prefix={path_prefix}", *flags]  # fmt: skip
-        with open(tmp_path / "tensorboard.log", "wb") as log:
-            server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        servers.append(server)
-        deadline = time.monotonic() + 60
-        while not answers(address):
-            assert server.poll() is None, (tmp_path / "tensorboard.log").read_text()
-            assert time.monotonic() < deadline, "TensorBoard does not answer"
-            time.sleep(0.1)
-        return address
-
-    yield start
-    for server in servers:
-        server.terminate()
-        server.wait(timeout=20)
-
-
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """Three runs: two of the same cases, the newest first in the list, and one whose name looks like HTML."""
@@ -78,31 +32,6 @@ def runs(tmp_path: Path) -> Path:
         change_manifest(path, started=f"2026-11-{day}T10:00:00+0000")
         write_scalars(load_run(path), path)
     return out
-
-
-def open_tab(page: Page, address: str) -> FrameLocator:
-    page.goto(f"{address}#charact")
-    tab = page.frame_locator("iframe")
-    expect(tab.locator("main")).to_have_attribute("aria-busy", "false", timeout=60_000)
-    return tab
-
-
-def complaints(page: Page) -> list[str]:
-    """What goes wrong on the page from here on. TensorBoard itself asks for its fonts without the path prefix."""
-    found: list[str] = []
-
-    def on_response(response: Response) -> None:
-        if response.status >= 400 and "/font-roboto/" not in response.url:
-            found.append(f"{response.status} {response.url}")
-
-    def on_console(message: ConsoleMessage) -> None:
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            found.append(message.text)
-
-    page.on("response", on_response)
-    page.on("console", on_console)
-    page.on("pageerror", lambda error: found.append(str(error)))
-    return found
 
 
 def done(tab: FrameLocator) -> None:

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from support.fuzzing import damaged_bytes, fuzz
 
-from charact.data import _cloze, _pairs, _streams, cbtest, cifar10, idx, tatoeba, wikitext
-from charact.data._files import file_state, split_samples
-from charact.data._spec import PublishedFile, Split, StoredDatasetSpec
-from charact.errors import UserError
-from charact.workload import DataRequest
+from charact.core.errors import UserError
+from charact.datasets import cbtest, cifar10, idx, tatoeba, wikitext
+from charact.datasets._common.request import DataRequest
+from charact.datasets._common.spec import PublishedFile, Split, StoredDatasetSpec
+from charact.datasets._fetch import file_state, split_samples
+from charact.datasets._samples import cloze, text_streams, translation_pairs
 
 Rng = random.Random
 NUM_PICTURES = 3
@@ -75,13 +76,13 @@ def use(spec: StoredDatasetSpec, content: Any, split: Split) -> None:
         assert 0 <= labels.min() <= labels.max() < 10
     elif spec.kind == "language_model":
         tokens, vocabulary = content
-        _streams.TokenStreams(tokens, len(vocabulary), 2, request)[0]
+        text_streams.TokenStreams(tokens, len(vocabulary), 2, request)[0]
     elif spec.kind == "translation":
         pairs = tatoeba.encode_pairs(content, split, 10)
-        _pairs.SentencePairs(pairs)[0]
+        translation_pairs.SentencePairs(pairs)[0]
     else:
         questions, vocabulary = content
-        samples = _cloze.ClozeQuestions(questions, len(vocabulary), 30, answerable_only=False)
+        samples = cloze.ClozeQuestions(questions, len(vocabulary), 30, answerable_only=False)
         for index in range(len(samples)):
             assert samples[index].document.shape == (30,)
 

@@ -15,13 +15,13 @@ from support.forked import serving
 from support.fuzzing import damaged_bytes, damaged_json, fuzz
 
 from charact.commands import recover
-from charact.commands._partial import read_run
-from charact.partial import NOTES, SLICES
-from charact.schema import TABLES
-from charact.store import load_run
-from charact.views.html import report
-from charact.views.terminal import summary
-from charact.writer import RunWriter
+from charact.commands._shared.partial_runs import read_run
+from charact.record.in_progress import NOTES, SLICES
+from charact.record.reader import load_run
+from charact.record.schema import TABLES
+from charact.record.writer import RunWriter
+from charact.views.html.report import report
+from charact.views.terminal.summary import summary
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PROGRAMS = {

@@ -22,27 +22,27 @@ from support.damage import reseal
 from support.fuzzing import damaged_bytes, damaged_json, fuzz
 from support.traces import training
 
-from charact.analysis.comparing import Side
-from charact.analysis.comparing.gate import judge
-from charact.analysis.comparing.rules import parse
-from charact.checksums import CHECKSUM, sealed
-from charact.commands._partial import read_run
+from charact.analysis.compare import Side
+from charact.analysis.compare.gate import judge
+from charact.analysis.compare.thresholds import parse
+from charact.commands._shared.partial_runs import read_run
 from charact.commands.compare import _BY
-from charact.errors import UserError
-from charact.schema import TABLES
-from charact.store import Run, load_run
+from charact.core.errors import UserError
+from charact.record.checksums import CHECKSUM, sealed
+from charact.record.reader import Run, load_run
+from charact.record.schema import TABLES
+from charact.record.writer import RunWriter
 from charact.traces.cases import trace_case
 from charact.traces.files import read_trace
-from charact.views.comparison_tables import tables
-from charact.views.difference_tables import explanations
-from charact.views.export import FORMATS, export
-from charact.views.gate_tables import gate_table
-from charact.views.html import comparison_sections, sections
+from charact.views.export.tables import FORMATS, export
+from charact.views.html.report import comparison_sections, sections
+from charact.views.tables.comparison_tables import tables
+from charact.views.tables.difference_tables import explanations
+from charact.views.tables.gate_tables import gate_table
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import scalars
-from charact.views.terminal import summary
-from charact.views.terminal_comparison import print_tables
-from charact.writer import RunWriter
+from charact.views.terminal.comparison import print_tables
+from charact.views.terminal.summary import summary
 
 # Kinds of records
 

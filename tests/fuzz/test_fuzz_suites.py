@@ -38,27 +38,27 @@ from support.hand_made_bricks import (
 )
 from torch import nn
 
-from charact.analysis.bricks.matching import brick_case
-from charact.bounded import limited_to
+from charact.analysis.bricks.brick_uses import brick_case
+from charact.bricks.aten import OPERATORS, WORDS
 from charact.bricks.brick import canonical
-from charact.bricks.brick_file import brick_from_json, brick_to_json
-from charact.bricks.composition import load_compositions
-from charact.bricks.merge import merge
-from charact.bricks.operators import OPERATORS, WORDS
-from charact.bricks.saved import saved_program
-from charact.bricks.suite import index_bytes, load_suite
-from charact.commands._bricks_compositions import Models
-from charact.commands._bricks_construct import _construct, _open
-from charact.commands._bricks_models import Named, source_again
-from charact.commands._bricks_suites import audit_suite, show_suite
-from charact.commands._publishing import publish_and_tell
-from charact.errors import UserError
-from charact.measure import brick_worker
-from charact.measure.interrupt import Interrupt
-from charact.measure.out_of_memory import data_growth_limit
-from charact.store import load_run
-from charact.workload import DataRequest
-from charact.writer import RunWriter
+from charact.bricks.capture.exported_workload import saved_program
+from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
+from charact.bricks.suite.composition import load_compositions
+from charact.bricks.suite.index import index_bytes, load_suite
+from charact.bricks.suite.merge import merge
+from charact.commands._shared.publish import publish_and_tell
+from charact.commands.bricks.compositions import Models
+from charact.commands.bricks.construct import _construct, _open
+from charact.commands.bricks.models import Named, source_again
+from charact.commands.bricks.suites import audit_suite, show_suite
+from charact.core.bounded_reading import limited_to
+from charact.core.errors import UserError
+from charact.datasets._common.request import DataRequest
+from charact.execution.interrupt import Interrupt
+from charact.execution.out_of_memory import data_growth_limit
+from charact.measure.bricks import worker_process
+from charact.record.reader import load_run
+from charact.record.writer import RunWriter
 
 MOST_BYTES = 2**26
 ODD_NUMBERS = [0, 1, -1, 2, 3, 7, -7, 64, 1000, 2**15, 2**31 - 1, 2**31, -(2**31), 2**40, 2**63 - 1, -(2**63), 0.5,
@@ -324,8 +324,8 @@ def run_suite(path: Path, out: Path) -> None:
     os.set_blocking(events, False)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM})
     try:
-        with patch("charact.measure.brick_cases.release_memory"):  # it walks all that tests import: 0.8 s
-            status = brick_worker.main(writer.directory, writer.lock, their_events, their_answers, os.getppid())
+        with patch("charact.measure.bricks.suite_run.release_memory"):  # it walks all that tests import: 0.8 s
+            status = worker_process.main(writer.directory, writer.lock, their_events, their_answers, os.getppid())
         told = b""
         with contextlib.suppress(BlockingIOError):  # a suite without bricks has no events
             told = os.read(events, 65_536)

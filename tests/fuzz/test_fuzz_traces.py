@@ -12,19 +12,19 @@ from rich.console import Console
 from support.fuzzing import fuzz
 from support.hostile_traces import MOST_BYTES, bases, hostile_trace
 
-from charact import analysis
-from charact.bounded import limited_to
-from charact.errors import UserError
-from charact.store import Run, load_run
+from charact.analysis.profile.breakdown import phase_breakdown
+from charact.core.bounded_reading import limited_to
+from charact.core.errors import UserError
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
 from charact.traces.cases import trace_case
 from charact.traces.counters import described
 from charact.traces.files import read_trace
-from charact.views.export import export
-from charact.views.html import report
+from charact.views.export.tables import export
+from charact.views.html.report import report
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import write_scalars
-from charact.views.terminal import summary
-from charact.writer import RunWriter
+from charact.views.terminal.summary import summary
 
 FEW, MANY = 10, 40
 """Traces of an input: one record of many cases is read in a fraction of the time of as many records."""
@@ -82,7 +82,7 @@ def show(run: Run, out: Path, *, drawn: bool) -> None:
     text = io.StringIO()
     Console(file=text, width=100).print(summary(run))
     text.getvalue().encode()
-    shares = analysis.phase_breakdown(run)
+    shares = phase_breakdown(run)
     assert shares["share_frac"].between(0, 1 + 1e-9).all(), shares
     sums = shares.groupby("case")["share_frac"].sum()
     assert sums.between(1 - 1e-6, 1 + 1e-6).all(), sums

@@ -20,9 +20,9 @@ from support.fuzzing import damaged_bytes, damaged_json, fuzz
 from support.small import TwoLayers, small_case
 from torch import nn
 
-from charact.measure.checkpoint import Progress, read_checkpoint, write_checkpoint
-from charact.measure.loop import Loop
-from charact.measure.weights import load_weights
+from charact.execution.loop import Loop
+from charact.measure.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from charact.measure.training.weight_files import load_weights
 
 safetensors = pytest.importorskip("safetensors.torch")
 Rng = random.Random

@@ -8,12 +8,12 @@ from support.hand_made_bricks import a_gradient_sum, a_suite, an_update, product
 from support.notes import Notes
 
 from charact import load_run
-from charact.measure.brick_cases import run_bricks
-from charact.measure.brick_clock import clock_for
-from charact.measure.interrupt import Interrupt
-from charact.measure.timing import StopRule
-from charact.store import Run
-from charact.writer import RunWriter
+from charact.execution.interrupt import Interrupt
+from charact.measure.bricks.suite_run import run_bricks
+from charact.measure.microbench.call_timer import clock_for
+from charact.measure.passes.timing import StopRule
+from charact.record.reader import Run
+from charact.record.writer import RunWriter
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

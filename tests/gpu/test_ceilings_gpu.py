@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.benchmark import Timer
 
-from charact.ceilings import Ceiling
-from charact.measure.ceilings import measure_ceilings
+from charact.machine.ceilings_cache import Ceiling
+from charact.measure.microbench.ceilings import measure_ceilings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

@@ -9,8 +9,8 @@ import pynvml
 import pytest
 import torch
 
-from charact.measure.counters import Refused, SampledSource
-from charact.measure.counters._nvml import find_gpu, start, torch_uuid
+from charact.measure.counters._support.nvml_library import find_gpu, start, torch_uuid
+from charact.measure.counters._support.protocol import Refused, SampledSource
 from charact.measure.counters.gpm import SOURCE as GPM
 from charact.measure.counters.nvml import SOURCE as NVML
 

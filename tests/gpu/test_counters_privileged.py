@@ -3,13 +3,15 @@
 import pytest
 import torch
 
-from charact.measure.case import Case
-from charact.measure.counters import Found, PassSource, Refused, ncu, pm
-from charact.measure.counters._permissions import ADMIN_ONLY, BUSY
-from charact.measure.loop import Loop
-from charact.own.input_spec import parse_input_spec
-from charact.own.model import own_model
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.measure.counters import ncu, pm
+from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY
+from charact.measure.counters._support.protocol import Found, PassSource, Refused
+from charact.workload.registry import find_workload
+from charact.workload.user_model.input_spec import parse_input_spec
+from charact.workload.user_model.model import own_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

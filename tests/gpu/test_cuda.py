@@ -9,16 +9,17 @@ import torch
 from support.notes import Notes
 
 from charact import load_run
-from charact.measure.case import Case
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.interrupt import Interrupt
+from charact.execution.precision import float32_products
 from charact.measure.counters import chosen_sources
-from charact.measure.inference import InferencePlan, infer_cases
-from charact.measure.interrupt import Interrupt
-from charact.measure.precision import float32_products
-from charact.measure.runner import run_cases
-from charact.measure.timing import StopRule
-from charact.store import Run
-from charact.workload import DataRequest, find_workload
-from charact.writer import RunWriter
+from charact.measure.passes.runner import run_cases
+from charact.measure.passes.timing import StopRule
+from charact.measure.training.infer_case import InferencePlan, infer_cases
+from charact.record.reader import Run
+from charact.record.writer import RunWriter
+from charact.workload.registry import find_workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

@@ -7,13 +7,14 @@ import torch
 from support.notes import Notes
 
 from charact import load_run
-from charact.measure.case import Case
-from charact.measure.interrupt import Interrupt
-from charact.measure.memory_case import MemoryCase
-from charact.measure.memory_runs import MemoryPlan, run_memory_cases
-from charact.measure.predict.targets import this_device
-from charact.workload import DataRequest, find_workload
-from charact.writer import RunWriter
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.interrupt import Interrupt
+from charact.measure.memory_estimate.target_devices import this_device
+from charact.measure.memory_sweep.measured_case import MemoryCase
+from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
+from charact.record.writer import RunWriter
+from charact.workload.registry import find_workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 DEVICE = torch.device("cuda", 0)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from charact.measure.case import Case
-from charact.measure.loop import Loop
-from charact.measure.precision import float32_products, refusal
-from charact.measure.predict.predictor import Predictor
-from charact.measure.predict.targets import this_device
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.execution.precision import float32_products, refusal
+from charact.measure.memory_estimate.estimator import Predictor
+from charact.measure.memory_estimate.target_devices import this_device
+from charact.workload.registry import find_workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

@@ -8,11 +8,11 @@ import torch
 from torch.utils.benchmark import Timer
 
 from charact import cli, load_run
-from charact.measure.op_timing import result_error, rotated_inputs, time_direction
-from charact.measure.precision import float32_products
-from charact.measure.timing import StopRule
+from charact.execution.precision import float32_products
+from charact.measure.microbench.operation_timing import result_error, rotated_inputs, time_direction
+from charact.measure.passes.timing import StopRule
 from charact.ops import all_kinds, all_suites, parse_problem
-from charact.schema import OPERATION_PRECISIONS
+from charact.record.schema import OPERATION_PRECISIONS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

@@ -15,16 +15,20 @@ from support.small import TwoLayers, small_case
 from torch import nn
 
 from charact import load_run
-from charact.analysis import bottlenecks, case_summary, phase_breakdown, roofline, time_limits
-from charact.hardware import machine_facts
-from charact.measure.case import Case
-from charact.measure.ceilings import measure_ceilings
-from charact.measure.interrupt import Interrupt
-from charact.measure.runner import run_cases
-from charact.measure.timing import StopRule
-from charact.store import Run
-from charact.workload import Workload
-from charact.writer import RunWriter
+from charact.analysis.efficiency.bottleneck import bottlenecks
+from charact.analysis.efficiency.roofline import roofline
+from charact.analysis.efficiency.time_bounds import time_limits
+from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.profile.case_summary import case_summary
+from charact.execution.case import Case
+from charact.execution.interrupt import Interrupt
+from charact.machine.facts import machine_facts
+from charact.measure.microbench.ceilings import measure_ceilings
+from charact.measure.passes.runner import run_cases
+from charact.measure.passes.timing import StopRule
+from charact.record.reader import Run
+from charact.record.writer import RunWriter
+from charact.workload.base import Workload
 
 pytestmark = pytest.mark.clock
 

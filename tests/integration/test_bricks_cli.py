@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from charact import load_run
-from charact.bricks.composition import load_compositions
-from charact.bricks.suite import load_suite
-from charact.partial import write_manifest
+from charact.bricks.suite.composition import load_compositions
+from charact.bricks.suite.index import load_suite
+from charact.record.in_progress import write_manifest
 
 Here = Callable[..., Any]
 FEW = ["--max-rounds", "6", "--threads", "1"]
@@ -168,10 +168,10 @@ class TestGenerating:
 
     def test_decoys_are_bricks_of_no_composition(self, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
                                                  ) -> None:
-        from charact.workload import all_workloads
+        from charact.workload.registry import all_workloads
 
         few = {name: workload for name, workload in all_workloads().items() if name in ("mlp", "convolve2d")}
-        monkeypatch.setattr("charact.commands._bricks_generate.all_workloads", lambda: few)
+        monkeypatch.setattr("charact.commands.bricks.generate.all_workloads", lambda: few)
         done = here("bricks", "generate", "mlp", *TINY, "--decoys", "1", "--out", "s", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         composition, = load_compositions(tmp_path / "s.private")

@@ -11,8 +11,8 @@ from support.crashing_bricks import CRASHING, allow_crashes
 from support.hand_made_bricks import a_brick, a_layer, a_suite, an_input, pointwise, product, value
 
 from charact import load_run
-from charact.measure.brick_crashes import DESCRIBING, TIMING, Crashes, Note
-from charact.store import Run
+from charact.measure.bricks.crash_notes import DESCRIBING, TIMING, Crashes, Note
+from charact.record.reader import Run
 
 Here = Callable[..., Any]
 FEW = ["--max-rounds", "6", "--threads", "1"]

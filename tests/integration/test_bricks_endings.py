@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from charact import cli, load_run
-from charact.bricks.audit import audit
-from charact.bricks.composition import load_compositions
-from charact.bricks.suite import load_suite
-from charact.partial import write_manifest
-from charact.store import Run
+from charact.bricks.suite.audit import audit
+from charact.bricks.suite.composition import load_compositions
+from charact.bricks.suite.index import load_suite
+from charact.record.in_progress import write_manifest
+from charact.record.reader import Run
 
 Here = Callable[..., Any]
 TINY = ["--input-sizes", "8", "--batch-sizes", "2"]

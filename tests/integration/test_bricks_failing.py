@@ -9,8 +9,8 @@ import pytest
 from support import failing_nets
 
 from charact import load_run
-from charact.bricks.suite import load_suite
-from charact.commands import _bricks_auto
+from charact.bricks.suite.index import load_suite
+from charact.commands.bricks import auto_length
 
 Here = Callable[..., Any]
 FICKLE = ["support.failing_nets:Fickle", "--input-spec", "S", "--input-sizes", "4", "--batch-sizes", "2"]
@@ -69,13 +69,13 @@ def test_a_correction_is_learned_from_the_others(run: Path, here: Here, monkeypa
 
 def test_the_number_of_layers_is_chosen_by_models_that_can_be_run(
         tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    constructed = _bricks_auto._constructed
+    constructed = auto_length._constructed
 
     def fails_from_now_on(*arguments: Any) -> Any:
         monkeypatch.setattr(failing_nets, "fails", True)
         return constructed(*arguments)
 
-    monkeypatch.setattr(_bricks_auto, "_constructed", fails_from_now_on)
+    monkeypatch.setattr(auto_length, "_constructed", fails_from_now_on)
     done = here("bricks", "generate", "torch.nn:ReLU", *FICKLE, "-g", "auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"warning: Fickle\.\w+-4-b2-infer-fp32 cannot be run: ZeroDivisionError: by zero", done.stderr)

@@ -12,9 +12,9 @@ from support.brick_runs import brick_run, composition
 from torch import nn
 
 from charact import load_run
-from charact.hardware import machine_facts
-from charact.measure.counters._rerun import child_command
-from charact.partial import write_manifest
+from charact.machine.facts import machine_facts
+from charact.measure.counters._support.rerun_case import child_command
+from charact.record.in_progress import write_manifest
 
 Here = Callable[..., Any]
 BRIEF = ["--max-seconds", "0.05"]
@@ -83,14 +83,14 @@ class TestRunningCode:
 
     def test_no_file_is_opened(self, run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
         opened: list[Path] = []
-        monkeypatch.setattr("charact.bricks.saved.read_saved", opened.append)
+        monkeypatch.setattr("charact.bricks.capture.exported_workload.read_saved", opened.append)
         received(run, {"asked_as": "/elsewhere/model.pt2"})
         done = here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
         assert opened == []
         assert "add --model /elsewhere/model.pt2" in done.stderr
 
     def test_processes_of_charact_import_nothing_from_the_working_directory(self) -> None:
-        assert child_command("_pm_child")[1:3] == ["-P", "-m"]
+        assert child_command("_support.pm_child")[1:3] == ["-P", "-m"]
 
 
 class TestNamedOnTheCommandLine:

@@ -11,7 +11,7 @@ import pytest
 from support import pairs, records
 from support.damage import reseal
 
-from charact.partial import write_manifest
+from charact.record.in_progress import write_manifest
 
 Run = Callable[..., Any]
 K80, P100 = "reference:northeastern-k80", "reference:northeastern-p100"

@@ -9,7 +9,7 @@ import pytest
 from support.compared import CASE, scattered
 from support.records import write_training
 
-from charact.analysis.comparing.rules import parse
+from charact.analysis.compare.thresholds import parse
 
 
 @pytest.fixture(scope="module")

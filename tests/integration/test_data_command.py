@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from support.file_server import FileServer, serving
 
-from charact.data import _files, find_dataset
-from charact.data._spec import PublishedFile
+from charact.datasets import _fetch
+from charact.datasets._common.registry import find_dataset
+from charact.datasets._common.spec import PublishedFile
 
 Here = Callable[..., Any]
 LINES = "".join(f"I am {'x' * number}.\tJe suis {'y' * number}.\n" for number in range(1, 61))
@@ -111,7 +112,7 @@ def test_what_can_be_had_is_fetched_and_the_rest_is_named(tmp_path: Path, server
     published = tuple(PublishedFile(name, len(content), md5(content), splits=("train",))
                       for name, content in contents.items())
     spec = replace(find_dataset("mnist"), files=published)
-    monkeypatch.setattr(_files, "find_dataset", lambda name: spec)
+    monkeypatch.setattr(_fetch, "find_dataset", lambda name: spec)
     wrong, right, absent, also_right = MNIST
     server.files = {wrong: contents[wrong][::-1], right: contents[right], also_right: contents[also_right]}
 

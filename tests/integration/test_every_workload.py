@@ -10,13 +10,14 @@ from support.notes import Notes
 from support.relatives import DEEPER
 
 from charact import load_run
-from charact.measure.case import Case
-from charact.measure.interrupt import Interrupt
-from charact.measure.runner import run_cases
-from charact.measure.timing import StopRule
-from charact.views.html import sections
-from charact.workload import DataRequest, all_workloads
-from charact.writer import RunWriter
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.interrupt import Interrupt
+from charact.measure.passes.runner import run_cases
+from charact.measure.passes.timing import StopRule
+from charact.record.writer import RunWriter
+from charact.views.html.report import sections
+from charact.workload.registry import all_workloads
 
 ALIKE = {"resnet34", "resnet50", "resnet50v2", "vgg11_bn", "convolve2d", "model_b"}
 """Others with a near relative that is quicker."""

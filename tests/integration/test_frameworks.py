@@ -73,7 +73,7 @@ def test_without_its_framework_a_hook_says_what_to_install(framework: str, tmp_p
     code = f"""
 import sys
 {hidden}
-from charact.errors import UserError
+from charact.core.errors import UserError
 try:
     import charact.integrations.{framework}
 except UserError as error:

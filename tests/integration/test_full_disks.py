@@ -8,8 +8,8 @@ import pytest
 from support.forked import Server, assert_clean, assert_holds, hidden, published
 from support.traces import training
 
-from charact.measure.autophase.record import read_spool, script_cases
-from charact.store import load_run
+from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
+from charact.record.reader import load_run
 
 QUICK = ["--threads", "1", "--quiet"]
 COMMANDS: dict[str, list[str]] = {

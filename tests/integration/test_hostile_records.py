@@ -19,16 +19,16 @@ from support.hand_made_bricks import a_suite, product
 from support.hostile import EVIL, assert_harmless, hostile
 from support.memory_records import write_memory
 
-from charact import output
-from charact.analysis.pace import Pace
+from charact.analysis.profile.machine_speed import Pace
 from charact.commands import tensorboard
-from charact.console import Console
-from charact.partial import PARTIAL_PREFIX
-from charact.store import Run, load_run
-from charact.views.live import State, line, panel
-from charact.views.progress import LiveProgress, TrainingProgress
+from charact.core import output
+from charact.core.console import Console
+from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.reader import Run, load_run
 from charact.views.tensorboard.records import Records
-from charact.views.terminal import summary
+from charact.views.terminal.live import State, line, panel
+from charact.views.terminal.progress import LiveProgress, TrainingProgress
+from charact.views.terminal.summary import summary
 
 Here = Callable[..., Any]
 WRITERS: dict[str, Callable[[Path], Path]] = {
@@ -226,6 +226,6 @@ def _write(rows: pd.DataFrame, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from charact.store import arrow_schema
+    from charact.record.reader import arrow_schema
 
     pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(path.stem), preserve_index=False), path)

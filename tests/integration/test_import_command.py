@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 from support.traces import TraceMaker, training
 
-from charact.analysis import phase_breakdown
-from charact.store import load_run
-from charact.views import progress
-from charact.views.html import report
+from charact.analysis.profile.breakdown import phase_breakdown
+from charact.record.reader import load_run
+from charact.views.html.report import report
 from charact.views.tensorboard.records import Records
+from charact.views.terminal import progress
 
 NASTY = "</script><img src=x onerror=alert(1)>"
 

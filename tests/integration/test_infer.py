@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from charact import load_run
-from charact.measure.weights import save_weights
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.measure.training.weight_files import save_weights
+from charact.workload.registry import find_workload
 
 pytestmark = pytest.mark.clock
 
@@ -35,7 +36,7 @@ def only_run(directory: Path) -> Path:
 
 
 def small_model() -> torch.nn.Module:
-    from charact.workload import Synthetic
+    from charact.datasets._common.request import Synthetic
 
     workload = find_workload("mlp").prepare()
     torch.manual_seed(3)
@@ -87,7 +88,7 @@ class TestAFinishedRun:
             "data": "synthetic", "synthetic": "classes=4", "split": "test", "repeats": 2, "max_batches": None}
 
     def test_answers_do_not_depend_on_the_batch_size_and_are_those_of_the_weights(self, finished: Finished) -> None:
-        from charact.workload import Synthetic
+        from charact.datasets._common.request import Synthetic
 
         workload, model = find_workload("mlp").prepare(), small_model().eval()
         dataset = workload.dataset(8, DataRequest(split="test", synthetic=Synthetic(num_classes=4)))

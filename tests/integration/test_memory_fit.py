@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from charact.measure.case import Case
-from charact.measure.fitting import largest_fitting
-from charact.measure.predict.predictor import Predictor
-from charact.measure.predict.targets import target_of_memory
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.measure.memory_estimate.estimator import Predictor
+from charact.measure.memory_estimate.target_devices import target_of_memory
+from charact.measure.memory_sweep.integer_search import largest_fitting
+from charact.workload.registry import find_workload
 
 CHILD = Path(__file__).parents[1] / "support" / "limited_run.py"
 

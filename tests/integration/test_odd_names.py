@@ -12,11 +12,11 @@ from support import records
 from support.hostile import EVIL, assert_harmless
 from support.traces import training
 
-from charact.partial import PARTIAL_PREFIX
-from charact.store import load_run
-from charact.views.html import report
+from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.reader import load_run
+from charact.record.writer import RunWriter
+from charact.views.html.report import report
 from charact.views.tensorboard.records import Records
-from charact.writer import RunWriter
 
 Here = Callable[..., Any]
 ODD = os.fsdecode(b"caf\xe9")

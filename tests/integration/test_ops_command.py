@@ -10,7 +10,7 @@ import pytest
 from charact import cli, load_run
 from charact.commands.ops import command
 from charact.ops import all_kinds, all_suites
-from charact.store import Run
+from charact.record.reader import Run
 
 QUICK = ["--max-repetitions", "6", "--max-seconds", "0.5", "--threads", "1"]
 
@@ -46,7 +46,7 @@ def test_a_view_that_fails_costs_no_record(tmp_path: Path, monkeypatch: pytest.M
     def failing(runs: object) -> str:
         raise ValueError("no such figure")
 
-    monkeypatch.setattr("charact.views.html.report", failing)
+    monkeypatch.setattr("charact.views.html.report.report", failing)
     with pytest.raises(ValueError, match="no such figure"):
         cli.run(["ops", "--problem", "gemm:8x8x8", *QUICK, "--out", str(tmp_path)])
     (path,) = tmp_path.iterdir()

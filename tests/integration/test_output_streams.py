@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,15 +18,16 @@ from support.hand_made_bricks import a_suite, product
 # Here, so that the children need not import them.
 import charact.commands.doctor
 import charact.measure.capabilities
-import charact.views.html
+import charact.views.html.report
 import charact.views.tensorboard.scalars  # noqa: F401
-from charact import cli, output
-from charact.commands._running import run_and_publish
-from charact.measure.interrupt import Interrupt
-from charact.partial import PARTIAL_PREFIX
-from charact.store import load_run
-from charact.views.progress import LiveProgress
-from charact.writer import RunWriter
+from charact import cli
+from charact.commands._shared.run_cases import run_and_publish
+from charact.core import output
+from charact.execution.interrupt import Interrupt
+from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.reader import load_run
+from charact.record.writer import RunWriter
+from charact.views.terminal.progress import LiveProgress
 
 COMMANDS: dict[str, tuple[list[str], int]] = {
     "--version": ([], 0), "--help": ([], 0), "list": ([], 0), "list --json": ([], 0), "doctor": ([], 0),
@@ -75,7 +77,7 @@ def _become(command: str, cwd: Path, stdout: int | None, stderr: int | None, enc
                 io.FileIO(number, "w", closefd=False) if number == 2 else
                 io.BufferedWriter(io.FileIO(number, "w", closefd=False)),  # type: ignore[arg-type]
                 encoding, errors="strict" if number == 1 else "backslashreplace", write_through=number == 2))
-        from charact.output import occupy_closed_descriptors
+        from charact.core.output import occupy_closed_descriptors
 
         occupy_closed_descriptors()
         try:
@@ -100,8 +102,9 @@ def pipe_without_reader() -> int:
 
 
 def test_every_command_is_tried() -> None:
-    files = (Path(cli.__file__).parent / "commands").glob("[!_]*.py")
-    assert {path.stem.rstrip("_") for path in files} <= {command.split()[0] for command in COMMANDS} | ELSEWHERE
+    files = pkgutil.iter_modules([str(Path(cli.__file__).parent / "commands")])
+    names = {file.name.rstrip("_") for file in files if not file.name.startswith("_")}
+    assert names <= {command.split()[0] for command in COMMANDS} | ELSEWHERE
 
 
 def _some_slow(kinds: dict[str, bool]) -> list[Any]:

@@ -12,9 +12,9 @@ import pytest
 from support.programs import num_iterations, only_record
 
 from charact import load_run
-from charact.measure.autophase.spans import Kind, Slice
-from charact.measure.autophase.spool import SpoolWriter
-from charact.partial import begin_run
+from charact.measure.script.spans.event_log import SpoolWriter
+from charact.measure.script.spans.recorder import Kind, Slice
+from charact.record.in_progress import begin_run
 
 ENDLESS = """
 import time

@@ -15,7 +15,7 @@ from support.screen import Screen
 from support.terminal import InTerminal
 
 from charact import cli
-from charact.store import load_run
+from charact.record.reader import load_run
 
 pytestmark = pytest.mark.clock
 
@@ -197,7 +197,7 @@ def test_a_short_program_ends_before_the_panel_begins(tmp_path: Path) -> None:
 def test_of_several_ranks_on_a_machine_one_draws(
         monkeypatch: pytest.MonkeyPatch, local_rank: str | None, draws: bool) -> None:
     started: list[bool] = []
-    monkeypatch.setattr("charact.measure.autophase.program.run_program",
+    monkeypatch.setattr("charact.measure.script.run_script.run_program",
                         lambda _, *, live, **options: started.append(live))
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if local_rank is not None:

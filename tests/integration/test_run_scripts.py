@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from charact import load_run
-from charact.store import Run
+from charact.record.reader import Run
 
 pytestmark = pytest.mark.clock
 

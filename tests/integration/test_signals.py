@@ -14,8 +14,8 @@ import pytest
 from support.forked import Child, Server, assert_clean, assert_holds, hidden, published
 from support.traces import training
 
-from charact.measure.interrupt import Interrupt
-from charact.store import load_run
+from charact.execution.interrupt import Interrupt
+from charact.record.reader import load_run
 
 SCRIPT = """
 import time
@@ -165,7 +165,7 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
 def test_output_goes_nowhere_when_its_terminal_is_gone(tmp_path: Path) -> None:
     program = """
 import fcntl, os, sys, termios, time
-from charact.measure.interrupt import Interrupt
+from charact.execution.interrupt import Interrupt
 
 os.setsid()
 terminal, ours = os.openpty()

@@ -18,10 +18,11 @@ import pytest
 import torch
 
 from charact import load_run
-from charact.measure.weights import save_weights
-from charact.partial import LOCK
-from charact.store import Run
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.measure.training.weight_files import save_weights
+from charact.record.in_progress import LOCK
+from charact.record.reader import Run
+from charact.workload.registry import find_workload
 
 pytestmark = pytest.mark.clock
 

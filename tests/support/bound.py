@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from charact.workload import DataRequest, Workload
+from charact.datasets._common.request import DataRequest
+from charact.workload.base import Workload
 
 NUM_SAMPLES = 4096
 _ONE_OUTPUT = partial(nn.Linear, out_features=1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from charact.bricks.composition import Composition, PlacedBrick
-from charact.store import Run, load_run
-from charact.writer import RunWriter
+from charact.bricks.suite.composition import Composition, PlacedBrick
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
 from support.records import manifest
 
 Row = dict[str, Any]

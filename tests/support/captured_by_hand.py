@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charact.bricks.composition import Configuration
+from charact.bricks.aten import literal, operator_of
+from charact.bricks.captured_graph import CapturedModel, Json, Layer, TensorType, Update
 from charact.bricks.cut import Piece
-from charact.bricks.model import CapturedModel, Json, Layer, TensorType, Update
-from charact.bricks.operators import literal, operator_of
+from charact.bricks.suite.composition import Configuration
 
 CPU = torch.device("cpu")
 Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]

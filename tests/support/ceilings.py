@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from charact.ceilings import Ceiling, ceilings_file, keep_ceilings
-from charact.hardware import machine_facts
+from charact.machine.ceilings_cache import Ceiling, ceilings_file, keep_ceilings
+from charact.machine.facts import machine_facts
 
 _MOST_THREADS = max(8, os.cpu_count() or 1)
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from charact.analysis.comparing import Side
-from charact.store import Run, load_run
-from charact.writer import RunWriter
+from charact.analysis.compare import Side
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
 from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
 
 CASE = "resnet50-32-b8-train-fp32-cpu"

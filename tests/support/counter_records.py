@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from charact.store import Rows
-from charact.writer import RunWriter
+from charact.record.reader import Rows
+from charact.record.writer import RunWriter
 from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
 
 KERNEL = "void gemm<bf16, (Tile)128>(Params<a&b>)"

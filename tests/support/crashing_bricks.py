@@ -16,5 +16,5 @@ def allow_crashes(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Have processes that are started from now on take `segment_reduce` for an operator that bricks may call."""
     directory.mkdir()
     (directory / "sitecustomize.py").write_text(
-        "import charact.bricks.operators as operators\noperators.OPERATORS |= {'segment_reduce'}\n")
+        "import charact.bricks.aten as operators\noperators.OPERATORS |= {'segment_reduce'}\n")
     monkeypatch.syspath_prepend(directory)

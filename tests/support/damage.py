@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from charact.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
-from charact.errors import UserError
-from charact.partial import write_manifest
+from charact.core.errors import UserError
+from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
+from charact.record.in_progress import write_manifest
 
 
 @st.composite

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from charact.partial import LEFTOVERS, LOCK, PARTIAL_PREFIX
-from charact.store import Run, arrow_schema, load_run
+from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX
+from charact.record.reader import Run, arrow_schema, load_run
 
 _ANSWER_S = 900.0
 
@@ -215,7 +215,7 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
         _keep_list(Path(place, "flushed"))
         count = _count_writes(full_from)
         from charact import cli
-        from charact.measure.autophase.ending import Ending
+        from charact.measure.script.exit_handling import Ending
 
         if stays_hidden:
             Ending._recover = lambda *_: None  # type: ignore[method-assign]
@@ -238,7 +238,7 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
 
 
 def _keep_list(path: Path) -> None:
-    from charact.writer import RunWriter
+    from charact.record.writer import RunWriter
 
     add_case = RunWriter.add_case
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 
 MOST_CPU_S = 30
 MOST_WALL_S = 300

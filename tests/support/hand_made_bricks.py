@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from charact.bricks.brick import Brick
-from charact.bricks.brick_file import brick_from_json
-from charact.bricks.composition import Composition
-from charact.bricks.suite import Suite, load_suite
-from charact.bricks.suite_writer import CutModel, add_models
+from charact.bricks.suite.brick_file import brick_from_json
+from charact.bricks.suite.composition import Composition
+from charact.bricks.suite.index import Suite, load_suite
+from charact.bricks.suite.writer import CutModel, add_models
 
 QUANTILES = {"quantiles": [-1.0, 1.0]}
 

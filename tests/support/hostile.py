@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from charact.schema import TABLES
+from charact.record.schema import TABLES
 from support.damage import unseal
 
 EVIL = "\x1b]0;evil\x07\x1b[2J\x9b31m\x08\r\u202e\u2028[bold red][link=http://evil]\nerror: evil"

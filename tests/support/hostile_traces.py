@@ -64,7 +64,7 @@ def _profiled(*, marked: bool) -> Document:
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    from charact.mark_names import LAYER_PREFIX, PHASE_PREFIX
+    from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

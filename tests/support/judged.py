@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from charact.store import Run, load_run
-from charact.writer import RunWriter
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
 from support.records import MACHINE, OPTIONS, SOFTWARE, case_entry
 
 Row = dict[str, Any]

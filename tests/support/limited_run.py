@@ -7,11 +7,12 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes first)
 # isort: split
 import torch
 
-from charact.measure.case import Case
-from charact.measure.limit import give_back_to_system
-from charact.measure.memory_case import MemoryCase
-from charact.measure.out_of_memory import is_out_of_memory
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.memory_limit import give_back_to_system
+from charact.execution.out_of_memory import is_out_of_memory
+from charact.measure.memory_sweep.measured_case import MemoryCase
+from charact.workload.registry import find_workload
 
 
 def main() -> None:

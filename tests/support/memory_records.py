@@ -7,9 +7,9 @@ them measured. Of the pictures' trainings the largest ran out of memory, and the
 from pathlib import Path
 from typing import Any
 
-from charact.schema import MEMORY_CATEGORIES
-from charact.store import Rows
-from charact.writer import RunWriter
+from charact.record.reader import Rows
+from charact.record.schema import MEMORY_CATEGORIES
+from charact.record.writer import RunWriter
 from support.records import case_entry, manifest
 
 SIZES = {"image": tuple(range(32, 385, 32)), "sequence": tuple(range(10, 121, 10))}

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from charact.core.observer import Observer
 
-class Notes:
+
+class Notes(Observer):
     """Keeps what it is told; it may act at a case's start."""
 
     def __init__(self, at_case: Any = None) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from charact.measure.counters import Reading, Refusal, Refused
+from charact.measure.counters._support.protocol import Reading, Refusal, Refused
 from charact.measure.counters.gpm import GpmCounters
 from charact.measure.counters.nvml import NvmlCounters
-from charact.measure.sampler import Sampler
+from charact.measure.passes.sampler import Sampler
 
 SOURCES = {"nvml": NvmlCounters, "gpm": GpmCounters}
 DEVICE = torch.device("cuda", 0)

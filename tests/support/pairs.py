@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from charact.store import Run, load_run
-from charact.writer import RunWriter
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
 from support import records
 
 VARIANTS = {"googlenet": "torchvision", "resnet18": "imagenet"}

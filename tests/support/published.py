@@ -9,8 +9,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import default_collate
 
-from charact.measure.case import Case
-from charact.workload import DataRequest, find_workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.workload.registry import find_workload
 
 
 def build(name: str, variant: str | None = None) -> tuple[Any, Any]:

@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from charact.partial import write_manifest
-from charact.schema import TABLES
-from charact.store import Rows
-from charact.writer import RunWriter
+from charact.record.in_progress import write_manifest
+from charact.record.reader import Rows
+from charact.record.schema import TABLES
+from charact.record.writer import RunWriter
 
 PROFILE_TABLES = sorted(set(TABLES) - {
     "kernels", "stages", "metrics", "fits", "problems", "repetitions", "bricks", "brick_times", "pieces",

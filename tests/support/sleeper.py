@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from charact.workload import DataRequest, Workload
+from charact.datasets._common.request import DataRequest
+from charact.workload.base import Workload
 
 SLEEPS_S = {"data": 0.012, "forward": 0.021, "loss": 0.007, "backward": 0.034, "update": 0.016}
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
-from charact.measure.case import Case
-from charact.workload import DataRequest, Workload
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.workload.base import Workload
 
 WIDTH = 256
 _SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from charact.measure.counters import Counter, Found, Refusal, Refused
+from charact.measure.counters._support.protocol import Counter, Found, Refusal, Refused
 
 
 def fine() -> None:

@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import fcntl
+import io
 import os
 import pty
 import select
@@ -13,6 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rich.console import Console
+
+from charact.record.reader import load_run
+from charact.views.terminal.summary import summary
 from support.screen import Screen
 
 _LIMIT_S = 120
@@ -113,3 +118,10 @@ class InTerminal:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self._shell, 0)[1])
             os.close(self._terminal)
         return bool(written)
+
+
+def shown(path: Path, *, width: int = 80, color: bool = False) -> str:
+    stream = io.StringIO()
+    system = "truecolor" if color else None
+    Console(file=stream, width=width, force_terminal=color, color_system=system).print(summary(load_run(path)))
+    return stream.getvalue()

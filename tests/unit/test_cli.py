@@ -1,3 +1,4 @@
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import typer
 
 from charact import cli
-from charact.errors import UserError
+from charact.core.errors import UserError
 
 HEAVY = {"torch", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "numpy", "rich", "psutil"}
 
@@ -156,8 +157,8 @@ def test_help_costs_little_more_than_its_parser() -> None:
 
 
 def test_every_file_of_commands_is_a_command_with_help() -> None:
-    files = (Path(cli.__file__).parent / "commands").glob("[!_]*.py")
-    names = {path.stem.rstrip("_").replace("_", "-") for path in files}
+    files = pkgutil.iter_modules([str(Path(cli.__file__).parent / "commands")])
+    names = {file.name.rstrip("_").replace("_", "-") for file in files if not file.name.startswith("_")}
     described = {}
     for line in charact("--help").stdout.partition("Commands:\n")[2].splitlines():
         if line.strip() and not line.startswith("   "):  # deeper lines continue the one above

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import charact
 from charact import profiler as api
-from charact.errors import UserError
-from charact.measure.autophase.record import read_spool, script_cases
+from charact.core.errors import UserError
+from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
 
 Cases = dict[str, dict[str, Any]]
 

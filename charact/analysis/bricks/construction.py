@@ -6,13 +6,12 @@ from functools import reduce
 
 import numpy as np
 
-from charact.analysis.bricks.intervals import interval
-from charact.analysis.bricks.times import BrickTimes
-from charact.analysis.bricks.uses import Use, missing, uses
-from charact.analysis.comparing.statistics import Values
-from charact.bricks.composition import Composition
-from charact.corrections import Correction
-from charact.store import Rows
+from charact.analysis.bricks.brick_uses import Use, missing, uses
+from charact.analysis.bricks.correction_cache import Correction
+from charact.analysis.bricks.times import BrickTimes, interval
+from charact.analysis.common.significance import Values
+from charact.bricks.suite.composition import Composition
+from charact.record.reader import Rows
 
 _PHASES = {"infer": ("all",), "train": ("forward", "backward", "update", "all")}
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charact.analysis.bricks.construction import Construction
-from charact.analysis.comparing.statistics import Values
-from charact.corrections import Correction
-from charact.errors import UserError
+from charact.analysis.bricks.correction_cache import Correction
+from charact.analysis.common.significance import Values
+from charact.core.errors import UserError
 
 MIN_MODELS = 2
 COEFFICIENTS = ("factor", "module_call_s", "piece_s", "backward_start_s")

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from charact.analysis.bricks.errors import normalized_latency
 from charact.analysis.bricks.record_tables import PLAIN, model_summary
-from charact.analysis.comparing.side_facts import machine_name
-from charact.store import Run
+from charact.analysis.bricks.verification import normalized_latency
+from charact.analysis.common.machine_names import machine_name
+from charact.record.reader import Run
 
 _CONFIGURATION = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
 _FOUND = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason"]

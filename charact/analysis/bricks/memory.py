@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.bricks.times import BrickTimes
-from charact.bricks.composition import Composition
-from charact.store import Rows
+from charact.bricks.suite.composition import Composition
+from charact.record.reader import Rows
 
 _NEEDED = ("weights_bytes", "outputs_bytes", "peak_bytes")
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.bricks.errors import normalized_latency
 from charact.analysis.bricks.run_tables import kind_of_work, layer_words
-from charact.analysis.memory import memory_composition
-from charact.analysis.once import once
-from charact.analysis.order import in_order
-from charact.schema import MEMORY_CATEGORIES
-from charact.store import Run
+from charact.analysis.bricks.verification import normalized_latency
+from charact.analysis.common.cache import once
+from charact.analysis.common.row_order import in_order
+from charact.analysis.memory.composition import memory_composition
+from charact.record.reader import Run
+from charact.record.schema import MEMORY_CATEGORIES
 
 _NOTHING = "the record holds no construction"
 _NO_MEMORY = "the record holds no rows"

@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.once import once
-from charact.operator_types import operator_type
-from charact.schema import LEFT_OUT
-from charact.stats import median_interval
-from charact.store import Run
+from charact.analysis.common.cache import once
+from charact.core.operator_types import operator_type
+from charact.core.statistics import median_interval
+from charact.record.reader import Run
+from charact.record.schema import LEFT_OUT
 
 _HEAVY = ("convolution", "GEMM", "attention", "recurrent", "embedding", "normalization", "pooling", "softmax")
 """Operator types that a row of layers is named after, the first of these that it holds."""

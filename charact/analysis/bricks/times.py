@@ -6,13 +6,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from charact.analysis.bricks.intervals import median_and_draws
-from charact.analysis.bricks.prediction import predict
-from charact.analysis.comparing.statistics import Values
-from charact.bricks.sizes import sizes_of
-from charact.errors import UserError
-from charact.schema import LEFT_OUT
-from charact.store import Run
+from charact.analysis.bricks.time_model import predict
+from charact.analysis.common.significance import MIN_ITERATIONS, Values, resampled
+from charact.bricks.suite.families import sizes_of
+from charact.core.errors import UserError
+from charact.record.reader import Run
+from charact.record.schema import LEFT_OUT
 
 CLOCKS = ("host_s", "device_s")
 
@@ -88,3 +87,34 @@ class BrickTimes:
         """What a backward pass (`backward_start_s`) or an optimizer's step (`step_start_s`) starts with, by a clock."""
         told = self.facts.get(name) or 0.0
         return float((told[clock] if isinstance(told, dict) else told) or 0.0)  # a number: of earlier versions
+
+
+MIN_ROUNDS = MIN_ITERATIONS
+"""Fewer give no interval."""
+_TAILS = 0.025, 0.975
+
+
+def median_and_draws(times_s: Values, common_s: Values) -> Values:
+    """Median of a brick's times (s), and what it would be of rounds that are drawn anew, in blocks of sqrt(n).
+
+    Args:
+        times_s: all its times.
+        common_s: those of the rounds that all bricks have; too few give no draws.
+    """
+    middle = np.median(times_s, keepdims=True)
+    # The drawings depend on nothing but the number of values: they are the same rounds for each brick.
+    return np.concatenate([middle, resampled(common_s.tolist(), np.median)]) if len(common_s) >= MIN_ROUNDS else middle
+
+
+def interval(drawn: Values) -> tuple[float, float] | None:
+    """95 % interval of the number that stands first, which holds it; None without draws, or where they are of nothing.
+
+    A median of drawn values lies above the median where values are skewed. In one brick that is little, in a sum of
+    hundreds it is more than the scatter: the draws are scaled to have their middle at the number, so that an interval
+    of times has no end below zero.
+    """
+    middle = np.median(drawn[1:]) if len(drawn) > 1 else 0.0
+    if middle <= 0:
+        return None
+    low, high = np.quantile(drawn[1:] / middle, _TAILS)
+    return float(drawn[0] * min(low, 1.0)), float(drawn[0] * max(high, 1.0))

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import torch
 
-from charact.measure.counters import Counter, Refusal
-from charact.measure.outcome import one_line
+from charact.execution.case_outcome import one_line
+from charact.measure.counters._support.protocol import Counter, Refusal
 
 _SCOPE = "the device, with all that runs on it"
 

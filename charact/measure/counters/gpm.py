@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pynvml
 import torch
 
-from charact.measure.counters import Counter, Refusal, Refused
-from charact.measure.counters._nvml import Gpu, UuidOf, find_gpu, refusing, start, torch_uuid, words
-from charact.measure.counters._permissions import ADMIN_ONLY
+from charact.measure.counters._support.nvml_library import Gpu, UuidOf, find_gpu, refusing, start, torch_uuid, words
+from charact.measure.counters._support.permissions import ADMIN_ONLY
+from charact.measure.counters._support.protocol import Counter, Refusal, Refused
 
 MIN_WINDOW_S = 0.1
 """Time between two snapshots below which NVML's documentation promises no metrics."""

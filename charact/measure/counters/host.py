@@ -12,9 +12,9 @@ from typing import Literal
 
 import torch
 
-from charact.hardware import usable_cores
-from charact.measure.counters import Counter, Refusal
-from charact.measure.counters._threads import POOLS, ProcessorTimes, lists_children
+from charact.machine.facts import usable_cores
+from charact.measure.counters._support.protocol import Counter, Refusal
+from charact.measure.counters._support.threads import POOLS, ProcessorTimes, lists_children
 
 _PROC = Path("/proc")
 _CHANGES = {

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from charact.hardware import gpu_facts
-from charact.measure.counters import Counter, Refusal
+from charact.machine.facts import gpu_facts
+from charact.measure.counters._support.protocol import Counter, Refusal
 from charact.traces import counters as of_traces
 
 

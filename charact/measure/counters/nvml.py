@@ -9,8 +9,17 @@ from typing import Any, Literal
 import pynvml
 import torch
 
-from charact.measure.counters import Counter, Refusal, Refused
-from charact.measure.counters._nvml import Gpu, UuidOf, find_gpu, is_lasting, refusing, start, torch_uuid, words
+from charact.measure.counters._support.nvml_library import (
+    Gpu,
+    UuidOf,
+    find_gpu,
+    is_lasting,
+    refusing,
+    start,
+    torch_uuid,
+    words,
+)
+from charact.measure.counters._support.protocol import Counter, Refusal, Refused
 
 _WHOLE = "the whole GPU, with all that runs on it"
 _OF_THE_WHOLE_GPU = "NVML tells it of the whole GPU only, and the case runs on a MIG instance of it"

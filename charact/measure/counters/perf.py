@@ -12,8 +12,8 @@ from typing import Literal
 
 import torch
 
-from charact.measure.counters import Counter, Refusal, Refused
-from charact.measure.counters._threads import TASKS
+from charact.measure.counters._support.protocol import Counter, Refusal, Refused
+from charact.measure.counters._support.threads import TASKS
 
 LINE_BYTES = 64
 """A cache line on x86-64 and on most ARM servers."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from charact.measure.counters import Counter, Refusal, Refused
+from charact.measure.counters._support.protocol import Counter, Refusal, Refused
 
 POWERCAP = Path("/sys/class/powercap")
 _ZONES = "intel-rapl:*"

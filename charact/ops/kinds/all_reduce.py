@@ -1,6 +1,6 @@
 """Sums of numbers that several ranks have, after which each of them has the sum: gloo on CPUs, NCCL on CUDA.
 
-Each rank is a process of its own, on CUDA with a device of its own (`charact.measure.op_ranks` starts them). Bytes
+Each rank is a process, on CUDA with its own device; `charact.measure.microbench.collective_timing` starts them. Bytes
 follow the convention of bus bandwidth: of N ranks each sends and receives 2 (N - 1) / N of the numbers' bytes, the
 least that any algorithm needs, so that bytes/s compare with a link's whatever N is. FLOP are not counted.
 
@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened
-from charact.ops.numbers import DTYPES, pointwise_refusal, sum_tolerance
-from charact.ops.texts import whole_numbers
+from charact.ops.parsing import whole_numbers
+from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
 
 MOST_RANKS = 1024
 _CHECKED_ELEMENTS = 2**22

@@ -17,8 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
-from charact.ops.numbers import DTYPES, number_refusal, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, number_refusal, sum_tolerance
 
 _NAMES = ("batch", "heads", "queries", "keys", "width")
 _CHECKED_SCORES = 2**24

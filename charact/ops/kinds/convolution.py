@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from charact.ops import DIRECTIONS, Prepared, Problem
-from charact.ops.numbers import DTYPES, number_refusal, spread_indices, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
 UNFLOORED = "DeepBench: P = (H - R + 1 + 2 pad) / stride, not rounded"
 _NUM_CHECKED = 4

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened
-from charact.ops.numbers import DTYPES
-from charact.ops.texts import malformed, whole_numbers
+from charact.ops.parsing import malformed, whole_numbers
+from charact.ops.tolerances import DTYPES
 
 _TRANSFERS = ("host_to_device", "device_to_host")
 _CHECKED_ELEMENTS = 2**22

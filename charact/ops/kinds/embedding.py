@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from charact.data._text import zipf_tokens
+from charact.datasets._common.vocabulary import zipf_tokens
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
-from charact.ops.numbers import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
 
 _NAMES = ("words", "width", "tokens")
 _EXPONENTS = {"zipf": 1.0, "uniform": 0.0}

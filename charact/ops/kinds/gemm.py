@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from charact.ops import Prepared, Problem
-from charact.ops.numbers import DTYPES, number_refusal, spread_indices, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
 _FORMS = ("nn", "nt", "tn", "tt")
 _NUM_CHECKED = 64

@@ -15,8 +15,8 @@ from torch.nn.functional import batch_norm, layer_norm
 
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
-from charact.ops.numbers import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
 
 _NAMES = {"batch_norm": ("batch", "channels", "height", "columns"), "layer_norm": ("rows", "columns")}
 _CHECKED_ELEMENTS = 2**23

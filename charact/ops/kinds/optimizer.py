@@ -17,11 +17,11 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened
-from charact.ops.numbers import DTYPES, pointwise_refusal, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
 
 _NUM_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 _WAYS = ("single", "foreach", "fused")

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
-from charact.ops.numbers import DTYPES, ROUNDING, number_refusal, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, ROUNDING, number_refusal, sum_tolerance
 
 _NUM_GATES = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
 _CLASSES = {"relu": nn.RNN, "tanh": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}

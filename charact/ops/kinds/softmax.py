@@ -12,8 +12,8 @@ from torch import Tensor
 
 from charact.ops import Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
-from charact.ops.numbers import DTYPES, pointwise_refusal, sum_tolerance
-from charact.ops.texts import check_elements, whole_numbers
+from charact.ops.parsing import check_elements, whole_numbers
+from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
 
 _CHECKED_ELEMENTS = 2**23
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 from charact.ops import Prepared, Problem
-from charact.ops.numbers import DTYPES, number_refusal, spread_indices, sum_tolerance
-from charact.ops.texts import check_elements, malformed, whole_numbers
+from charact.ops.parsing import check_elements, malformed, whole_numbers
+from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
 LAYOUTS = ("csr", "csc", "coo", "bsr", "dense")
 """How A is kept: by rows, by columns, number by number, in blocks; dense to compare with, zeros and all."""

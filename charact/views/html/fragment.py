@@ -1,16 +1,16 @@
 """A run in a few lines of HTML, for notebooks: headline numbers and the share of each phase, styled by itself."""
 
-from charact import analysis
-from charact.store import Run
-from charact.views import format as fmt
-from charact.views import palette
-from charact.views.html import render
-from charact.views.html.glance import glance
+from charact.analysis.profile.breakdown import phase_breakdown
+from charact.record.reader import Run
+from charact.views.html.report import render
+from charact.views.html.sections.overview import glance
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
 
 
 def fragment(run: Run) -> str:
     """An HTML fragment that needs nothing around it: no script, no style element, no address."""
-    phases = analysis.phase_breakdown(run)
+    phases = phase_breakdown(run)
     legends = {
         str(case): [(row.phase, fmt.seconds(row.time_s), fmt.share(row.share_frac), palette.PHASES[row.phase])
                     for row in fmt.rows(rows)]

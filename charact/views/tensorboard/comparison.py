@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from charact.analysis.comparing import Side
-from charact.presentable import presentable
-from charact.store import Run
-from charact.views.html import comparison_sections
+from charact.analysis.compare import Side
+from charact.record.presentable import presentable
+from charact.record.reader import Run
+from charact.views.html.report import comparison_sections
 
 _NUM_LETTERS = 26
 

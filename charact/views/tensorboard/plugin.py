@@ -9,12 +9,12 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
-from charact.errors import UserError
+from charact.core.errors import UserError
 from charact.views.tensorboard.hosts import allowed_hosts, guarded
 from charact.views.tensorboard.records import Records
 
 if TYPE_CHECKING:
-    from charact.store import Run
+    from charact.record.reader import Run
 
 _LOG = logging.getLogger("tensorboard")
 _HERE = Path(__file__).parent

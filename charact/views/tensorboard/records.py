@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from charact.errors import UserError
-from charact.partial import PARTIAL_PREFIX, writer_of
+from charact.core.errors import UserError
+from charact.record.in_progress import PARTIAL_PREFIX, writer_of
 
 if TYPE_CHECKING:
-    from charact.store import Run
+    from charact.record.reader import Run
 
 _NUM_CACHED_RUNS = 32
 _MANIFEST_MARK = b'"schema_version"'
@@ -92,7 +92,7 @@ class Records:
         return self._at(run_id, self._sections)
 
     def _sections(self, path: Path) -> Sections:
-        from charact.views.html import sections
+        from charact.views.html.report import sections
 
         with self._drawing:
             state = _state(path)
@@ -137,7 +137,7 @@ class Records:
 
 
 def _load(path: Path) -> "Run":
-    from charact.store import load_run
+    from charact.record.reader import load_run
 
     return load_run(path, partial=_is_hidden(path))
 

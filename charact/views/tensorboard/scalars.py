@@ -11,21 +11,15 @@ from tensorboard.summary import Output, Writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
-from charact.analysis import (
-    TRAINING_STAGES,
-    call_times,
-    case_summary,
-    iteration_times,
-    learning_curves,
-    memory_peaks,
-    stage_times,
-)
 from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.bricks.run_tables import suite_times
-from charact.analysis.cases import phase_times
-from charact.files import whole
-from charact.presentable import presentable
-from charact.store import Run
+from charact.analysis.memory.composition import memory_peaks
+from charact.analysis.operations.timings import call_times
+from charact.analysis.profile.case_summary import case_summary, iteration_times, phase_times
+from charact.analysis.training.stages import TRAINING_STAGES, learning_curves, stage_times
+from charact.core.files import whole
+from charact.record.presentable import presentable
+from charact.record.reader import Run
 
 EVENTS_FILE = "events.out.tfevents.0000000000.charact"
 """Name of the file: TensorBoard looks for `tfevents`. It never changes, so writing a run again replaces its scalars."""

@@ -3,8 +3,8 @@
 import pytest
 from support.compared import PUBLISHED, scattered, side
 
-from charact.analysis.comparing import Side
-from charact.references import reference
+from charact.analysis.compare import Side
+from charact.record.published import reference
 
 
 @pytest.fixture(scope="module")

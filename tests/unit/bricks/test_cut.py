@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, Value, branches, check_chained, run_whole
 
 from charact.bricks.brick import brick_of
+from charact.bricks.captured_graph import CapturedModel
 from charact.bricks.cut import METHODS, Piece, cut, written_before
-from charact.bricks.model import CapturedModel
-from charact.bricks.program import runnable
+from charact.bricks.executable import runnable
 
 
 def groups(captured: CapturedModel, g: int, method: str) -> list[tuple[int, ...]]:

@@ -4,7 +4,8 @@ import pytest
 
 from charact.measure import capabilities
 from charact.measure.capabilities import Check
-from charact.measure.counters import Counter, Refusal, all_sources
+from charact.measure.counters import all_sources
+from charact.measure.counters._support.protocol import Counter, Refusal
 
 
 class Refused:

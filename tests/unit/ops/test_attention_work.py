@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from charact.measure.op_timing import result_error
+from charact.measure.microbench.operation_timing import result_error
 from charact.ops import parse_problem
 from charact.ops.kinds import attention
 from charact.ops.kinds.attention import KIND

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from charact.measure.op_timing import result_error
+from charact.measure.microbench.operation_timing import result_error
 from charact.ops import Prepared, all_kinds, parse_problem
 from charact.ops.kinds import embedding, normalization, softmax
 from charact.ops.kinds.all_reduce import with_ranks

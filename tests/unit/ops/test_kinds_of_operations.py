@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.errors import UserError
-from charact.measure.op_timing import result_error
+from charact.core.errors import UserError
+from charact.measure.microbench.operation_timing import result_error
 from charact.ops import DIRECTIONS, all_kinds, parse_problem
 
 CPU = torch.device("cpu")

@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from charact.errors import UserError
-from charact.measure.op_timing import result_error, tensor_bytes
+from charact.core.errors import UserError
+from charact.measure.microbench.operation_timing import result_error, tensor_bytes
 from charact.ops import all_kinds, parse_problem
 from charact.ops.kinds.sparse_gemm import LAYOUTS, with_layouts
-from charact.ops.numbers import spread_indices
+from charact.ops.tolerances import spread_indices
 
 CPU = torch.device("cpu")
 KINDS = all_kinds()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from charact.measure.op_timing import result_error
+from charact.measure.microbench.operation_timing import result_error
 from charact.ops import DIRECTIONS, parse_problem
 from charact.ops.gradients import with_graph
 from charact.ops.kinds import rnn

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from support import brick_records as made
 from support.brick_records import Models
+from support.event_files import read
+from support.pages import HOSTILE, Page
 from support.records import drop_table, write_record
-from test_html import HOSTILE, Page
-from test_tensorboard_scalars import read
 
-from charact.store import Run, load_run
-from charact.views.export import export
-from charact.views.html import report, sections
-from charact.views.html.brick_figures import short_names
-from charact.views.html.brick_models import signed_share
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
+from charact.views.export.tables import export
+from charact.views.html.elements.bricks import short_names
 from charact.views.html.fragment import fragment
+from charact.views.html.report import report, sections
+from charact.views.html.sections.brick_models import signed_share
 from charact.views.tensorboard.scalars import write_scalars
-from charact.writer import RunWriter
 
 SUITE = "bricks-zoo-g2-infer-fp32-cpu"
 

@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 from support import operation_records as made
 from support.operation_records import Operations
+from support.pages import HOSTILE, Page
 from support.records import drop_table, write_record
-from test_html import HOSTILE, Page
 
-from charact.store import Run, load_run
-from charact.views.html import report, sections
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
 from charact.views.html.fragment import fragment
-from charact.views.terminal import summary
-from charact.writer import RunWriter
+from charact.views.html.report import report, sections
+from charact.views.terminal.summary import summary
 
 
 def html_of(run: Run) -> dict[str, str]:

@@ -10,16 +10,16 @@ from typing import Literal
 
 import torch
 
-from charact.hardware import find_program
-from charact.measure.case import Case
-from charact.measure.counters import Counter, Found, Refusal, Refused, Rows
-from charact.measure.counters._permissions import ADMIN_ONLY, BUSY, UNSUPPORTED, counters_refusal
-from charact.measure.counters._rerun import Ended, child_command, child_refusal, run_child, write_case
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.machine.facts import find_program
+from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY, UNSUPPORTED, counters_refusal
+from charact.measure.counters._support.protocol import Counter, Found, Refusal, Refused, Rows
+from charact.measure.counters._support.rerun_case import Ended, child_command, child_refusal, run_child, write_case
 from charact.measure.counters.ncu.child import RANGE_PREFIX
 from charact.measure.counters.ncu.csv_page import Launch, launches_by, listed_metrics, read_launches
 from charact.measure.counters.ncu.metrics import counters_of, wanted_metrics
-from charact.measure.loop import Loop
-from charact.schema import PHASES
+from charact.record.schema import PHASES
 
 TIMEOUT_S = 1800.0
 """Each kernel is run several times, with its memory saved and restored: an iteration takes minutes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from charact.measure.counters._rerun import warm_loop
+from charact.measure.counters._support.rerun_case import warm_loop
 
 RANGE_PREFIX = "charact_phase_"
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from charact.measure.counters import Counter, Found, Refusal, Refused
-from charact.measure.counters._cupti import VERSIONS
-from charact.measure.counters._permissions import counters_refusal
-from charact.measure.counters._rerun import child_command, child_refusal, run_child, write_case
-from charact.measure.loop import Loop
+from charact.execution.loop import Loop
+from charact.measure.counters._support.permissions import counters_refusal
+from charact.measure.counters._support.protocol import Counter, Found, Refusal, Refused
+from charact.measure.counters._support.rerun_case import child_command, child_refusal, run_child, write_case
+from charact.measure.counters.pm.cupti import VERSIONS
 
 TIMEOUT_S = 600.0
 _NO_FLOP = ("sampling has no counts of instructions by what they compute; tensor_pipe_frac tells how busy tensor cores "
@@ -84,7 +84,7 @@ def _package_refusal() -> Refusal | None:
 def _answer(loop: Loop, directory: Path) -> Mapping[str, Any]:
     case, answer = directory / "case.json", directory / "answer.json"
     write_case(loop.case, case)
-    ended = run_child(child_command("_pm_child", case, answer), TIMEOUT_S, directory / "output.txt")
+    ended = run_child(child_command("_support.pm_child", case, answer), TIMEOUT_S, directory / "output.txt")
     refusal = child_refusal(ended)
     if refusal is not None:
         raise Refused(refusal.reason, refusal.remedy)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from charact.measure.counters._support.phase_spans import Span
 from charact.measure.counters.pm.metrics import ACTIVE, DRAM_BYTES, Chosen
-from charact.measure.timeline import Span
 
 
 @dataclass(frozen=True)

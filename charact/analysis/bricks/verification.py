@@ -1,0 +1,72 @@
+"""Constructed against measured latencies of the models in a construct record."""
+
+import math
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.profile.case_summary import phase_times
+from charact.record.reader import Run
+
+COORDINATES = ["workload", "variant", "input_size", "batch_size", "mode", "precision", "device"]
+_FACTS = ["g", "cut_method", "timing_method"]
+_CONSTRUCTED_AS = {"forward": "forward", "loss": "forward", "backward": "backward", "update": "update"}
+"""Phases of measured iterations, and those of constructions that hold the same: the loss is captured with the model."""
+NOT_RUN = "not measured: --verify does"
+"""Of a model that was to be constructed only."""
+_GROUP = [*_FACTS, "mode", "strategy", "phase"]
+
+
+@once
+def normalized_latency(run: Run) -> pd.DataFrame:
+    """Constructed over measured latency of each model, by strategy and phase, in the order they were asked for.
+
+    Columns: case; workload, variant, input_size, batch_size, mode, precision and device; g, most layers of a piece;
+    cut_method; timing_method of the bricks; strategy; phase; latency_s with its 95 % interval low_s to high_s;
+    measured_s, the median of measured iterations (null where none were); normalized = latency_s / measured_s;
+    error_frac = normalized - 1; reason, why there is no latency; measured_reason, why there is nothing to hold it
+    against.
+
+    *Error*: constructed and measured times are of different moments, and other load shifts either.
+    """
+    entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
+    facts = pd.DataFrame(
+        [[entry["case"], *(entry.get(name) for name in COORDINATES),
+          *(entry["passes"]["construct"].get(name) for name in _FACTS)] for entry in entries],
+        columns=["case", *COORDINATES, *_FACTS])  # fmt: skip
+    rows = facts.astype({"case": "str"}).merge(run.constructions, on="case")
+    rows = rows.merge(_measured(run), on=["case", "phase"], how="left")
+    rows["normalized"] = rows["latency_s"] / rows["measured_s"].where(rows["measured_s"] > 0)
+    rows["error_frac"] = rows["normalized"] - 1
+    ran = {entry["case"]: entry["passes"].get("timing", {}) for entry in entries}
+    reasons = [ran[case].get("reason") or NOT_RUN for case in rows["case"]]
+    rows["measured_reason"] = pd.Series(reasons, rows.index, dtype="object").where(rows["measured_s"].isna(), None)
+    return rows[["case", *COORDINATES, *_FACTS, "strategy", "phase", "latency_s", "low_s", "high_s", "measured_s",
+                 "normalized", "error_frac", "reason", "measured_reason"]]  # fmt: skip
+
+
+def _measured(run: Run) -> pd.DataFrame:
+    """Medians of measured iterations, by the phases of constructions, which are all that an iteration is made of."""
+    rows = phase_times(run)
+    rows = rows.assign(phase=rows["phase"].map(_CONSTRUCTED_AS)).dropna(subset=["phase"])
+    by_iteration = pd.concat([rows, rows.assign(phase="all")]).groupby(["case", "iteration", "phase"])["time_s"].sum()
+    return by_iteration.groupby(["case", "phase"]).median().rename("measured_s").reset_index()
+
+
+def latency_errors(normalized: pd.DataFrame) -> pd.DataFrame:
+    """How right constructions are, over the models that were measured.
+
+    Columns: g; cut_method; timing_method; mode; strategy; phase; num_models; geometric_mean of constructed / measured;
+    mean_abs_error_frac; worst_error_frac, with its sign, and worst_case, whose it is.
+
+    Args:
+        normalized: what `normalized_latency` gives, of one record or of several, one below the other.
+    """
+    known = normalized.dropna(subset=["normalized"])
+    rows = []
+    for key, models in known.groupby(_GROUP, sort=False, dropna=False):
+        worst = models.iloc[models["error_frac"].abs().argmax()]
+        mean = math.exp(models["normalized"].map(math.log).mean())
+        rows.append([*key, len(models), mean, models["error_frac"].abs().mean(), worst["error_frac"], worst["case"]])
+    return pd.DataFrame(rows, columns=[*_GROUP, "num_models", "geometric_mean", "mean_abs_error_frac",
+                                       "worst_error_frac", "worst_case"])  # fmt: skip

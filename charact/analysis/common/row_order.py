@@ -1,0 +1,21 @@
+"""One order of rows for all tables: cases as they ran, stages, phases and categories as in the schema."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from charact.record.reader import Run
+from charact.record.schema import LOAD_PHASES, MEMORY_CATEGORIES, PHASES, STAGES
+
+
+def in_order(frame: pd.DataFrame, run: Run, *columns: str) -> pd.DataFrame:
+    """Rows ordered by the columns named, of case, stage, phase and category; rows that tie stay as they were."""
+    orders: dict[str, Sequence[str]] = {
+        "case": [entry["case"] for entry in run.manifest["cases"]],
+        "stage": STAGES,
+        "phase": (*LOAD_PHASES, *PHASES),
+        "category": MEMORY_CATEGORIES,
+    }
+    ranks = {column: {value: rank for rank, value in enumerate(orders[column])} for column in columns}
+    keys = pd.DataFrame({column: frame[column].map(ranks[column]) for column in columns}, index=frame.index)
+    return frame.loc[keys.sort_values(list(columns), kind="stable").index].reset_index(drop=True)

@@ -1,0 +1,227 @@
+"""Whether two measurements differ: their ratio, its 95 % interval, and a rank test.
+
+Iterations that follow one another are alike, and count for fewer than they are: intervals come from resampling blocks
+of them, and the rank test is of medians of blocks. Both were chosen by what they claim of records of the same program
+that were taken by turns (`benchmarks/false_alarms.py`).
+"""
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from statistics import fmean, median, variance
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charact.core.statistics import rank_test, student_factor, student_probability
+
+Values = NDArray[np.float64]
+
+MIN_ITERATIONS = 6
+"""Fewer give no interval."""
+ONE_VALUE = "one value a side: several runs give an interval"
+_ZEROS = "0 in some of the iterations"
+_MAX_BLOCKS = 15
+_NUM_RESAMPLES = 1000
+_VALUES_AT_ONCE = 1_000_000
+_TAILS = 0.025, 0.975
+_SIGNIFICANT = 0.05
+_FEWEST_ORDERS = 2 / _SIGNIFICANT
+"""A two-sided rank test gets below that probability only where values can be ordered in more ways."""
+_NUM_KEPT_DRAWS = 128
+"""Of so many samples, draws are kept: of repeated runs none is needed, and those of many cases would take 8 kB each."""
+_NORMAL = 1000
+"""Degrees of freedom with which Student's t is as good as normal."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A number that was measured, and what tells how well it is known.
+
+    `repeats` are what ranks are taken of: medians of blocks of iterations, or one value a run (`of_runs`). `draw`
+    computes `draws`, what the number would be of resampled iterations. Without either, `reason` says why. What was
+    counted is `exact`; of a share of samples, `error_frac` is the standard error over the value. Numbers of a different
+    `basis` (10 epochs, 5 epochs) do not compare; None stands where that is not known.
+    """
+
+    value: float
+    repeats: tuple[float, ...] = ()
+    draw: Callable[[], Values] | None = None
+    reason: str | None = None
+    basis: str | None = None
+    of_runs: bool = False
+    exact: bool = False
+    error_frac: float | None = None
+
+    @property
+    def draws(self) -> Values | None:
+        """What the number would be of resampled iterations; None where that is not known."""
+        return None if self.draw is None else _drawn(self.draw)
+
+
+@lru_cache(maxsize=_NUM_KEPT_DRAWS)
+def _drawn(draw: Callable[[], Values]) -> Values:
+    return draw()
+
+
+class Judgement(NamedTuple):
+    """The ratio of a number to the baseline's; what is not known is None, with a reason."""
+
+    ratio: float | None
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    significant: bool = False
+    reason: str | None = None
+
+
+def timed(values: Sequence[float]) -> Sample:
+    """Median of one run's times, which are in the order they were taken."""
+    if len(values) < MIN_ITERATIONS:
+        return Sample(median(values), reason=f"fewer than {MIN_ITERATIONS} iterations")
+    return Sample(median(values), block_medians(values), resampling(values, np.median))
+
+
+def resampling(values: Sequence[float], statistic: Callable[..., Any]) -> Callable[[], Values]:
+    """Return what computes `resampled` of the values when it is called."""
+    return partial(resampled, np.asarray(values, dtype=np.float64), statistic)
+
+
+def block_medians(values: Sequence[float]) -> tuple[float, ...]:
+    """Medians of 15 blocks of consecutive values, as even as can be; of fewer where there are fewer than 30 values."""
+    num_values = len(values)
+    num_blocks = min(_MAX_BLOCKS, max(MIN_ITERATIONS, num_values // 2))
+    edges = [round(number * num_values / num_blocks) for number in range(num_blocks + 1)]
+    return tuple(median(values[begin:end]) for begin, end in pairwise(edges))
+
+
+def resampled(values: Sequence[float] | Values, statistic: Callable[..., Any]) -> Values:
+    """A statistic of values that are drawn anew, in blocks of sqrt(n) that follow one another, in a circle.
+
+    The same values give the same numbers.
+
+    Source: D. N. Politis, J. P. Romano, A circular block-resampling procedure for stationary data (1992).
+    """
+    taken, generator = np.asarray(values, dtype=np.float64), np.random.default_rng(0)
+    length = round(math.sqrt(len(taken)))
+    starts = generator.integers(0, len(taken), (_NUM_RESAMPLES, math.ceil(len(taken) / length)))
+    found = []
+    for some in np.array_split(starts, math.ceil(_NUM_RESAMPLES * len(taken) / _VALUES_AT_ONCE)):
+        places = (some[:, :, None] + np.arange(length)) % len(taken)
+        found.append(statistic(taken[places.reshape(len(some), -1)[:, : len(taken)]], axis=1))
+    return np.concatenate(found)
+
+
+class Pool:
+    """Samples of a number that are added one after another; no more of them is kept than their values."""
+
+    def __init__(self) -> None:
+        self._only: Sample | None = None
+        self._values = array("d")
+        self._bases: dict[str, None] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add the sample of one run more."""
+        self._only = None if self._values else sample
+        self._values.append(sample.value)
+        if sample.basis is not None:
+            self._bases[sample.basis] = None
+
+    def sample(self) -> Sample:
+        """Return the only run's sample, or the geometric mean of the runs' values, which are the repeats."""
+        if self._only is not None:
+            return self._only
+        values = tuple(self._values)
+        value = math.exp(fmean(map(math.log, values))) if min(values) > 0 else median(values)
+        return Sample(value, values, basis=" or ".join(self._bases) or None, of_runs=True)
+
+
+def pooled(samples: Iterable[Sample]) -> Sample:
+    """One sample of a side: that of its only run, or the geometric mean of its runs' values, which are the repeats."""
+    pool = Pool()
+    for sample in samples:
+        pool.add(sample)
+    return pool.sample()
+
+
+def judged(base: Sample, new: Sample) -> Judgement:
+    """Ratio of two samples, with its 95 % interval and the probability that they are alike.
+
+    The interval is a percentile interval of resampled iterations, the probability that of the rank test. Where a side
+    has several runs, so that it is known how runs differ, runs are the repeats: the interval is Welch's, of their
+    logarithms, and so is the probability where they are too few to be ranked (fewer than 4 a side); a side's only run
+    is taken to vary as those of the other. Significant is what both the interval and the probability say.
+
+    *Error*: with a single run a side nothing is known of what differs from run to run, such as clocks, the placement of
+    memory and other load. On a busy machine, two halves of one run differ significantly in one case of six.
+    """
+    if base.basis != new.basis and None not in (base.basis, new.basis):
+        return Judgement(None, reason=f"{new.basis} here, {base.basis} in the baseline: they do not compare")
+    if min(base.value, new.value) <= 0:
+        return Judgement(None, reason="0 in the baseline" if base.value <= 0 else "0 here")
+    ratio = new.value / base.value
+    if base.of_runs or new.of_runs:
+        return _of_runs(ratio, *_runs(base, new))
+    if base.exact and new.exact:
+        return Judgement(ratio, significant=ratio != 1, reason="counted: it does not scatter")
+    if base.error_frac is not None and new.error_frac is not None:
+        return _around(ratio, math.hypot(base.error_frac, new.error_frac), _NORMAL)
+    base_draws, new_draws = base.draws, new.draws
+    if base_draws is None or new_draws is None:
+        return Judgement(ratio, reason=base.reason or new.reason)
+    if min(base_draws.min(), new_draws.min()) <= 0:
+        return Judgement(ratio, reason=_ZEROS)
+    # Reversed, so that the same drawings are not set against one another where both sides have as many values.
+    low, high = np.exp(np.quantile(np.log(new_draws) - np.log(base_draws[::-1]), _TAILS))
+    return _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
+
+
+def _runs(base: Sample, new: Sample) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Values of the runs of either side."""
+    return tuple(side.repeats if side.of_runs else (side.value,) for side in (base, new))  # type: ignore[return-value]
+
+
+def _of_runs(ratio: float, base: tuple[float, ...], new: tuple[float, ...]) -> Judgement:
+    if min(*base, *new) <= 0:
+        return Judgement(ratio, reason="0 in some of the runs")
+    error, num_degrees = _welch([[math.log(value) for value in values] for values in (base, new)])
+    found = _around(ratio, error, num_degrees)
+    if math.comb(len(base) + len(new), len(base)) <= _FEWEST_ORDERS:
+        return found
+    assert found.low is not None  # it has an interval
+    assert found.high is not None
+    return _judgement(ratio, found.low, found.high, rank_test(base, new))
+
+
+def _around(ratio: float, error: float, num_degrees: int) -> Judgement:
+    """What the standard error of the ratio's logarithm says."""
+    reach = math.exp(student_factor(num_degrees) * error)
+    p_value = student_probability(math.log(ratio) / error, num_degrees) if error else float(ratio == 1)
+    return _judgement(ratio, ratio / reach, ratio * reach, p_value)
+
+
+def _judgement(ratio: float, low: float, high: float, p_value: float) -> Judgement:
+    return Judgement(ratio, low, high, p_value, p_value < _SIGNIFICANT and not low <= 1 <= high)
+
+
+def _welch(sides: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Standard error of the difference of means, and its degrees of freedom, rounded down.
+
+    A side of a single value is taken to vary as the other.
+
+    Source: B. L. Welch, The generalization of 'Student's' problem when several different population variances are
+    involved, Biometrika 34 (1947).
+    """
+    one, other = sides
+    if min(len(one), len(other)) == 1:
+        several = max(one, other, key=len)
+        return math.sqrt(variance(several) * (1 + 1 / len(several))), len(several) - 1
+    parts = [(variance(values) / len(values), len(values) - 1) for values in (one, other)]
+    total = sum(part for part, _ in parts)
+    if not total:
+        return 0.0, len(one) + len(other) - 2
+    return math.sqrt(total), math.floor(total**2 / sum(part**2 / degrees for part, degrees in parts))

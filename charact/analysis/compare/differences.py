@@ -1,0 +1,128 @@
+"""What accounts for the difference between two sides of a case: phases that sum to it, and what these are made of."""
+
+import pandas as pd
+
+from charact.analysis.compare.operator_shares import PART, Composition, compositions
+from charact.analysis.compare.run_groups import Side
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.record.schema import PHASES
+
+LEVELS = ("phase", "operator", "layer", "kernel")
+"""How finely a difference is told apart."""
+
+_COLUMNS = ["level", "phase", "operator", "layer", "name", "base_s", "new_s", "delta_s", "status", "detail"]
+
+
+def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
+    """What the difference between the medians of a case is made of; empty where a side has no times of it.
+
+    The case is named as in `matched_cases` of the two sides.
+
+    Columns: level, of `LEVELS`, where 'layer' is an operator within a layer; phase; operator, null for whole phases;
+    layer, null but at its level, and empty for what is called in none; name, of the phase, operator or kernel; base_s,
+    new_s, 0 where it did not run; delta_s = new_s - base_s; status: 'both', 'appeared', 'vanished', or of an operator
+    that both have 'kernel changed' (other kernels launched), 'shapes changed' (other input shapes in the same layer) or
+    'calls changed'; detail, the change in words, null where there is none. Phases stand in order, the others by the
+    size of delta_s.
+
+    The phases sum to the difference of the medians. Where both sides have operators, those of a phase sum to that of
+    the phase with `OUTSIDE_OPERATORS`, on a device the time without a kernel. Kernels are parts of their operators, and
+    so are the rows by layer.
+
+    *Error*: as of `Composition.operators`. Which of the differences are more than noise, `ratios` tells.
+    """
+    found = compositions([base, new], {case}).get(case, {})
+    if len(found) < 2:
+        return pd.DataFrame(columns=_COLUMNS)
+    sides = [found[side.label] for side in (base, new)]
+    phases = [side.phases for side in sides]
+    operators = [side.operators for side in sides]
+    rows = _merged([parts.rename("time_s").reset_index() for parts in phases], ["phase"])
+    if all(map(len, operators)):
+        covered = set().union(*(parts["phase"] for parts in operators))
+        whole = [_whole(parts, covered, seen) for parts, seen in zip(phases, operators, strict=True)]
+        rows = pd.concat([rows, _merged(whole, PART)], ignore_index=True)
+    rows = _with_changes(_named(rows), sides)
+    rank = rows["level"].map(LEVELS.index)
+    place = rows["phase"].map(PHASES.index).where(rank == 0, -rows["delta_s"].abs())
+    return rows.assign(rank=rank, place=place).sort_values(["rank", "place"], ignore_index=True)[_COLUMNS]
+
+
+def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
+    """Of each phase the operator within a layer that changed most in the direction of the phase, in order of phases.
+
+    Columns: phase; operator, `OUTSIDE_OPERATORS` where it is none; layer, empty for none; delta_s.
+
+    *Error*: an operator's calls within one layer vary less than all its calls together, so that a call more is found
+    among many of its kind. Whether the phase changed by more than noise, `ratios` tells.
+    """
+    phases = differences[differences["level"] == "phase"].set_index("phase")["delta_s"]
+    outside = (differences["level"] == "operator") & (differences["operator"] == OUTSIDE_OPERATORS)
+    parts = differences[(differences["level"] == "layer") | outside].fillna({"layer": ""})
+    parts = parts[parts["delta_s"] * parts["phase"].map(phases).astype("float64") > 0]
+    found = parts.loc[parts.groupby("phase")["delta_s"].apply(lambda deltas: deltas.abs().idxmax())]
+    place = found["phase"].map(PHASES.index)
+    return found.assign(place=place).sort_values("place")[["phase", "operator", "layer", "delta_s"]]
+
+
+def missing_levels(base: Side, new: Side, case: str) -> pd.DataFrame:
+    """Why a difference is not told apart further. Columns: level; side, the label of one that lacks it; reason."""
+    rows = []
+    found = compositions([base, new], {case}).get(case, {})
+    for side in (base, new):
+        for level, name in (("operator", "operators"), ("kernel", "kernels")):
+            reasons = found[side.label].why_missing(name) if side.label in found else {"no iteration was timed"}
+            if reasons is not None:
+                rows.append([level, side.label, "; ".join(sorted(reasons))])
+    return pd.DataFrame(rows, columns=["level", "side", "reason"], dtype="str")
+
+
+def _whole(phases: "pd.Series[float]", covered: set[str], operators: pd.DataFrame) -> pd.DataFrame:
+    """Operators of a side, with phases that the other side alone knows the operators of as outside of any."""
+    others = covered - set(operators["phase"])
+    outside = [{"phase": phase, "operator": OUTSIDE_OPERATORS, "time_s": phases[phase]}
+               for phase in phases.index if phase in others]
+    return pd.concat([operators, pd.DataFrame(outside, columns=[*PART, "time_s"])]) if outside else operators
+
+
+def _merged(sides: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
+    base, new = (frame.rename(columns={"time_s": name}) for frame, name in zip(sides, ("base_s", "new_s"), strict=True))
+    rows = base.merge(new, on=keys, how="outer", indicator="status")
+    rows["status"] = rows["status"].astype("str").replace({"left_only": "vanished", "right_only": "appeared"})
+    return rows.fillna({"base_s": 0.0, "new_s": 0.0}).assign(delta_s=lambda frame: frame["new_s"] - frame["base_s"])
+
+
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows.reindex(columns=[*PART, "base_s", "new_s", "delta_s", "status"])
+    rows = rows.astype({"operator": "str", "layer": "str", "kernel": "str"})
+    rows["level"] = "phase"
+    for level in LEVELS[1:]:
+        rows["level"] = rows["level"].mask(rows[level].notna(), level)
+    return rows.assign(name=rows["kernel"].fillna(rows["operator"]).fillna(rows["phase"]))
+
+
+def _with_changes(rows: pd.DataFrame, sides: list[Composition]) -> pd.DataFrame:
+    """Status and detail of operators that both sides have with other kernels, shapes or numbers of calls."""
+    shapes, kernels, calls = ([getattr(side, what) for side in sides] for what in ("shapes", "kernels", "calls"))
+    told: list[tuple[str, str | None]] = []
+    for row in rows.to_dict("records"):
+        place = row["phase"], row["operator"]
+        told.append((row["status"], None))
+        if row["level"] != "operator" or row["status"] != "both":
+            continue
+        for status, seen in (("calls changed", calls), ("kernel changed", kernels), ("shapes changed", shapes)):
+            if detail := _change(*(side.get(place, {}) for side in seen)):
+                told[-1] = (status, detail)
+    rows[["status", "detail"]] = pd.DataFrame(told, columns=["status", "detail"], dtype="str", index=rows.index)
+    return rows
+
+
+def _change(base: dict[str, set[str]], new: dict[str, set[str]]) -> str | None:
+    """The first of the layers in which both sides saw different things, and the number of the others."""
+    changed = [name for name in base if name in new and base[name] != new[name]]
+    if not changed:
+        return None
+    name = changed[0]
+    texts = [", ".join(sorted(seen)) or "none" for seen in (base[name] - new[name], new[name] - base[name])]
+    more = f"; {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{f'layer {name}: ' if name else ''}{texts[0]} → {texts[1]}{more}"

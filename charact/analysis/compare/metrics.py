@@ -1,0 +1,183 @@
+"""What cases are judged by, on each side over the baseline: time, rate, memory, accuracy, energy and totals."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.bricks.record_tables import model_memory
+from charact.analysis.common.pass_status import pass_reason, passes_taken
+from charact.analysis.common.significance import ONE_VALUE, Judgement, Sample, Values, timed
+from charact.analysis.compare.pairs import Pair, measured, pairs, typed
+from charact.analysis.compare.run_groups import Side, once_a_comparison
+from charact.analysis.compare.samples import CASE, PUBLISHED, Samples, epochs_sample, num_epochs, time_samples
+from charact.analysis.efficiency.utilization import energy
+from charact.analysis.memory.composition import memory_peaks
+from charact.analysis.profile.case_summary import iteration_times
+from charact.analysis.training.stages import TRAINING_STAGES, inference_summary, prediction_metrics, stage_times
+from charact.record.reader import Run
+
+METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_time", "inference_time", "measured_time")
+"""In base units: s, samples/s, bytes, a share of 1, J per iteration, s, s, s."""
+
+_PASSES = {"peak_memory": "memory", "energy": "counters"}
+"""Passes that a case can do without."""
+
+
+@once_a_comparison
+def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
+    """Each of the `METRICS` of each matched case, on each side over the baseline's.
+
+    Columns: case; side; metric; base and value in the metric's unit; ratio, low, high, p_value, significant and reason
+    as in `ratios`. time is as in `ratios` by case; throughput, samples per second, of a training while it trains;
+    peak_memory, measured or else predicted; accuracy, of a training the best validation's; energy per iteration of the
+    device; total_time of a training; inference_time, warm load and prediction; measured_time, the iteration of a model
+    that was constructed and run as well.
+
+    *Error*: the interval of an accuracy tells which samples were drawn, not how it varies with the seed. Peak memory
+    is counted, and every difference is significant.
+    """
+    rows = [
+        [pair.case, pair.side, metric, *pair.values(metric), *_judged(pair, metric)]
+        for pair in pairs(sides, MEASURED) for metric in METRICS
+    ]  # fmt: skip
+    return typed(rows, ["case", "side", "metric", "base", "value"], ["base", "value"])
+
+
+def _judged(pair: Pair, metric: str) -> Judgement:
+    """The ratio; where the side lacks the metric, with what the pass that measures it says of that."""
+    found = pair.judged(metric)
+    name = _PASSES.get(metric)
+    if metric in pair.new or pair.base_reason or pair.new_reason or name is None:
+        return found
+    return found._replace(reason=pass_reason(*pair.place, name) or found.reason)
+
+
+def _metric_samples(run: Run) -> Samples:
+    """What a run tells of its cases, by case and metric."""
+    found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}
+    for metric, samples in (("throughput", _rates(run)), ("peak_memory", _peaks(run)), ("accuracy", _accuracies(run)),
+                            ("energy", _energies(run)), ("total_time", _totals(run)),
+                            ("inference_time", _inferences(run)), ("measured_time", _verified(run))):  # fmt: skip
+        found |= {(case, metric): sample for case, sample in samples}
+    return found
+
+
+MEASURED = measured(_metric_samples)
+"""What runs measured of their cases, by the name of the metric."""
+
+
+def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
+    batch_sizes = run.cases.reindex(columns=["case", "batch_size"]).set_index("case")["batch_size"].dropna().to_dict()
+    in_training = {case for case, _ in _epochs(run)}
+    for (case, _), time in time_samples(run, CASE).items():
+        if case in batch_sizes and case not in in_training:
+            yield case, _rate(float(batch_sizes[case]), time)
+    if not len(run.stages):
+        return
+    trained = stage_times(run).query("stage == 'training'").dropna(subset=["samples_per_s"])
+    for of_case, epochs in trained.groupby("case", sort=False):
+        mean = float(epochs["num_samples"].sum() / epochs["wall_s"].sum())
+        yield str(of_case), epochs_sample(epochs["samples_per_s"], mean)
+
+
+def _rate(amount: float, time: Sample) -> Sample:
+    """An amount over the time that it takes."""
+    if time.draw is None:
+        return replace(time, value=amount / time.value)
+    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
+                  partial(_rate_draws, amount, time))
+
+
+def _rate_draws(amount: float, time: Sample) -> Values:
+    draws = time.draws
+    assert draws is not None  # only such times are resampled
+    return amount / draws
+
+
+def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
+    peaks: list[dict[Any, Any]] = memory_peaks(run).to_dict("records")
+    for row in peaks:
+        for method in ("measured", "predicted"):
+            if pd.notna(row[f"{method}_bytes"]):
+                yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
+                break
+    if "construct" not in passes_taken(run):
+        return
+    for row in model_memory(run).dropna(subset=["peak_bytes"]).to_dict("records"):
+        yield row["case"], Sample(row["peak_bytes"], basis="constructed", exact=True)
+
+
+def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:
+    predicted = prediction_metrics(run).query("metric == 'accuracy'").set_index("case")["value"].dropna().to_dict()
+    for entry in run.manifest["cases"]:
+        training, inference = (entry.get("passes", {}).get(name, {}) for name in ("training", "inference"))
+        best = training.get("best") or {}
+        if best.get("metric") == "accuracy":
+            yield entry["case"], _proportion(run, best["value"], training.get("num_valid_samples"))
+        elif entry["case"] in predicted:
+            yield entry["case"], _proportion(run, predicted[entry["case"]], inference.get("num_samples"))
+
+
+def _proportion(run: Run, value: float, num_samples: int | None) -> Sample:
+    if not num_samples:
+        return Sample(value, reason=PUBLISHED if "reference" in run.manifest else ONE_VALUE)
+    # Two of either kind are added, so that an accuracy of 1 has an error, too (Agresti and Coull 1998).
+    share = (value * num_samples + 2) / (num_samples + 4)
+    return Sample(value, reason=ONE_VALUE, error_frac=math.sqrt((1 - share) / share / num_samples))
+
+
+def _energies(run: Run) -> Iterator[tuple[str, Sample]]:
+    devices = {entry["case"]: str(entry.get("device")) for entry in run.manifest["cases"]}
+    read = energy(run).dropna(subset=["energy_per_iteration_j"])
+    for case, rows in read.groupby("case", sort=False):
+        of_device = "rapl" if devices[str(case)].startswith("cpu") else "nvml"
+        joules = rows.groupby("source", sort=False)["energy_per_iteration_j"].sum().to_dict()
+        source = of_device if of_device in joules else str(next(iter(joules)))
+        yield str(case), Sample(joules[source], reason=ONE_VALUE, basis=source)
+
+
+def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
+    constructed = set(run.constructions["case"])
+    if not constructed:
+        return
+    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
+        if case in constructed:
+            yield str(case), timed(walls.tolist())
+
+
+def _epochs(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
+    """Time of each epoch of each training."""
+    if not len(run.stages):
+        return
+    times = stage_times(run)
+    for case, epochs in times[times["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+        yield str(case), epochs.groupby("number")["wall_s"].sum()
+
+
+def _totals(run: Run) -> Iterator[tuple[str, Sample]]:
+    for case, walls in _epochs(run):
+        number = num_epochs(run, case) or len(walls)
+        basis = f"{number} epoch{'' if number == 1 else 's'}"
+        if "reference" in run.manifest:
+            yield case, Sample(float(walls.sum()), reason=PUBLISHED, basis=basis)
+        else:
+            sample = epochs_sample(walls, float(walls.sum()))
+            yield case, replace(sample, basis=basis)
+
+
+def _inferences(run: Run) -> Iterator[tuple[str, Sample]]:
+    published: dict[str, Any] = {
+        entry["case"]: entry.get("passes", {}).get("inference", {}) for entry in run.manifest["cases"]}
+    if not any(published.values()):
+        return
+    for row in inference_summary(run).to_dict("records"):
+        facts = published[row["case"]]
+        if "total_s" in facts:
+            yield row["case"], Sample(float(facts["total_s"]), reason=PUBLISHED)
+        elif pd.notna(row["total_warm_s"]):
+            yield row["case"], Sample(float(row["total_warm_s"]), reason=ONE_VALUE,
+                                      basis=f"{facts.get('num_samples')} samples")  # fmt: skip

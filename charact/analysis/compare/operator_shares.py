@@ -1,0 +1,242 @@
+"""What the median iteration of a case is made of, over repeated runs: phases, and operators and kernels in these."""
+
+import math
+import sys
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from charact.analysis.common.pass_status import pass_reason
+from charact.analysis.common.significance import Pool, Sample
+from charact.analysis.compare.gathering import Fact, gathered
+from charact.analysis.compare.run_groups import Side
+from charact.analysis.efficiency.counters import counter_values
+from charact.analysis.efficiency.time_bounds import exposed_communication_frac
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
+from charact.analysis.profile.case_summary import iteration_times
+from charact.record.reader import Run
+
+Seen = dict[tuple[str, str], dict[str, set[str]]]
+"""What operators of a phase were seen with: kernels, shapes by layer, or numbers of calls."""
+
+_CLOCKS = r"_hz$|^throttled_frac$"
+
+PART = ["phase", "operator", "layer", "kernel"]
+"""What names a part of a phase."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one run tells of a case whose iterations were timed."""
+
+    median: Sample
+    phases: pd.DataFrame
+    """Columns: phase, share_frac."""
+    operators: pd.DataFrame
+    """Columns: `PART`, share_frac."""
+    seen: pd.DataFrame
+    """Columns: phase, operator, layer, input_shapes, num_calls."""
+    kernels: pd.DataFrame
+    """Columns: phase, operator, kernel."""
+    clocks: pd.DataFrame
+    """Columns: counter, source, value."""
+    missing: dict[str, str]
+    """Why tables hold no rows of the case, by their names."""
+
+
+class _Sum:
+    """A sum without the error that many terms add to it.
+
+    Source: W. Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8 (1965).
+    """
+
+    __slots__ = ("_error", "total")
+
+    def __init__(self) -> None:
+        self.total = self._error = 0.0
+
+    def add(self, term: float) -> None:
+        """Add a term."""
+        corrected = term - self._error
+        total = self.total + corrected
+        self._error = total - self.total - corrected
+        self.total = total
+
+
+class Composition:
+    """What the median iteration of a case is made of, over the runs of a side.
+
+    Shares are added up as they come: those of hundreds of runs would take 60 MB.
+    """
+
+    def __init__(self) -> None:
+        self.num_repeats = 0
+        self._median = Pool()
+        self._phases: tuple[list[str], array[float]] = [], array("d")
+        self._shares: dict[tuple[Any, ...], _Sum] = defaultdict(_Sum)
+        self._num_with_phase: Counter[str] = Counter()
+        self._missing: dict[str, list[str]] = {}
+        self._clocks: list[tuple[str, str, float]] = []
+        self.shapes: Seen = defaultdict(lambda: defaultdict(set))
+        self.kernels: Seen = defaultdict(lambda: defaultdict(set))
+        self._calls: defaultdict[tuple[str, str], float] = defaultdict(float)
+
+    def add(self, parts: Parts) -> None:
+        """Add what one run more tells."""
+        self.num_repeats += 1
+        self._median.add(parts.median)
+        names, shares = self._phases
+        names += map(sys.intern, parts.phases["phase"].tolist())
+        shares.extend(parts.phases["share_frac"].tolist())
+        for *place, share_frac in _plain(parts.operators[[*PART, "share_frac"]]):
+            self._shares[tuple(place)].add(share_frac)
+        self._num_with_phase.update(set(parts.operators["phase"]))
+        for phase, operator, layer, shapes, num_calls in _plain(parts.seen):
+            self.shapes[phase, operator][layer or ""].add(shapes or "")
+            self._calls[phase, operator] += num_calls or 0.0
+        for phase, operator, kernel in _plain(parts.kernels):
+            self.kernels[phase, operator][""].add(kernel)
+        self._clocks += parts.clocks.itertuples(index=False, name=None)
+        for table, reason in parts.missing.items():
+            self._missing.setdefault(table, []).append(reason)
+
+    @property
+    def median_s(self) -> float:
+        """Median iteration over the runs, as in `ratios` (s)."""
+        return self._median.sample().value
+
+    @property
+    def phases(self) -> "pd.Series[float]":
+        """Time of each phase of the median iteration (s): its share of the iterations, averaged over the runs."""
+        names, shares = self._phases
+        found = pd.DataFrame({"phase": pd.Series(names, dtype="str"), "share_frac": np.asarray(shares)})
+        return found.groupby("phase")["share_frac"].sum() / self.num_repeats * self.median_s
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """Operators, these by layer, and kernels of the phases that the profiler saw, scaled to the time of the phases.
+
+        Columns: phase; operator; layer and kernel, null in the operator's own row; time_s. With `OUTSIDE_OPERATORS`,
+        the time in none of them, the operators of a phase sum to it. Kernels are parts of their operators, and so are
+        rows by layer, of which the one with an empty name is for calls in none.
+
+        *Error*: what part of a phase an operator takes is measured under the profiler, and held to be the same without
+        it. What exchanges data counts as far as no computation hides it.
+        """
+        phases = self.phases
+        sums = np.array([found.total for found in self._shares.values()], dtype=np.float64)
+        parts = pd.DataFrame(list(self._shares), columns=PART, dtype="str").assign(share_frac=sums)
+        parts = parts[parts["phase"].isin(phases.index)].sort_values(PART, ignore_index=True)
+        scale = parts["phase"].map(phases / pd.Series(self._num_with_phase)).astype("float64")
+        return parts.assign(time_s=parts.pop("share_frac") * scale)
+
+    @property
+    def calls(self) -> Seen:
+        """Number of calls in an iteration by phase and operator, a mean over the runs."""
+        return {place: {"": {f"{num_calls / self.num_repeats:.4g}"}} for place, num_calls in self._calls.items()}
+
+    @property
+    def clocks(self) -> "pd.Series[float]":
+        """Rates of clocks while counters were read, by counter and source: means over devices and runs."""
+        rows = pd.DataFrame(self._clocks, columns=["counter", "source", "value"]).astype({"value": "float64"})
+        return rows.groupby(["counter", "source"])["value"].mean()
+
+    def why_missing(self, table: str) -> set[str] | None:
+        """Why no run has rows of a table; None where one does."""
+        reasons = self._missing.get(table, [])
+        return set(reasons) if len(reasons) == self.num_repeats else None
+
+
+def compositions(sides: Sequence[Side], cases: Collection[str] | None = None) -> dict[str, dict[str, Composition]]:
+    """Return the composition of each matched case, or of those named, on each side that has times of it."""
+    (found,) = gathered(sides, [COMPOSITION], cases)
+    return found
+
+
+def _parts(run: Run, cases: Collection[str]) -> dict[str, Parts]:
+    walls = iteration_times(run)
+    timed_cases = {str(case): walls_s.tolist() for case, walls_s in walls.groupby("case", sort=False)["wall_s"]}
+    counters = counter_values(run)
+    clocks = counters[counters["counter"].str.contains(_CLOCKS).astype(bool)]
+    phases, every_operator, every_kernel = phase_breakdown(run), operator_times(run), run.kernels
+    exposed = exposed_communication_frac(run).dropna()
+    found = {}
+    for case in timed_cases.keys() & cases:
+        of_phases, operators, kernels = (_of_case(rows, case) for rows in (phases, every_operator, every_kernel))
+        profiled = run.passes(case).get("operators", {}).get("phase_s", {})
+        timed = dict(zip(of_phases["phase"], of_phases["time_s"], strict=True))
+        spans = _spans(operators, timed, profiled, exposed.get(case, 1.0))
+        found[case] = Parts(
+            Sample(median(timed_cases[case])), of_phases[["phase", "share_frac"]],
+            _shares(operators, kernels, spans),
+            operators[["phase", "operator", "layer", "input_shapes", "num_calls"]],
+            kernels.loc[kernels["operator"].notna(), ["phase", "operator", "kernel"]],
+            _of_case(clocks, case)[["counter", "source", "value"]],
+            {name: pass_reason(run, case, name) or "the record holds no rows"
+             for name, rows in (("operators", operators), ("kernels", kernels)) if rows.empty},
+        )  # fmt: skip
+    return found
+
+
+COMPOSITION = Fact(_parts, Composition)
+
+
+def _plain(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Rows as tuples, in which None stands for what is null."""
+    # Texts that pandas holds as Arrow's are slow to go through one by one.
+    columns = [[None if value != value else value for value in rows[name].to_numpy("object")] for name in rows]
+    return zip(*columns, strict=True)
+
+
+def _of_case(frame: pd.DataFrame, case: str) -> pd.DataFrame:
+    return frame[frame["case"] == case]
+
+
+def _shares(operators: pd.DataFrame, kernels: pd.DataFrame, spans: dict[str, tuple[float, float]]) -> pd.DataFrame:
+    """Shares of operators, operators by layer, and kernels in the phases of one run. Columns: `PART`, share_frac."""
+    exchanges = operators["operator_type"] == "communication"
+    operators = operators.assign(share_frac=_share(operators, operators["time_s"], exchanges, spans))
+    of_exchanges = kernels["operator"].isin(operators.loc[exchanges, "operator"])
+    kernels = kernels.assign(share_frac=_share(kernels, kernels["device_s"], of_exchanges, spans))
+    shares = operators.groupby("phase")["share_frac"].sum(min_count=1)
+    outside = pd.DataFrame({"operator": OUTSIDE_OPERATORS, "share_frac": 1 - shares}).reset_index()
+    columns = [*PART, "share_frac"]
+    layers = operators.fillna({"layer": ""})
+    parts = [frame.reindex(columns=columns) for frame in (operators.drop(columns="layer"), layers, outside, kernels)]
+    return pd.concat(parts).astype({"layer": "str", "kernel": "str"}).dropna(subset=["share_frac"])
+
+
+def _spans(
+    operators: pd.DataFrame, timed_s: Mapping[str, float], profiled_s: Mapping[str, float], most_exposed_frac: float
+) -> dict[str, tuple[float, float]]:
+    """What operators were measured in, by phase, as `time_limits` takes it; null where that is not known.
+
+    Returns the time (s), under the profiler on a CPU, of the timing pass on a device; and the part of what exchanges
+    data that no computation hides.
+    """
+    measured_s = timed_s if operators["device_s"].notna().any() else profiled_s
+    exchanges = operators["operator_type"] == "communication"
+    sums: dict[Any, float] = operators["time_s"].groupby([operators["phase"], exchanges]).sum().to_dict()
+    found = {}
+    for phase in dict.fromkeys(phase for phase, _ in sums):
+        work_s, exchange_s = (np.float64(sums.get((phase, each), 0.0)) for each in (False, True))
+        span_s = np.maximum(np.float64(measured_s.get(phase, math.nan)), work_s)
+        exposed_s = np.minimum(exchange_s * most_exposed_frac, span_s - work_s)
+        found[phase] = (float(span_s) if span_s > 0 else math.nan,
+                        float(exposed_s / exchange_s) if exchange_s else math.nan)  # fmt: skip
+    return found
+
+
+def _share(rows: pd.DataFrame, times_s: "pd.Series[float]", exchanges: "pd.Series[bool]",
+           spans: dict[str, tuple[float, float]]) -> "pd.Series[float]":  # fmt: skip
+    """Share of each row in its phase; null where nothing tells how long the phase was."""
+    span_s, exposed_frac = (
+        rows["phase"].map({phase: span[number] for phase, span in spans.items()}).astype("float64") for number in (0, 1)
+    )
+    return times_s.mask(exchanges, times_s * exposed_frac) / span_s

@@ -1,0 +1,120 @@
+"""Cases that two sides share, and what both measured of them."""
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from charact.analysis.common.significance import Judgement, Pool, Sample, judged
+from charact.analysis.compare.gathering import Fact, Place, gathered, places
+from charact.analysis.compare.run_groups import Side
+from charact.record.reader import Run
+
+JUDGEMENT = ["ratio", "low", "high", "p_value", "significant", "reason"]
+"""Columns of a ratio to the baseline; what they hold is told at `statistics.judged`."""
+
+_NUMBERS = ["ratio", "low", "high", "p_value"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A case in the baseline and on a side: what was measured of its parts, by name; and why of a side nothing was.
+
+    `place` is the side's first run of the case, and the case's identifier there.
+    """
+
+    case: str
+    side: str
+    base: dict[str, Sample]
+    new: dict[str, Sample]
+    base_reason: str | None
+    new_reason: str | None
+    place: tuple[Run, str]
+
+    def values(self, name: str) -> list[float | None]:
+        """A part's numbers, in the baseline and here."""
+        return [side[name].value if name in side else None for side in (self.base, self.new)]
+
+    def judged(self, name: str) -> Judgement:
+        """The ratio of a part's two numbers; without one, with the reason, where a side lacks it."""
+        base, new = self.base.get(name), self.new.get(name)
+        if base is not None and new is not None:
+            return judged(base, new)
+        if self.base_reason or self.new_reason:
+            return Judgement(None, reason=self.new_reason or f"in the baseline: {self.base_reason}")
+        if base is None and new is None:
+            return Judgement(None, reason="not measured")
+        return Judgement(None, reason="not in the baseline" if base is None else "not here")
+
+
+class Pools:
+    """Samples of the parts of a case over the runs of a side, by name."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+
+    def add(self, samples: Mapping[str, Sample]) -> None:
+        """Add the samples of one run more."""
+        for name, sample in samples.items():
+            if name not in self._pools:
+                self._pools[sys.intern(name)] = Pool()
+            self._pools[name].add(sample)
+
+    def samples(self) -> dict[str, Sample]:
+        """Return one sample a name."""
+        return {name: pool.sample() for name, pool in self._pools.items()}
+
+
+Measured = Fact[Mapping[str, Sample], Pools]
+
+
+def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measured:
+    """Return the fact of what a run measured, by the case's identifier in it and the part's name."""
+    def of(run: Run, cases: Collection[str]) -> dict[str, dict[str, Sample]]:
+        found: dict[str, dict[str, Sample]] = {}
+        for (case, name), sample in samples(run).items():
+            if case in cases:
+                found.setdefault(case, {})[name] = sample
+        return found
+
+    return Fact(of, Pools)
+
+
+def pairs(sides: Sequence[Side], fact: Measured, cases: Collection[str] | None = None) -> Iterator[Pair]:
+    """Matched cases, of each side but the baseline, in the order of `matched_cases`.
+
+    Args:
+        sides: the baseline first.
+        fact: what was measured of them.
+        cases: of these matched cases only; None for all.
+    """
+    (found,) = gathered(sides, [fact], cases)
+    runs = {side.label: side.runs for side in sides}
+    baseline = sides[0].label
+    for case, of_side in places(sides).items():
+        if case not in found:
+            continue
+        base = _samples(found[case], baseline)
+        for side, entries in of_side.items():
+            if side != baseline:
+                place = runs[side][entries[0].run], entries[0].run_case
+                yield Pair(case, side, base, _samples(found[case], side), _why_none(of_side[baseline]),
+                           _why_none(entries), place)  # fmt: skip
+
+
+def _samples(found: Mapping[str, Pools], side: str) -> dict[str, Sample]:
+    return found[side].samples() if side in found else {}
+
+
+def _why_none(entries: Sequence[Place]) -> str | None:
+    """Why nothing was measured of a case in one of a side's runs; None where all ended well."""
+    return next((entry.reason or entry.status for entry in entries if entry.status != "ok"), None)
+
+
+def typed(rows: Sequence[Sequence[object]], columns: list[str], numbers: list[str]) -> pd.DataFrame:
+    """A table of judgements: `columns`, those of `JUDGEMENT` last, of which `numbers` are numbers, too."""
+    frame = pd.DataFrame(rows, columns=[*columns, *JUDGEMENT])
+    texts = [column for column in columns if column not in numbers]
+    kinds = dict.fromkeys([*texts, "reason"], "str") | dict.fromkeys([*numbers, *_NUMBERS], "float64")
+    return frame.astype(kinds | {"significant": "bool"})

@@ -1,0 +1,162 @@
+"""What one run measured of its cases, with the repeats that a comparison needs."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.significance import MIN_ITERATIONS, Sample, Values, resampling, timed
+from charact.analysis.compare.brick_samples import (
+    brick_samples,
+    constructed_phases,
+    constructed_samples,
+    layer_samples,
+    suite_samples,
+)
+from charact.analysis.operations.timings import call_times
+from charact.analysis.profile.breakdown import operator_times, phase_breakdown
+from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times
+from charact.record.reader import Run
+
+PUBLISHED = "published without an interval"
+_ONE_PASS = "a run profiles operators once: several runs a side give an interval"
+
+CASE = "case"
+"""Name of the whole case among its parts."""
+
+Samples = dict[tuple[str, str], Sample]
+"""By case, and by the name of the part of it that was timed."""
+
+
+@once
+def time_samples(run: Run, by: str) -> Samples:
+    """What an iteration of each case takes (s), or a part of it, by name.
+
+    Of a training it is an epoch, of an operation a call in each of its directions, of a suite every brick once, of a
+    constructed model its latency.
+
+    Args:
+        run: what was measured.
+        by: 'case', 'phase', 'operator_type', 'operator', 'layer', 'kernel', 'problem', 'brick' or 'layer_type'.
+    """
+    found = dict(_TIMERS[by](run) if by in _TIMERS else _operators(run, by))
+    if "reference" in run.manifest:
+        found = {key: Sample(sample.value, reason=PUBLISHED) for key, sample in found.items()}
+    return found
+
+
+def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
+        yield (str(case), CASE), timed(walls.tolist())
+    for case, epochs in _epoch_phases(run):
+        walls = epochs.groupby("number")["time_s"].sum()
+        yield (case, CASE), _epochs(walls, num_epochs(run, case))
+    for of_case, calls in call_times(run).groupby("case", sort=False) if len(run.repetitions) else ():
+        directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
+        yield (str(of_case), CASE), _summed(directions)
+    yield from suite_samples(run, CASE)
+    # After the measured iterations, so that constructed latencies stand against constructed ones.
+    yield from constructed_samples(run, CASE)
+
+
+def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    for case, rows in phase_times(run).groupby("case", sort=False):
+        wide = rows.pivot_table(index="iteration", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
+        for phase in wide:
+            yield (str(case), str(phase)), timed(wide[phase].tolist())
+    for of_training, epochs in _epoch_phases(run):
+        wide = epochs.pivot_table(index="number", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
+        for phase in wide:
+            yield (of_training, str(phase)), _epochs(wide[phase], num_epochs(run, of_training))
+    yield from constructed_phases(run)
+
+
+def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Phases of the epochs of each training; most runs hold none, and looking for them takes as long as all else."""
+    if len(run.stages):
+        rows = stage_phase_times(run)
+        for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+            yield str(case), epochs
+
+
+def num_epochs(run: Run, case: str) -> int | None:
+    """Epochs that a training finished; None where the record does not tell."""
+    told = run.passes(case).get("training", {}).get("num_epochs")
+    return None if told is None else int(told)
+
+
+def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
+    """What was found of all epochs together, as the values of the single ones tell how well it is known."""
+    if len(values) < MIN_ITERATIONS:
+        return Sample(whole, reason=f"fewer than {MIN_ITERATIONS} epochs")
+    mean = float(values.mean())
+    draw = resampling(values.tolist(), np.mean)
+    return Sample(whole, tuple(values.tolist()), lambda: draw() * (whole / mean if mean else 1.0))
+
+
+def _epochs(walls: "pd.Series[float]", number: int | None) -> Sample:
+    """Mean time of an epoch."""
+    return epochs_sample(walls, float(walls.sum()) / (number or len(walls)))
+
+
+def _summed(samples: list[Sample]) -> Sample:
+    """The sum of times that are repeated alike."""
+    value = sum(sample.value for sample in samples)
+    if reason := next((sample.reason for sample in samples if sample.reason), None):
+        return Sample(value, reason=reason)
+    repeats = tuple(map(sum, zip(*(sample.repeats for sample in samples), strict=False)))
+    return Sample(value, repeats, partial(_sum_of_draws, samples))
+
+
+def _sum_of_draws(samples: list[Sample]) -> Values:
+    draws = (sample.draws for sample in samples)
+    return np.sum([found for found in draws if found is not None], axis=0)  # type: ignore[no-any-return]
+
+
+def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    if not len(run.repetitions):
+        return
+    names = run.table("problems").set_index(["case", "direction"])["problem"].to_dict()
+    for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
+        yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())
+
+
+def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]]:
+    """Parts of the iteration by what the profiler saw, scaled to the timing pass.
+
+    On a CPU the profiler lengthens a phase, and so do moments in which the machine does other things: what part of its
+    phase an operator takes hardly changes by that.
+    """
+    rows = operator_times(run)
+    on_host = rows["device_s"].isna().groupby(rows["case"]).transform("all")
+    timed_s = phase_breakdown(run).set_index(["case", "phase"])["time_s"].to_dict()
+    profiled_s = {
+        (entry["case"], phase): seconds for entry in run.manifest["cases"]
+        for phase, seconds in entry.get("passes", {}).get("operators", {}).get("phase_s", {}).items()
+    }  # fmt: skip
+    # Texts that pandas holds as Arrow's are slow to go through one by one.
+    cases, phases = (rows[name].to_numpy("object") for name in ("case", "phase"))
+    places = pd.Series(list(zip(cases, phases, strict=True)), index=rows.index, dtype="object")
+    scale = places.map(timed_s).astype("float64") / places.map(profiled_s).astype("float64")
+    rows["time_s"] *= scale.where(on_host & scale.notna(), 1.0)
+    yield from _sums(rows.groupby(["case", column], sort=False)["time_s"].sum())
+
+
+def _kernels(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+    yield from _sums(run.kernels.groupby(["case", "kernel"], sort=False)["device_s"].sum())
+
+
+def _sums(seconds: "pd.Series[float]") -> Iterator[tuple[tuple[str, str], Sample]]:
+    places: dict[Any, float] = seconds.to_dict()
+    for (case, name), value in places.items():
+        yield (case, name), Sample(value, reason=_ONE_PASS)
+
+
+_TIMERS: dict[str, Callable[[Run], Iterator[tuple[tuple[str, str], Sample]]]] = {
+    "case": _cases, "phase": _phases, "problem": _problems, "kernel": _kernels, "brick": brick_samples,
+    "layer_type": layer_samples,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""How well the device is used: ceilings, roofline, bottleneck, utilization, counters."""

@@ -1,0 +1,156 @@
+"""What bounds each case: a verdict with its evidence, the size of the prize, and one thing to try."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.pass_status import pass_reason
+from charact.analysis.common.script_attribution import is_imported, is_watched
+from charact.analysis.efficiency import bottleneck_text as words
+from charact.analysis.efficiency.bottleneck_text import Situation
+from charact.analysis.efficiency.ceilings import case_ceilings
+from charact.analysis.efficiency.roofline import work_reason
+from charact.analysis.efficiency.time_bounds import limited_parts
+from charact.analysis.profile.case_summary import iteration_times
+from charact.analysis.profile.machine_speed import BOUND_FRAC
+from charact.core.units import quantity, share
+from charact.record.reader import Run
+
+WORK_FRAC = 0.5
+"""From this share of the time on, work at a ceiling is what bounds a case."""
+MEMORY_FRAC = 0.9
+"""From this share of the memory on, a batch that is much larger does not fit, which else would help."""
+
+VERDICTS = {
+    "data": "data-bound", "communication": "communication-bound", "host": "host-bound", "compute": "compute-bound",
+    "bandwidth": "memory-bandwidth-bound",
+}  # fmt: skip
+"""The verdict by what limits most of the time; `memory-capacity-bound` and `balanced` are the others."""
+_CAPACITY = "memory-capacity-bound"
+_RULES = ((("data", "communication", "host"), BOUND_FRAC), (("compute", "bandwidth"), WORK_FRAC))
+
+_NUMBERS = ["share_frac", "threshold_frac", "prize_s", "prize_frac"]
+_COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "advice", "reason"]
+
+
+@once
+def bottlenecks(run: Run) -> pd.DataFrame:
+    """What bounds each case, one row a case.
+
+    The largest of data, communication and host bounds it from a share of `BOUND_FRAC` of the median iteration on; else
+    compute or bandwidth from `WORK_FRAC` on; else it is balanced. Memory capacity bounds a case that ran out of memory,
+    and one that holds `MEMORY_FRAC` of it and would be host-bound or balanced, where a larger batch would help. Where
+    nothing bounds, and the limit of `BOUND_FRAC` of the time or more could not be told, there is no verdict.
+
+    Columns: case; verdict ('data-bound', 'communication-bound', 'host-bound', 'compute-bound',
+    'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and
+    threshold_frac that it passed (of a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the most that
+    removing the bottleneck could save, and prize, that as a sentence (null for capacity and balance); evidence, a
+    sentence with numbers and thresholds; advice, one thing to try; reason, why there is no verdict.
+    """
+    parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
+    medians_s = iteration_times(run).groupby("case")["wall_s"].median()
+    over = case_ceilings(run).set_index("case")
+    rows = []
+    for entry in run.manifest["cases"]:
+        case = entry["case"]
+        if entry["status"] == "oom":
+            found = _ran_out(entry)
+        elif case in parts:
+            found = _judged(Situation(run, entry, parts[case], float(medians_s[case]), over.loc[case].to_dict()))
+        else:
+            found = {"reason": _why_no_times(run, entry)}
+        rows.append({"case": case} | found)
+    return pd.DataFrame({
+        name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
+        for name in _COLUMNS
+    })
+
+
+def _judged(case: Situation) -> dict[str, Any]:
+    """Columns of a case whose iterations were timed."""
+    limit, threshold_frac = _bound(case)
+    memory = _memory(case)
+    if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
+        return _full(case, *memory)
+    if limit is not None:
+        return _bound_by(case, limit, threshold_frac)
+    if case.share("other") >= BOUND_FRAC:
+        return {"reason": f"what limits {share(case.share('other'))} of the iteration is not known: {_why_other(case)}"}
+    evidence = (f"{words.shares(case)}; data, communication and host bound from {share(BOUND_FRAC)} on, "
+                f"compute and bandwidth from {share(WORK_FRAC)} on")
+    return {"verdict": "balanced", "evidence": evidence, "advice": words.largest(case)}
+
+
+def _bound(case: Situation) -> tuple[str | None, float]:
+    """What passes its threshold, and that threshold."""
+    for limits, threshold_frac in _RULES:
+        largest = max(limits, key=case.share)
+        if case.share(largest) >= threshold_frac:
+            return largest, threshold_frac
+    return None, 0.0
+
+
+def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, Any]:
+    spent_s = case.spent_s(limit)
+    prize_s = spent_s
+    if limit in ("compute", "bandwidth"):
+        parts = case.of(limit)
+        prize_s = float((parts["time_s"] - parts["bound_s"]).clip(lower=0.0).sum())
+    prize_frac = prize_s / case.median_s
+    evidence = f"{words.shares(case)}; {limit} bounds from {share(threshold_frac)} on; {words.EVIDENCE[limit](case)}"
+    return {
+        "verdict": VERDICTS[limit], "share_frac": case.share(limit), "threshold_frac": threshold_frac,
+        "prize_s": prize_s, "prize_frac": prize_frac,
+        "prize": f"{words.PRIZES[limit]} could save at most {share(prize_frac)} of the iteration, "
+                 f"{quantity(prize_s, 's')}",
+        "evidence": evidence, "advice": words.ADVICE[limit](case),
+    }  # fmt: skip
+
+
+def _memory(case: Situation) -> tuple[float, float] | None:
+    """What the case held of its device's memory at most, and what that has (bytes); None where one is not known."""
+    measured, machine = case.entry["passes"].get("memory", {}), case.run.manifest.get("machine", {})
+    held = measured.get("process_peak_bytes" if case.on_cpu else "reserved_peak_bytes")
+    if case.on_cpu:
+        sizes = [machine.get("memory_bytes"), machine.get("memory_limit_bytes")]
+    else:
+        index = int(case.entry["device"].partition(":")[2] or 0)
+        sizes = [gpu.get("memory_bytes") for gpu in machine.get("gpus", []) if gpu.get("index") == index]
+    has = min(filter(None, sizes), default=None)
+    return None if held is None or has is None else (held, has)
+
+
+def _full(case: Situation, held: float, has: float) -> dict[str, Any]:
+    evidence = (f"the peak of {quantity(held, 'B')} is {share(held / has)} of the memory’s {quantity(has, 'B')}; from "
+                f"{share(MEMORY_FRAC)} on no larger batch fits, which is what would help; {words.shares(case)}")
+    return {"verdict": _CAPACITY, "threshold_frac": MEMORY_FRAC, "evidence": evidence,
+            "advice": words.less_memory(case.entry)}
+
+
+def _ran_out(entry: dict[str, Any]) -> dict[str, Any]:
+    limit_bytes = (entry.get("out_of_memory") or {}).get("limit_bytes")
+    limit = f" of {quantity(limit_bytes, 'B')}" if limit_bytes else ""
+    return {"verdict": _CAPACITY, "evidence": f"the memory{limit} did not suffice: {entry['reason']}",
+            "advice": words.less_memory(entry)}
+
+
+def _why_no_times(run: Run, entry: dict[str, Any]) -> str:
+    if entry["reason"] or "timing" in entry["passes"]:
+        return str(entry["reason"] or pass_reason(run, entry["case"], "timing") or "no iteration was recorded")
+    return "its iterations were not timed by phase: charact profile does that"
+
+
+def _why_other(case: Situation) -> str:
+    """Why the limit of much of the time could not be told, with what to do about it."""
+    run, name = case.run, case.entry["case"]
+    parts = case.of("other")
+    if 2 * parts.loc[parts["phase"] == "other", "time_s"].sum() >= case.spent_s("other"):
+        return "most of it lies in no phase" + (": charact run --sample tells where" if is_watched(run) else "")
+    if parts["operator_type"].isna().all():
+        remedy = "charact run --passes operators" if is_watched(run) else "charact profile"
+        reason = pass_reason(run, name, "operators") or "none were recorded"
+        return f"operators: {reason}" + ("" if is_imported(run) else f" ({remedy} measures them)")
+    known = case.over["reason"] or "neither FLOP nor bytes of these operators are known"
+    return work_reason(run, name) or str(known)

@@ -1,0 +1,220 @@
+"""What is said of a bottleneck: its evidence and its prize in words, and one thing to try."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.script_attribution import is_imported, is_watched
+from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling
+from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.core.units import quantity, share
+from charact.record.reader import Run
+
+_NEAR_FRAC = 0.7
+"""From this share of its ceiling on, work is as fast as it will get; below, it can be arranged better."""
+_FAR_FRAC = 0.25
+_FAR = ("; that is far below the ceiling: other load on the machine, small operators or slow algorithms cost more than "
+        "it does")
+_WITH_WEIGHTS = ("convolution", "GEMM", "recurrent")
+
+PRIZES = {
+    "data": "loading all data beside the rest, in enough processes,", "communication": "hiding all communication",
+    "host": "leaving nothing but the operators’ own work", "compute": "computing at the ceiling",
+    "bandwidth": "moving data at the ceiling",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A case whose iterations were timed: the parts of `limited_parts`, its median iteration and its ceilings."""
+
+    run: Run
+    entry: dict[str, Any]
+    parts: pd.DataFrame
+    median_s: float
+    over: dict[str, Any]
+    """Its row of `case_ceilings`."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the case computes on the host."""
+        return bool(self.entry["device"] == "cpu")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether charact's options decide how the case is run, and not a program's own code."""
+        return not (is_watched(self.run) or is_imported(self.run))
+
+    def option(self, name: str) -> Any:
+        """An option that the run was given; None where it has no such."""
+        return self.run.manifest["options"].get(name)
+
+    def of(self, limit: str) -> pd.DataFrame:
+        """The parts with this limit."""
+        return self.parts[self.parts["limit"] == limit]
+
+    def spent_s(self, limit: str) -> float:
+        """Time of the median iteration with this limit."""
+        return float(self.of(limit)["time_s"].sum())
+
+    def share(self, limit: str) -> float:
+        """Share of the median iteration with this limit."""
+        return self.spent_s(limit) / self.median_s
+
+    def reached_frac(self, limit: str) -> float:
+        """The time that work with this limit needs at its ceiling, over what it took."""
+        return float(self.of(limit)["bound_s"].sum()) / self.spent_s(limit)
+
+
+def shares(case: Situation) -> str:
+    """What the median iteration goes into, the largest first."""
+    largest_first = sorted((limit for limit in LIMITS if case.spent_s(limit)), key=case.share, reverse=True)
+    told = ", ".join(f"{limit} {share(case.share(limit))}" for limit in largest_first)
+    return f"of the median iteration of {quantity(case.median_s, 's')}: {told}"
+
+
+def _data_evidence(case: Situation) -> str:
+    workers = case.option("workers")
+    told = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
+    return f"it is the time in which the loop waited for batches{told}"
+
+
+def _communication_evidence(case: Situation) -> str:
+    return "it is what no computation hides"
+
+
+def _host_evidence(case: Situation) -> str:
+    if not case.on_cpu:
+        return f"for {quantity(case.spent_s('host'), 's')} the device had no kernel to run"
+    by_kind = case.of("host").groupby("operator_type")["time_s"].sum() / case.median_s
+    return (f"Python and waiting outside of operators take {share(by_kind.get(OUTSIDE_OPERATORS, 0.0))} of the "
+            f"iteration, calling operators {share(by_kind.get(CALLING, 0.0))}")
+
+
+def _compute_evidence(case: Situation) -> str:
+    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + _beside_load(case)
+    return (f"it runs at {share(case.reached_frac('compute'))} of the {case.entry['precision']} ceiling of {peak}, "
+            f"{_where_most(case, 'compute')}")
+
+
+def _bandwidth_evidence(case: Situation) -> str:
+    peak = quantity(case.over["peak_bytes_per_s"], "B/s") + _beside_load(case)
+    return (f"it runs at {share(case.reached_frac('bandwidth'))} of the memory’s ceiling of {peak} by the sizes of "
+            f"tensors, {_where_most(case, 'bandwidth')}")
+
+
+def _beside_load(case: Situation) -> str:
+    disturbed = case.on_cpu and ceilings_disturbed_frac(case.run) is not None
+    return " (too low, measured beside other load)" if disturbed else ""
+
+
+def _where_most(case: Situation, limit: str) -> str:
+    where = f"by type most in {_most(case, limit, 'operator_type')}, by phase in {_most(case, limit, 'phase')}"
+    return where + (_FAR if case.reached_frac(limit) < _FAR_FRAC else "")
+
+
+def _most(case: Situation, limit: str, column: str) -> str:
+    return str(case.of(limit).groupby(column)["time_s"].sum().idxmax())
+
+
+def _load_beside(case: Situation) -> str:
+    rest_s = case.median_s - case.spent_s("data")
+    workers = case.option("workers") if case.is_ours else None
+    # So many processes give a batch in the time that the rest of an iteration takes.
+    loading_s = case.spent_s("data") if not workers else workers * case.median_s
+    num_needed = math.ceil(loading_s / rest_s) if rest_s > 0 else math.inf
+    if workers is None:
+        return "load batches in processes beside the rest: num_workers of the DataLoader"
+    num_cores = (case.run.manifest["machine"].get("cpu") or {}).get("num_usable_cores")
+    num_useful = max(num_needed if num_cores is None else min(num_needed, num_cores), 1)
+    if num_cores is None and num_useful == math.inf:
+        return "load batches in processes beside the rest: more --workers"
+    if num_useful > workers:
+        return f"load batches in processes beside the rest: --workers {num_useful:.0f}"
+    return (f"make samples cheaper to load, such as by decoding them once, ahead: more loader processes than {workers} "
+            f"do not help on {num_cores} cores")
+
+
+def _exchange_less(case: Situation) -> str:
+    return ("exchange less often: a larger batch on each rank, or gradients of several batches summed up before they "
+            "are exchanged (DistributedDataParallel.no_sync)")
+
+
+def _larger_calls(case: Situation) -> str:
+    batch, compiled = _larger_batch(case), bool(case.option("compiled"))
+    compiling = "--compile" if case.is_ours else "torch.compile"
+    if compiled:
+        return f"give each operator more to do: {batch}" + ("" if case.on_cpu else ", or CUDA graphs")
+    graphs = "" if case.on_cpu else ", or CUDA graphs (torch.compile with mode='reduce-overhead')"
+    return f"give each operator more to do: {batch}, or fewer operators: {compiling}{graphs}"
+
+
+def _larger_batch(case: Situation) -> str:
+    batch_size = case.entry["batch_size"]
+    return f"--batch-sizes {2 * batch_size}" if case.is_ours and batch_size else "a larger batch"
+
+
+def _compute_less(case: Situation) -> str:
+    near = case.reached_frac("compute") >= _NEAR_FRAC
+    if near and case.entry["precision"] == "fp32" and (gain := _bf16_ratio(case)) > 1:
+        return f"--precision bf16: its ceiling is {gain:.2g} times that of fp32"
+    if near:
+        return "this is nearly all that the device can do: less work (a smaller model or input), or a faster device"
+    if _most(case, "compute", "operator_type") == "convolution" and case.option("channels_last") is False:
+        return "--channels-last, the layout in which convolutions are fastest on most devices"
+    compiling = "" if case.option("compiled") else ", or --compile"
+    return f"larger products come nearer to the ceiling: {_larger_batch(case)}{compiling}"
+
+
+def _bf16_ratio(case: Situation) -> float:
+    """Ceiling of products in bf16 over that of the case; not a number where it was not measured."""
+    return product_ceiling(case.run, case.entry["device"], "bf16") / float(case.over["peak_flop_per_s"])
+
+
+def _move_less(case: Situation) -> str:
+    if _most(case, "bandwidth", "phase") == "update":
+        return "an optimizer that reads and writes once (fused=True), or the gradients of several batches for an update"
+    if _most(case, "bandwidth", "operator_type") in _WITH_WEIGHTS:
+        return f"use each weight that is read for more samples: {_larger_batch(case)}"
+    if not case.option("compiled"):
+        return "--compile, which fuses operators, so that what lies between them is not written and read again"
+    if case.entry["precision"] == "fp32":
+        return "--precision pure-bf16, which halves the bytes"
+    return "operators that are fused by hand, or fewer of them: nothing else moves less"
+
+
+def largest(case: Situation) -> str:
+    """What to try where nothing bounds."""
+    first = max(LIMITS, key=case.share)
+    return f"nothing stands out: begin with {first}, the largest part with {share(case.share(first))}"
+
+
+def less_memory(entry: dict[str, Any]) -> str:
+    """What to try where the memory is full."""
+    batch_size = entry["batch_size"]
+    fits = ((entry.get("out_of_memory") or {}).get("fits") or {}).get("batch_size")
+    smaller = fits or (batch_size // 2 if batch_size else None)
+    trains = entry["mode"] == "train"
+    recompute = "recompute activations (torch.utils.checkpoint)" if trains else "a lower precision (pure-bf16)"
+    if not smaller:
+        return f"{recompute}, or a smaller {'input' if batch_size else 'batch'}"
+    summed = (f" and --accumulate {math.ceil(batch_size / smaller)}, which makes the same update (charact memory tells "
+              "what it needs)") if trains else ""
+    return f"--batch-sizes {smaller}{summed}; or {recompute}"
+
+
+EVIDENCE: dict[str, Callable[[Situation], str]] = {
+    "data": _data_evidence, "communication": _communication_evidence, "host": _host_evidence,
+    "compute": _compute_evidence, "bandwidth": _bandwidth_evidence,
+}  # fmt: skip
+"""What tells a limit that bounds, beside the shares."""
+
+ADVICE: dict[str, Callable[[Situation], str]] = {
+    "data": _load_beside, "communication": _exchange_less, "host": _larger_calls, "compute": _compute_less,
+    "bandwidth": _move_less,
+}  # fmt: skip
+"""One thing to try where a limit bounds."""

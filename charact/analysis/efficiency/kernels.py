@@ -1,0 +1,75 @@
+"""What ran on the device: time, launch geometry, and what counters read of single kernels."""
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.row_order import in_order
+from charact.analysis.efficiency.counters import counters_by_kernel
+from charact.analysis.efficiency.utilization import UTILIZATION_METRICS
+from charact.record.reader import Run
+
+_GEOMETRY = ("grid", "block", "registers", "shared_memory_bytes")
+_COLUMNS = [
+    "case", "kernel", "num_calls", "device_s", "share_frac", "occupancy_frac", *_GEOMETRY, "varying",
+    *UTILIZATION_METRICS,
+]  # fmt: skip
+
+
+def top_kernels(run: Run) -> pd.DataFrame:
+    """Kernels, copies and fills of each case, launch geometries and phases taken together; longest first within a case.
+
+    Columns: case; kernel; num_calls and device_s per iteration; share_frac of the case's device time; occupancy_frac,
+    the estimate averaged over the kernel's time (null for copies and fills); grid, block (as JSON), registers (per
+    thread) and shared_memory_bytes (per block), each null where launches differ in it; varying, the names of those in
+    which they do; the `UTILIZATION_METRICS` as in `counted_kernels`, null where they were not counted.
+    """
+    rows = run.kernels.assign(weighted=lambda kernels: kernels["occupancy_frac"] * kernels["device_s"])
+    rows["known_s"] = rows["device_s"].where(rows["occupancy_frac"].notna())
+    keys = ["case", "kernel"]
+    kernels = rows.groupby(keys, sort=False, as_index=False).agg(
+        num_calls=("num_calls", "sum"), device_s=("device_s", "sum"),
+        weighted=("weighted", "sum"), known_s=("known_s", "sum"),
+    )  # fmt: skip
+    kernels["share_frac"] = kernels["device_s"] / kernels.groupby("case")["device_s"].transform("sum")
+    kernels["occupancy_frac"] = kernels["weighted"] / kernels["known_s"].where(kernels["known_s"] > 0)
+    kernels = kernels.merge(_geometries(rows), on=keys, how="left")
+    counted = counted_kernels(run).drop(columns=["kernel", "kernel_s"])
+    kernels = kernels.assign(name=_bare(kernels["kernel"])).merge(counted, on=["case", "name"], how="left")
+    kernels = kernels.sort_values("device_s", ascending=False, kind="stable")
+    return in_order(kernels, run, "case")[_COLUMNS]
+
+
+def _geometries(rows: pd.DataFrame) -> pd.DataFrame:
+    """What all launches of a kernel have in common, and in what they differ."""
+    groups = rows.groupby(["case", "kernel"], sort=False)
+    values = groups[list(_GEOMETRY)].nunique()
+    common = groups[list(_GEOMETRY)].first().where(values == 1)
+    varying = [", ".join(name for name in _GEOMETRY if counts[name] > 1) for counts in values.to_dict("records")]
+    return common.assign(varying=varying).reset_index()
+
+
+@once
+def counted_kernels(run: Run) -> pd.DataFrame:
+    """Kernels that counters were read of, phases taken together; longest first within a case.
+
+    Columns: case; kernel; name, the kernel's without blanks, which profilers set differently; kernel_s, its time while
+    it was counted; the `UTILIZATION_METRICS`, averaged over that time.
+    """
+    rows = counters_by_kernel(run)
+    rows["phase"] = rows["phase"].fillna("")
+    keys = ["case", "kernel"]
+    wide = rows.pivot_table(index=[*keys, "phase"], columns="counter", values="value", sort=False)
+    wide = wide.reindex(columns=["kernel_s", *UTILIZATION_METRICS]).astype("float64").reset_index()
+    groups = wide.groupby(keys, sort=False)
+    counted = groups["kernel_s"].sum(min_count=1).to_frame()
+    for metric in UTILIZATION_METRICS:
+        known_s = wide["kernel_s"].where(wide[metric].notna())
+        sums = wide.assign(known_s=known_s, spent=wide[metric] * known_s).groupby(keys, sort=False)
+        counted[metric] = sums["spent"].sum(min_count=1) / sums["known_s"].sum(min_count=1)
+    counted = counted.reset_index()
+    counted.insert(2, "name", _bare(counted["kernel"]))
+    return in_order(counted.sort_values("kernel_s", ascending=False, kind="stable"), run, "case")
+
+
+def _bare(kernels: "pd.Series[str]") -> "pd.Series[str]":
+    return kernels.astype("str").str.replace(r"\s", "", regex=True)

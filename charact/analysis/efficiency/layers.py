@@ -1,0 +1,43 @@
+"""Time, work and parameters of each layer."""
+
+import pandas as pd
+
+from charact.analysis.common.row_order import in_order
+from charact.analysis.efficiency.roofline import roofline
+from charact.analysis.profile.breakdown import operator_times
+from charact.record.reader import Run
+
+_COLUMNS = [
+    "case", "layer", "layer_type", "num_parameters", "forward_s", "backward_s", "time_s", "share_frac", "flop",
+    "flop_per_s",
+]  # fmt: skip
+
+
+def top_layers(run: Run) -> pd.DataFrame:
+    """Layers that ran operators or were counted, by time; longest first within a case.
+
+    Columns: case; layer; layer_type; num_parameters it holds itself; forward_s and backward_s per iteration as measured
+    under the profiler (backward operators belong to the layer of their forward operator); time_s over all phases;
+    share_frac of the operator time of the case's iteration, operators outside of layers included; flop per iteration
+    over all phases; flop_per_s = flop / time_s.
+    """
+    keys = ["case", "layer"]
+    work = roofline(run, "layer")[[*keys, "flop"]]
+    parts = [_times(run).set_index(keys), work.set_index(keys)]
+    layers = pd.concat(parts, axis="columns").join(run.layers.set_index(keys)).reset_index()
+    layers["flop_per_s"] = layers["flop"] / layers["time_s"].where(layers["time_s"] > 0)
+    layers = layers.sort_values(["time_s", "flop"], ascending=False, kind="stable")
+    return in_order(layers, run, "case")[_COLUMNS]
+
+
+def _times(run: Run) -> pd.DataFrame:
+    rows = operator_times(run)
+    case_s = rows.groupby("case")["time_s"].sum()
+    rows = rows.assign(
+        forward_s=rows["time_s"].where(rows["phase"] == "forward"),
+        backward_s=rows["time_s"].where(rows["phase"] == "backward"),
+    ).dropna(subset=["layer"])
+    groups = rows.groupby(["case", "layer"], sort=False, as_index=False)
+    times = groups[["forward_s", "backward_s", "time_s"]].sum(min_count=1)
+    times["share_frac"] = times["time_s"] / times["case"].map(case_s).astype(float)
+    return times

@@ -1,0 +1,130 @@
+"""What each part of an iteration's time is limited by: parts that do not overlap and sum to the median iteration."""
+
+import numpy as np
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.row_order import in_order
+from charact.analysis.efficiency.ceilings import case_ceilings
+from charact.analysis.efficiency.roofline import lower_bounds
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
+from charact.record.reader import Run
+
+LIMITS = ("data", "communication", "host", "compute", "bandwidth", "other")
+"""What time can be limited by, in the order shown; `other` could not be told."""
+CALLING = "calling operators"
+"""Stands as the operator type of the time that operators take on a CPU before they compute."""
+WAITING = "waiting for launches"
+"""Stands as the operator type of the time in which a device had no kernel to run."""
+
+_COMPUTING = ("forward", "loss", "backward", "update")
+_BOOKKEEPING = ("view", "autograd", "host sync")
+"""Operator types that move no data: on a CPU all their time is the host's."""
+_PLACE = ["case", "phase"]
+_PARTS = ["case", "phase", "operator_type", "layer", "limit", "time_s", "bound_s", "flop", "bytes"]
+
+
+def time_limits(run: Run) -> pd.DataFrame:
+    """Time of each case's median iteration by what limits it.
+
+    Columns: case; limit, one of `LIMITS`; time_s; share_frac. A case's times sum to its median iteration. 'data' and
+    'communication' are the phases; 'host' is Python and the calling of operators on a CPU, on CUDA the time in which
+    the device waited for launches; 'compute' and 'bandwidth' are operators by the ceiling that is nearer to them;
+    'other' is what lies in no phase, or in operators of which no work or no ceiling is known.
+
+    *Error*: which operator took how much is taken from the operator pass, scaled to the phase's time; a group of
+    operators of one layer and type has one limit.
+    """
+    limits = limited_parts(run).groupby(["case", "limit"], as_index=False)[["time_s"]].sum()
+    limits["share_frac"] = limits["time_s"] / limits.groupby("case")["time_s"].transform("sum")
+    order = limits["limit"].map(LIMITS.index).sort_values(kind="stable").index
+    return in_order(limits.loc[order], run, "case")[["case", "limit", "time_s", "share_frac"]]
+
+
+@once
+def limited_parts(run: Run) -> pd.DataFrame:
+    """The parts that `time_limits` sums up.
+
+    Columns: case; phase; operator_type and layer, null for whole phases; limit; time_s; bound_s, the least that the
+    part would take at the ceilings (null where none is known); flop and bytes.
+    """
+    phases = phase_breakdown(run)[[*_PLACE, "time_s"]]
+    operators = _operators(run)
+    covered = _covered(run, phases, operators)
+    inside = pd.MultiIndex.from_frame(phases[_PLACE]).isin(pd.MultiIndex.from_frame(covered[_PLACE]))
+    whole = phases[~inside]
+    whole = whole.assign(limit=whole["phase"].where(whole["phase"].isin(["data", "communication"]), "other"))
+    scaled = operators.merge(covered[[*_PLACE, "scale"]], on=_PLACE)
+    parts = pd.concat([whole, *_around_operators(covered), *_in_operators(scaled)])
+    parts = parts[parts["time_s"] > 0].reset_index(drop=True)
+    return in_order(parts.reindex(columns=_PARTS), run, "case", "phase")
+
+
+def _operators(run: Run) -> pd.DataFrame:
+    """Operators of the phases that compute, as measured under the profiler, with the ceilings of their case."""
+    rows = operator_times(run)
+    rows["on_device"] = rows.groupby("case")["device_s"].transform("count") > 0
+    rows["exchanges"] = rows["operator_type"] == "communication"
+    return rows[rows["phase"].isin(_COMPUTING)].merge(case_ceilings(run).drop(columns="reason"), on="case")
+
+
+def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.DataFrame:
+    """How operators fill each phase that has any.
+
+    Columns: case; phase; span_s, the time that its operators were measured in: under the profiler on a CPU, of the
+    timing pass on a device, which kernels cannot exceed; work_s and exchange_s of it, in operators that compute and
+    that exchange data, where nothing hides them; scale, from there to the timing pass; on_device.
+    """
+    spans = pd.DataFrame(
+        [[entry["case"], phase, span_s] for entry in run.manifest["cases"]
+         for phase, span_s in entry.get("passes", {}).get("operators", {}).get("phase_s", {}).items()],
+        columns=[*_PLACE, "profiled_s"],
+    ).astype({"case": "str", "phase": "str", "profiled_s": "float64"})  # fmt: skip
+    rows = operators.assign(
+        work_s=operators["time_s"].mask(operators["exchanges"], 0.0),
+        exchange_s=operators["time_s"].where(operators["exchanges"], 0.0),
+    )
+    found = rows.groupby(_PLACE, as_index=False).agg(
+        work_s=("work_s", "sum"), exchange_s=("exchange_s", "sum"), on_device=("on_device", "first"))
+    found = found.merge(phases, on=_PLACE).merge(spans, on=_PLACE, how="left")
+    measured_in_s = found["profiled_s"].mask(found["on_device"], found["time_s"]).fillna(0.0)
+    found["span_s"] = np.maximum(measured_in_s, found["work_s"])
+    exposed_s = found["exchange_s"] * found["case"].map(exposed_communication_frac(run)).astype("float64").fillna(1.0)
+    found["exchange_s"] = np.minimum(exposed_s, found["span_s"] - found["work_s"])
+    found["scale"] = found["time_s"] / found["span_s"].where(found["span_s"] > 0)
+    return found.dropna(subset=["scale"])[[*_PLACE, "span_s", "work_s", "exchange_s", "scale", "on_device"]]
+
+
+@once
+def exposed_communication_frac(run: Run) -> "pd.Series[float]":
+    """Share of each case's communication on its devices that no computation hides, where a trace told it."""
+    rows = run.counters[run.counters["source"] == "kineto"]
+    spent = rows.pivot_table(index="case", columns="counter", values="value", aggfunc="sum")
+    spent = spent.reindex(columns=["exposed_communication_s", "communication_s"])
+    return spent["exposed_communication_s"] / spent["communication_s"].where(spent["communication_s"] > 0)
+
+
+def _around_operators(covered: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The time of each phase in no operator, and that of exchanging data."""
+    idle_s = covered["span_s"] - covered["work_s"] - covered["exchange_s"]
+    name = covered["on_device"].map({True: WAITING, False: OUTSIDE_OPERATORS})
+    idle = covered[_PLACE].assign(operator_type=name, limit="host", time_s=idle_s * covered["scale"])
+    exchange_s = covered["exchange_s"] * covered["scale"]
+    return idle, covered[_PLACE].assign(operator_type="communication", limit="communication", time_s=exchange_s)
+
+
+def _in_operators(operators: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The time of calling operators, and that of their work by layer and type, as scaled to the timing pass."""
+    rows = operators[~operators["exchanges"]].copy()
+    rows["time_s"] *= rows["scale"]
+    calling_s = (rows["num_calls"] * rows["launch_s"]).fillna(0.0).clip(upper=rows["time_s"])
+    calling_s = calling_s.mask(rows["operator_type"].isin(_BOOKKEEPING), rows["time_s"]).mask(rows["on_device"], 0.0)
+    calling = rows.assign(time_s=calling_s).groupby(_PLACE, as_index=False)[["time_s"]].sum()
+    rows["time_s"] -= calling_s
+    groups = rows.groupby([*_PLACE, "operator_type", "layer"], dropna=False, as_index=False, sort=False)
+    sums = groups[["time_s", "flop", "bytes"]].sum(min_count=1)
+    rates = groups[["peak_flop_per_s", "peak_bytes_per_s"]].first()[["peak_flop_per_s", "peak_bytes_per_s"]]
+    work = pd.concat([sums, rates], axis="columns")
+    bounds = lower_bounds(work)
+    work = work.assign(limit=bounds["limit"].fillna("other"), bound_s=bounds["bound_s"])
+    return calling.assign(operator_type=CALLING, limit="host"), work

@@ -1,0 +1,131 @@
+"""How well the device is used: the five metrics of the literature against their ideal, and what an iteration costs."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.pass_status import pass_reason, passes_taken
+from charact.analysis.common.script_attribution import is_imported, is_watched
+from charact.analysis.efficiency.ceilings import case_ceilings
+from charact.analysis.efficiency.counters import counter_meaning, counter_sources, counter_values, missing_counters
+from charact.analysis.efficiency.roofline import work_reason
+from charact.analysis.profile.case_summary import case_summary
+from charact.record.reader import Run
+
+_WARP_METRICS = ("warp_occupancy_frac", "warp_execution_efficiency_frac", "nonpredicated_efficiency_frac")
+UTILIZATION_METRICS = (*_WARP_METRICS, "bandwidth_utilization_frac", "flop_per_s")
+_METERS = ("nvml", "rapl")
+"""Sources of energy."""
+_PREFERRED = ("pm", "ncu", "gpm", "kineto")
+_MODEL = "flop pass"
+"""Source of a rate that is counted FLOP over measured time."""
+_COLUMNS = ["case", "metric", "value", "value_frac", "ideal", "source", "method", "reason"]
+
+
+def utilization(run: Run) -> pd.DataFrame:
+    """The five metrics of each case against their ideal, from the best source that gave them.
+
+    Columns: case; metric, of `UTILIZATION_METRICS`; value; ideal, 1 of a share and of a rate the GEMM ceiling of the
+    case's precision; value_frac = value / ideal, above 1 where the ceiling was surpassed; source, method; reason, why
+    value_frac is null. A rate that no counter gives is modelled: counted FLOP / median iteration time.
+
+    *Error*: a mean over devices, where there are several; a sampled value holds for all that ran on the device.
+    """
+    values = counter_values(run).groupby(["case", "counter", "source"], sort=False)["value"].mean()
+    read = {key: float(value) for key, value in values.items()}
+    rows = [
+        _metric(run, entry, metric, read, rate, peak)
+        for entry, rate, peak in zip(
+            run.manifest["cases"], case_summary(run)["flop_per_s"], case_ceilings(run).itertuples(), strict=True)
+        for metric in UTILIZATION_METRICS
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=_COLUMNS).astype(dict.fromkeys(["value", "value_frac", "ideal"], "float64"))
+
+
+def _metric(run: Run, entry: dict[str, Any], metric: str, read: dict[Any, float], rate: float,
+            peak: Any) -> list[Any]:  # fmt: skip
+    case = entry["case"]
+    sources = [source for of_case, counter, source in read if (of_case, counter) == (case, metric)]
+    source = min(sources, key=_rank, default=None)
+    if source is not None:
+        value, method = read[case, metric, source], counter_meaning(run, source, metric).get("method")
+    elif metric == "flop_per_s" and pd.notna(rate):
+        value, source, method = rate, _MODEL, "modelled"
+    else:
+        return [case, metric, None, None, None, None, None, _why_not_read(run, entry, metric)]
+    ideal = peak.peak_flop_per_s if metric == "flop_per_s" else 1.0
+    return [case, metric, value, value / ideal, ideal, source, method, peak.reason if pd.isna(ideal) else None]
+
+
+def _rank(source: str) -> int:
+    return _PREFERRED.index(source) if source in _PREFERRED else len(_PREFERRED)
+
+
+def _why_not_read(run: Run, entry: dict[str, Any], metric: str) -> str:
+    """Why no source gave a metric, in the order in which they are preferred."""
+    on_cpu = entry.get("device") == "cpu"
+    if metric in _WARP_METRICS and on_cpu:
+        return "a CPU has no warps"
+    if is_imported(run):
+        return "the trace does not tell"
+    if metric == "flop_per_s" and (reason := work_reason(run, entry["case"])):
+        return reason
+    if reason := pass_reason(run, entry["case"], "counters"):
+        return reason
+    if on_cpu:
+        return "no counter of a CPU tells"
+    outcomes = entry["passes"]["counters"].get("sources", {})
+    able = [source for source in _PREFERRED if counter_meaning(run, source, metric)]
+    told = [f"{source}: {_reason_of(outcomes[source], metric)}" for source in able if source in outcomes]
+    unasked = [source for source in able if source not in outcomes]
+    if unasked:
+        told.append(f"not asked for: --counters {' or '.join(unasked)}")
+    return "; ".join(told) or "no source gives it"
+
+
+def _reason_of(outcome: dict[str, Any], metric: str) -> str:
+    return str(outcome["reason"] or outcome["missing"].get(metric) or "it gave none")
+
+
+def energy_reason(run: Run) -> str | None:
+    """Why nothing tells the energy of a run's iterations; None where anything does."""
+    if not energy(run).empty:
+        return None
+    if is_imported(run):
+        return "the trace does not tell"
+    if "counters" not in passes_taken(run):
+        return "not measured: " + ("charact run --passes counters does that" if is_watched(run) else "--counters auto")
+    on_cpu = all(entry.get("device") == "cpu" for entry in run.manifest["cases"])
+    sources = counter_sources(run).set_index("source")
+    sources = sources[sources.index.isin(("rapl",) if on_cpu else _METERS) & ~sources.index.duplicated()]
+    lacking = missing_counters(run).query("counter == 'energy_j'").drop_duplicates("source")
+    reasons = sources["reason"].fillna(lacking.set_index("source")["reason"]).dropna()
+    return "; ".join(f"{source}: {reason}" for source, reason in reasons.items()) or (
+        "not asked for: --counters auto" if sources.empty else "no source gave it")
+
+
+@once
+def energy(run: Run) -> pd.DataFrame:
+    """What an iteration of each case costs, as each source tells it of each device.
+
+    Columns: case; device; source; energy_per_iteration_j and energy_per_sample_j, the energy of the counter pass over
+    its iterations and samples; power_w, its mean; reason, why there is no energy.
+    """
+    read = counter_values(run).query("counter in ('energy_j', 'power_w')")
+    keys = ["case", "device", "source"]
+    wide = read.pivot_table(index=keys, columns="counter", values="value", sort=False)
+    frame = wide.reindex(columns=["energy_j", "power_w"]).astype("float64").reset_index()
+    passes = {entry["case"]: entry.get("passes", {}).get("counters", {}) for entry in run.manifest["cases"]}
+    batch_sizes = {entry["case"]: entry.get("batch_size") for entry in run.manifest["cases"]}
+
+    def of_pass(fact: str) -> "pd.Series[float]":
+        return frame["case"].map({case: facts.get(fact) for case, facts in passes.items()}).astype("float64")
+
+    frame["energy_per_iteration_j"] = frame["energy_j"] / of_pass("num_iterations")
+    frame["energy_per_sample_j"] = frame["energy_per_iteration_j"] / frame["case"].map(batch_sizes).astype("float64")
+    frame["power_w"] = frame["power_w"].fillna(frame["energy_j"] / of_pass("duration_s"))
+    missing = missing_counters(run).query("counter == 'energy_j'").set_index(["case", "source"])["reason"].to_dict()
+    reasons = [missing.get(key, "power alone was read") for key in zip(frame["case"], frame["source"], strict=True)]
+    frame["reason"] = pd.Series(reasons, dtype="str", index=frame.index).where(frame["energy_j"].isna())
+    return frame[[*keys, "energy_per_iteration_j", "energy_per_sample_j", "power_w", "reason"]]

@@ -1,0 +1,1 @@
+"""Memory composition, growth, limits and timeline."""

@@ -1,0 +1,149 @@
+"""Where memory goes: its composition at the peak and in each phase, weights against intermediate results."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.pass_status import pass_reason
+from charact.analysis.common.row_order import in_order
+from charact.record.reader import Run
+
+_INTERMEDIATE = ("activations", "temporary")
+"""What the literature calls mediate results and temporary memory."""
+_PREDICTED = [
+    "low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes", "calibration",
+    "calibration_points", "calibration_reason", "uncertain", "duration_s",
+]  # fmt: skip
+_PARTS = ("tensors_bytes", "workspaces_bytes", "rounding_bytes")
+_MEASURED_NEEDS = ["reserved_peak_bytes", "allocator_peak_bytes", "process_before_bytes", "process_peak_bytes"]
+_PREDICTED_NEEDS = ["context_bytes", "needed_bytes", "device_memory_bytes"]
+
+
+def is_memory_run(run: Run) -> bool:
+    """Whether the run looks at memory alone (`charact memory`)."""
+    return bool(run.manifest.get("options", {}).get("command") == "memory")
+
+
+@once
+def memory_composition(run: Run) -> pd.DataFrame:
+    """Bytes of each category at the iteration's peak, categories in the order of the schema.
+
+    Columns: case; method (measured or predicted); phase in which the peak lies; category; bytes; share_frac of the
+    peak. The categories of a case and method sum to its peak.
+    """
+    return _composition(run, "peak")
+
+
+@once
+def memory_by_phase(run: Run) -> pd.DataFrame:
+    """Bytes of each category at the peak of each phase; columns as in `memory_composition`."""
+    return _composition(run, "phase_peak")
+
+
+def _composition(run: Run, kind: str) -> pd.DataFrame:
+    rows = run.memory
+    keys = ["case", "method", "phase", "category"]
+    held = rows[rows["kind"] == kind].groupby(keys, as_index=False)[["bytes"]].sum()
+    total = held.groupby(["case", "method", "phase"])["bytes"].transform("sum")
+    held["share_frac"] = held["bytes"].div(total.where(total > 0))
+    return in_order(held, run, "case", "phase", "category")
+
+
+def weights_and_intermediate(run: Run) -> pd.DataFrame:
+    """What the weights take at the peak against intermediate results, that is activations and temporary memory.
+
+    Columns: case; method; weights_bytes; intermediate_bytes; ratio = intermediate / weights (null without weights);
+    rest_bytes, the other categories. The three sum to the peak.
+    """
+    held = memory_composition(run)
+    wide = held.assign(part=held["category"].map(_part_of)).pivot_table(
+        index=["case", "method"], columns="part", values="bytes", aggfunc="sum", fill_value=0.0, sort=False
+    )
+    wide = wide.reindex(columns=["weights_bytes", "intermediate_bytes", "rest_bytes"], fill_value=0.0).reset_index()
+    wide["ratio"] = wide["intermediate_bytes"] / wide["weights_bytes"].where(wide["weights_bytes"] > 0)
+    wide.columns.name = None
+    return in_order(wide, run, "case")
+
+
+def _part_of(category: str) -> str:
+    if category == "weights":
+        return "weights_bytes"
+    return "intermediate_bytes" if category in _INTERMEDIATE else "rest_bytes"
+
+
+@once
+def memory_peaks(run: Run) -> pd.DataFrame:
+    """Measured beside predicted: one row a case, those that failed included; what a case lacks is null.
+
+    Columns: case; status and reason; measured_bytes and predicted_bytes, the iteration's peak by either method, each
+    with why it is missing (measured_reason, predicted_reason); low_bytes to high_bytes, the prediction's stated
+    uncertainty; error_frac = predicted / measured - 1; is_within (0 or 1), whether that range holds what was measured;
+    tensors_bytes, workspaces_bytes and rounding_bytes, the predicted peak's parts; calibration ('calibrated',
+    'modelled' or 'none needed'), calibration_points (input size × batch size) and calibration_reason; uncertain,
+    operators whose own memory is not known; duration_s, what predicting took.
+    """
+    totals = memory_composition(run).groupby(["case", "method"])["bytes"].sum()
+    rows = [_peak(run, entry, totals) for entry in run.manifest["cases"]]
+    columns = ["case", "status", "reason", "measured_bytes", "measured_reason", "predicted_bytes", "predicted_reason",
+               *_PREDICTED]  # fmt: skip
+    numbers = ["measured_bytes", "predicted_bytes", "low_bytes", "high_bytes", *_PARTS, "duration_s"]
+    peaks = pd.DataFrame(rows, columns=columns).astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
+    peaks["error_frac"] = peaks["predicted_bytes"] / peaks["measured_bytes"] - 1
+    within = peaks["measured_bytes"].between(peaks["low_bytes"], peaks["high_bytes"]).astype("float64")
+    known = peaks[["measured_bytes", "low_bytes", "high_bytes"]].notna().all(axis="columns")
+    peaks["is_within"] = within.where(known)
+    return peaks
+
+
+def _peak(run: Run, entry: dict[str, Any], totals: "pd.Series[float]") -> dict[str, Any]:
+    case = entry["case"]
+    found: dict[str, Any] = {name: entry.get(name) for name in ("case", "status", "reason")}
+    for method, name in (("measured", "memory"), ("predicted", "prediction")):
+        held = totals.get((case, method))
+        found[f"{method}_bytes"] = held
+        found[f"{method}_reason"] = None if held is not None else _why_none(run, entry, name, method)
+    facts = entry.get("passes", {}).get("prediction", {})
+    calibration = facts.get("calibration") or {}
+    points = [f"{size} × {batch_size}" for size, batch_size in calibration.get("points") or []]
+    return found | {name: facts.get(name) for name in _PREDICTED} | {
+        "calibration": calibration.get("method"), "calibration_points": ", ".join(points) or None,
+        "calibration_reason": calibration.get("reason"), "uncertain": ", ".join(facts.get("uncertain") or []) or None,
+    }  # fmt: skip
+
+
+def _why_none(run: Run, entry: dict[str, Any], name: str, method: str) -> str:
+    if name not in entry.get("passes", {}):
+        return str(entry.get("reason") or f"not {method}")
+    return pass_reason(run, entry["case"], name) or "the record holds no rows"
+
+
+def memory_needs(run: Run) -> pd.DataFrame:
+    """What a device and a process must have beside what is allocated: one row a case with a measurement or prediction.
+
+    Columns: case; device_kind, cpu or cuda, that it ran on; target, the device that the prediction is for;
+    allocated_bytes, measured at the peak;
+    reserved_peak_bytes and allocator_peak_bytes, CUDA's own statistics; reserved_ratio = reserved / allocated;
+    process_before_bytes and process_peak_bytes, the process's resident set before the case and at most since it began;
+    process_ratio = (that most - before) / allocated; predicted_reserved_bytes; context_bytes, an estimate;
+    needed_bytes, what `target` must have for the case, uncertainty included; device_memory_bytes, what it has;
+    margin_bytes, the difference; fits (0 or 1).
+    """
+    rows = []
+    for entry in run.manifest["cases"]:
+        measured = entry.get("passes", {}).get("memory", {})
+        predicted = entry.get("passes", {}).get("prediction", {})
+        if measured.get("peak_bytes") is not None or predicted.get("peak_bytes") is not None:
+            rows.append([
+                entry["case"], entry.get("device"), predicted.get("device"), measured.get("peak_bytes"),
+                *(measured.get(name) for name in _MEASURED_NEEDS), predicted.get("reserved_peak_bytes"),
+                *(predicted.get(name) for name in _PREDICTED_NEEDS), predicted.get("fits"),
+            ])  # fmt: skip
+    numbers = ["allocated_bytes", *_MEASURED_NEEDS, "predicted_reserved_bytes", *_PREDICTED_NEEDS, "fits"]
+    needs = pd.DataFrame(rows, columns=["case", "device_kind", "target", *numbers])
+    needs = needs.astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
+    allocated = needs["allocated_bytes"].where(needs["allocated_bytes"] > 0)
+    needs["reserved_ratio"] = needs["reserved_peak_bytes"] / allocated
+    needs["process_ratio"] = (needs["process_peak_bytes"] - needs["process_before_bytes"]) / allocated
+    needs["margin_bytes"] = needs["device_memory_bytes"] - needs["needed_bytes"]
+    return needs

@@ -1,0 +1,1 @@
+"""Times and speeds of basic operations."""

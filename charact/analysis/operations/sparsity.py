@@ -1,0 +1,119 @@
+"""Sparse against dense products: where leaving out zeros begins to pay."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.operations.timings import operation_times
+from charact.core.units import share
+from charact.record.reader import Run
+
+_SIZE = r"(\d+x\d+x\d+)"
+_PLACE = ["size", "precision", "device", "direction"]
+_SERIES = ["size", "layout", "precision", "device", "direction"]
+_KINDS = ("sparse", "dense")
+_CROSSOVER = ["crossover_density_frac", "from_density_frac", "to_density_frac"]
+
+
+@once
+def sparse_speeds(run: Run) -> pd.DataFrame:
+    """Time of every sparse product beside a dense one of the same size, the sparsest first.
+
+    A dense product of that size is one of the kind `sparse_gemm` in the layout 'dense', or a `gemm` of the same sizes
+    that transposes nothing.
+
+    Columns: case; size (MxNxK); layout; precision; device; direction; density_frac, the share of numbers that are not
+    zero; time_s; dense_s, the median of the dense products' times (null where none was measured); ratio, time_s /
+    dense_s: below 1 sparse is faster; low to high, between which it lies: from the lower end of the sparse time's 95 %
+    interval over the highest of the dense ones', to the upper end over the lowest (null where an interval is).
+    """
+    times = operation_times(run)
+    times = times[times["operation"].isin(["gemm", "sparse_gemm"]) & times["median_s"].notna()]
+    times = times.assign(size=times["problem"].str.extract(_SIZE, expand=False))
+    is_dense = times["layout"].isna() | (times["layout"] == "dense")
+    alike = (times["operation"] == "sparse_gemm") | (times["problem"] == "gemm:" + times["size"].astype("str"))
+    dense = times[is_dense & alike].groupby(_PLACE, as_index=False).agg(
+        dense_s=("median_s", "median"), dense_low_s=("low_s", "min"), dense_high_s=("high_s", "max"))
+    sparse = times[~is_dense & times["sparsity_frac"].notna()].merge(dense, on=_PLACE, how="left")
+    numbers = ["dense_s", "dense_low_s", "dense_high_s"]
+    sparse = sparse.astype(dict.fromkeys(numbers, "float64"))
+    sparse = sparse.assign(density_frac=1 - sparse["sparsity_frac"], time_s=sparse["median_s"],
+                           ratio=sparse["median_s"] / sparse["dense_s"], low=sparse["low_s"] / sparse["dense_high_s"],
+                           high=sparse["high_s"] / sparse["dense_low_s"])  # fmt: skip
+    columns = ["case", *_SERIES, "density_frac", "time_s", "dense_s", "ratio", "low", "high"]
+    return sparse.sort_values("density_frac", kind="stable", ignore_index=True)[columns]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A density that was measured, and the ratio of sparse to dense there."""
+
+    density_frac: float
+    ratio: float
+    faster: str
+    """'sparse' or 'dense', where the ratio's interval holds no 1; else why that is not told, which ends in "which"."""
+
+
+@once
+def sparse_crossover(run: Run) -> pd.DataFrame:
+    """Density below which a sparse product is faster than the dense one of the same size.
+
+    It lies between two densities that were measured: at the lower sparse is faster beyond the noise, at the higher
+    dense is. Where exactly, is told by a line through the logarithms of ratio and density at the two neighbours between
+    which the ratio first passes 1. Where it does so more than once, the lowest density counts.
+
+    Columns: size; layout; precision; device; direction; num_densities; low_density_frac and high_density_frac, the
+    range that was measured; crossover_density_frac, and from_density_frac to to_density_frac, between which it lies;
+    reason, why there is none.
+    """
+    rows = []
+    for key, found in sparse_speeds(run).groupby(_SERIES, sort=False):
+        points = [_point(float(str(density_frac)), same) for density_frac, same in found.groupby("density_frac")]
+        crossover = _crossover(points)
+        rows.append([*key, len(points), points[0].density_frac, points[-1].density_frac, *(crossover or [None] * 3),
+                     None if crossover else _reason(points)])  # fmt: skip
+    numbers = ["low_density_frac", "high_density_frac", *_CROSSOVER]
+    table = pd.DataFrame(rows, columns=[*_SERIES, "num_densities", *numbers, "reason"])
+    return table.astype(dict.fromkeys(numbers, "float64") | {"reason": "object"})
+
+
+def _point(density_frac: float, same: pd.DataFrame) -> _Point:
+    """What was measured at one density, in one case or several."""
+    hidden = "too few repetitions hide which" if same["low"].isna().any() else "noise hides which"
+    faster = "sparse" if (same["high"] < 1).all() else "dense" if (same["low"] > 1).all() else hidden
+    return _Point(density_frac, float(same["ratio"].median()), faster)
+
+
+def _crossover(points: list[_Point]) -> tuple[float, float, float] | None:
+    """Density where ratios first pass 1 upwards, and those that it lies between; points are by rising density."""
+    certain = [number for number, point in enumerate(points) if point.faster in _KINDS]
+    for first, last in pairwise(certain):
+        if (points[first].faster, points[last].faster) == ("sparse", "dense"):
+            below, above = next((below, above) for below, above in pairwise(points[first : last + 1])
+                                if below.ratio <= 1 < above.ratio)  # fmt: skip
+            reached = -math.log(below.ratio) / (math.log(above.ratio) - math.log(below.ratio))
+            between = math.log(below.density_frac), math.log(above.density_frac)
+            density_frac = math.exp(between[0] + reached * (between[1] - between[0]))
+            return density_frac, points[first].density_frac, points[last].density_frac
+    return None
+
+
+def _reason(points: list[_Point]) -> str:
+    """Why there is no density at which ratios pass 1 for certain."""
+    if any(math.isnan(point.ratio) for point in points):
+        return "no dense product of this size was measured"
+    lowest, highest = share(points[0].density_frac), share(points[-1].density_frac)
+    if len(points) == 1:
+        return f"no crossover found: at {lowest}, the only density measured, {points[0].faster} is faster"
+    numbers = Counter(point.faster for point in points)
+    names = [*_KINDS, *sorted(numbers.keys() - _KINDS)]
+    told = [f"{name} is faster at {_of_all(numbers[name], len(points))}" for name in names if numbers[name]]
+    return f"no crossover found between {lowest} and {highest}: {', '.join(told)}"
+
+
+def _of_all(number: int, num_densities: int) -> str:
+    return f"all {number} densities" if number == num_densities else f"{number} of {num_densities} densities"

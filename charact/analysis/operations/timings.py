@@ -1,0 +1,175 @@
+"""Basic operations: the time and rates of each problem, and the totals of suites as they are published."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.efficiency.ceilings import case_ceilings, transfer_ceiling
+from charact.analysis.efficiency.roofline import lower_bounds
+from charact.core.statistics import median_interval
+from charact.record.reader import Run
+
+_TIMES = ["median_s", "low_s", "high_s", "num_repetitions"]
+_TRANSFERS = ("host_to_device", "device_to_host")
+_NO_CEILING = {"all_reduce": "no ceiling of communication is measured"}
+"""Operations that neither products nor the memory of one device bound."""
+_TEXTS = ["operation", "problem", "suite", "set", "layout", "precision", "device", "status", "reason"]
+_SUITE = ["suite", "set", "operation", "layout", "precision", "device"]
+
+
+@once
+def operation_times(run: Run) -> pd.DataFrame:
+    """Time, work and rates of one call of each problem in each direction, in the order they ran.
+
+    Columns: case; operation, problem, suite, set, direction, layout and hot, as in the table `problems`; precision;
+    device; median_s, of the repetitions on the device's clock where there is one, with its 95 % interval low_s to
+    high_s (null below 6 repetitions); num_repetitions and ended_by, what ended them; flop; published_flop, null where
+    the suite counts the same; convention of the suite; bytes, modelled: inputs read and outputs written once;
+    flop_per_byte; flop_per_s and bytes_per_s; share_frac, the time that the work needs at the machine's ceilings over
+    median_s; limit, the nearer ceiling ('compute' or 'bandwidth'); sparsity_frac; max_error and tolerance, over the
+    result's largest magnitude; status and reason of the case; time_reason, why there is no time; share_reason, why
+    there is no share.
+
+    *Error*: bytes that come from a cache, as those of --hot do, can make share_frac exceed 1; it stays as it is.
+    """
+    rows = run.problems.merge(_statistics(run), on=["case", "direction"], how="left")
+    facts = run.cases.reindex(columns=["case", "precision", "device", "status", "reason"]).astype({"case": "str"})
+    over = case_ceilings(run).rename(columns={"reason": "share_reason"})
+    rows = rows.merge(facts, on="case", how="left").merge(over, on="case", how="left")
+    rows["ended_by"] = [_ended_by(run, row["case"], row["direction"]) for row in rows.to_dict("records")]
+    rows["peak_bytes_per_s"] = [_bandwidth(run, row) for row in rows.to_dict("records")]
+    bounds = lower_bounds(rows)
+    share_frac = bounds["bound_s"] / rows["median_s"].where(rows["median_s"] > 0)
+    rows["share_frac"] = share_frac.mask(rows["operation"].isin(list(_NO_CEILING)))
+    rows["limit"] = bounds["limit"].where(rows["share_frac"].notna(), None)
+    rows["flop_per_byte"] = rows["flop"] / rows["bytes"].where(rows["bytes"] > 0)
+    rows["flop_per_s"], rows["bytes_per_s"] = rows["flop"] / rows["median_s"], rows["bytes"] / rows["median_s"]
+    rows["time_reason"] = pd.Series([_time_reason(row) for row in rows.to_dict("records")], rows.index, dtype="object")
+    rows["share_reason"] = pd.Series(
+        [_share_reason(row) for row in rows.to_dict("records")], rows.index, dtype="object")
+    return rows[[
+        "case", "operation", "problem", "suite", "set", "direction", "layout", "hot", "precision", "device", *_TIMES,
+        "ended_by", "flop", "published_flop", "convention", "bytes", "flop_per_byte", "flop_per_s", "bytes_per_s",
+        "share_frac", "limit", "sparsity_frac", "max_error", "tolerance", "status", "reason", "time_reason",
+        "share_reason",
+    ]]  # fmt: skip
+
+
+@once
+def call_times(run: Run) -> pd.DataFrame:
+    """Time of a call in each repetition.
+
+    Columns: those of the table `repetitions`; time_s, on the device's clock where there is one, else on the host's;
+    flop_per_s, null where no FLOP are counted.
+    """
+    keys = ["case", "direction"]
+    calls = run.repetitions.merge(run.problems[[*keys, "flop"]], on=keys, how="left")
+    calls = calls.assign(time_s=calls["device_s"].fillna(calls["host_s"]))
+    return calls.assign(flop_per_s=calls.pop("flop") / calls["time_s"])
+
+
+def _statistics(run: Run) -> pd.DataFrame:
+    rows = []
+    for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
+        low, high = median_interval(times.tolist()) or (None, None)
+        rows.append([case, direction, times.median(), low, high, len(times)])
+    statistics = pd.DataFrame(rows, columns=["case", "direction", *_TIMES])
+    return statistics.astype(dict.fromkeys(["case", "direction"], "str") | dict.fromkeys(_TIMES, "float64"))
+
+
+def _ended_by(run: Run, case: str, direction: str) -> str | None:
+    told = run.passes(case).get("ops", {}).get("directions", {}).get(direction, {}).get("ended_by")
+    return None if told is None else str(told)
+
+
+def _bandwidth(run: Run, row: dict[Any, Any]) -> float:
+    """What feeds an operation at best (B/s): the device's memory, or its link to the host."""
+    way = str(row["problem"]).rpartition(":")[2]
+    return transfer_ceiling(run, row["device"], way) if way in _TRANSFERS else float(row["peak_bytes_per_s"])
+
+
+def _time_reason(row: dict[Any, Any]) -> str | None:
+    if pd.notna(row["median_s"]):
+        return None
+    return "the record holds no repetitions" if row["status"] == "ok" else str(row["status"])
+
+
+def _share_reason(row: dict[Any, Any]) -> str | None:
+    if pd.notna(row["share_frac"]):
+        return None
+    if pd.isna(row["median_s"]):
+        return str(row["time_reason"])
+    told = None if pd.isna(row["share_reason"]) else str(row["share_reason"])
+    return _NO_CEILING.get(row["operation"]) or told or "neither FLOP nor bytes are counted"
+
+
+@once
+def operation_cases(run: Run) -> pd.DataFrame:
+    """Every problem as a whole, its directions taken together, in the order they ran, failed ones included.
+
+    Columns: case; operation, problem, suite, set and layout; precision; device; num_directions; time_s, the sum of the
+    directions' medians; flop, published_flop (null where the suite counts the same) with convention, and bytes, their
+    sums; status and reason of the case.
+    """
+    cases = run.cases.reindex(columns=["case", "workload", "precision", "device", "status", "reason"])
+    measured = [entry["case"] for entry in run.manifest["cases"] if "ops" in entry.get("passes", {})]
+    cases = cases[cases["case"].isin([*measured, *run.problems["case"]])]
+    times = operation_times(run)
+    facts = ["operation", "problem", "suite", "set", "layout", "convention"]
+    known = times.groupby("case", as_index=False)[facts].first()
+    sums = times.assign(published_flop=times["published_flop"].fillna(times["flop"]), time_s=times["median_s"])
+    by_case = sums.groupby("case", as_index=False)
+    sums = by_case[["time_s", "flop", "published_flop", "bytes"]].sum(min_count=1)
+    rows = cases.astype({"case": "str"}).merge(known, on="case", how="left").merge(sums, on="case", how="left")
+    rows["num_directions"] = rows["case"].map(times.groupby("case").size())
+    counted_otherwise = times.loc[times["published_flop"].notna(), "case"]
+    rows["published_flop"] = rows["published_flop"].where(rows["case"].isin(counted_otherwise))
+    rows["problem"] = rows["problem"].fillna(rows["workload"])
+    rows["operation"] = rows["operation"].fillna(rows["problem"].str.replace(":.*", "", regex=True))
+    rows = rows.astype(dict.fromkeys(_TEXTS, "object"))
+    return rows[["case", *_TEXTS[:-2], "num_directions", "time_s", "flop", "published_flop", "convention", "bytes",
+                 "status", "reason"]]  # fmt: skip
+
+
+@once
+def operation_shares(run: Run) -> pd.DataFrame:
+    """How near the problems of each operation come to the machine's ceilings, by direction.
+
+    Columns: operation; direction; layout; precision; device; num_problems, of those that were timed; flop_per_s and
+    bytes_per_s, the best of them; median_share_frac and best_share_frac of the ceilings; share_reason, why there are
+    none.
+    """
+    times = operation_times(run)
+    keys = ["operation", "direction", "layout", "precision", "device"]
+    return times[times["median_s"].notna()].groupby(keys, sort=False, dropna=False, as_index=False).agg(
+        num_problems=("case", "size"), flop_per_s=("flop_per_s", "max"), bytes_per_s=("bytes_per_s", "max"),
+        median_share_frac=("share_frac", "median"), best_share_frac=("share_frac", "max"),
+        share_reason=("share_reason", "first"),
+    )  # fmt: skip
+
+
+@once
+def suite_totals(run: Run) -> pd.DataFrame:
+    """Total execution time of each suite's problems of one operation: each of them once, in every direction.
+
+    Problems that belong to no suite have no total.
+
+    Columns: suite; set; operation; layout; precision; device; num_problems; num_failed; total_s and flop, of those that
+    did not fail (null where all did); published_flop, what the suite counts for the same (null where it counts no
+    other), with convention; flop_per_s.
+    """
+    cases = operation_cases(run).dropna(subset=["suite"])
+    rows = []
+    for key, problems in cases.groupby(_SUITE, sort=False, dropna=False):
+        timed = problems[problems["time_s"].notna() & (problems["status"] == "ok")]
+        otherwise = timed["published_flop"].notna()
+        conventions = list(dict.fromkeys(timed.loc[otherwise, "convention"].dropna()))
+        published = timed["published_flop"].fillna(timed["flop"]).sum() if otherwise.any() else None
+        rows.append([*key, len(problems), len(problems) - len(timed), timed["time_s"].sum(min_count=1),
+                     timed["flop"].sum(min_count=1), published, "; ".join(conventions) or None])  # fmt: skip
+    totals = pd.DataFrame(rows, columns=[*_SUITE, "num_problems", "num_failed", "total_s", "flop", "published_flop",
+                                         "convention"])  # fmt: skip
+    totals = totals.astype(dict.fromkeys([*_SUITE, "convention"], "object")
+                           | dict.fromkeys(["total_s", "flop", "published_flop"], "float64"))
+    return totals.assign(flop_per_s=totals["flop"] / totals["total_s"])

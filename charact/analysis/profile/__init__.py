@@ -1,0 +1,1 @@
+"""Time per phase, operator type and case."""

@@ -1,0 +1,116 @@
+"""Where an iteration's time goes: by phase (timing pass), then by operator and its type (operator pass)."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.row_order import in_order
+from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.record.reader import Run
+
+OUTSIDE_OPERATORS = "outside operators"
+"""Type of the time of a phase that no operator covers: Python, the data loader, waiting."""
+
+
+@once
+def phase_breakdown(run: Run) -> pd.DataFrame:
+    """Time of each phase of each case, phases in the order they run.
+
+    Columns: case; phase; median_s and mean_s over all iterations of the case, those without the phase counted as 0;
+    share_frac, the phase's part of the time of all iterations (a case's shares sum to 1); time_s = share_frac × the
+    case's median iteration time, so that a case's phases sum to its headline number (medians do not sum); host_s and
+    device_s, the means of the two clocks.
+    """
+    phases = _every_phase_of_every_iteration(run).groupby(["case", "phase"], sort=False, as_index=False).agg(
+        median_s=("time_s", "median"), mean_s=("time_s", "mean"), total_s=("time_s", "sum"),
+        host_s=("host_s", "mean"), device_s=("device_s", "mean"),
+    )  # fmt: skip
+    phases["share_frac"] = phases["total_s"] / phases.groupby("case")["total_s"].transform("sum")
+    headline = iteration_times(run).groupby("case")["wall_s"].median()
+    phases["time_s"] = phases["share_frac"] * phases["case"].map(headline).astype(float)
+    columns = ["case", "phase", "median_s", "mean_s", "share_frac", "time_s", "host_s", "device_s"]
+    return in_order(phases, run, "case", "phase")[columns]
+
+
+def _every_phase_of_every_iteration(run: Run) -> pd.DataFrame:
+    """Rows of `phase_times`, and zeros where an iteration lacks a phase that others of its case have."""
+    times = phase_times(run)
+    keys = ["case", "iteration", "phase"]
+    walls = times.groupby(keys[:2], sort=False, as_index=False).agg(on_device=("device_s", "count"))
+    every = walls.merge(times[["case", "phase"]].drop_duplicates(), on="case").merge(times, on=keys, how="left")
+    absent = every["host_s"].isna()
+    every["device_s"] = every["device_s"].mask(absent & (every["on_device"] > 0), 0.0)
+    return every.fillna({"host_s": 0.0, "time_s": 0.0})
+
+
+@once
+def operator_times(run: Run) -> pd.DataFrame:
+    """Rows of `operators` with `time_s`: device time in cases that have it, else host time without nested operators."""
+    rows = run.operators
+    on_device = rows.groupby("case")["device_s"].transform("count") > 0
+    return rows.assign(time_s=rows["self_host_s"].mask(on_device, rows["device_s"].fillna(0.0)))
+
+
+@once
+def operator_types(run: Run) -> pd.DataFrame:
+    """Time of each operator type in each phase, as measured under the profiler; longest first within a phase.
+
+    Columns: case; phase; operator_type; num_calls and time_s per iteration; share_frac of the phase. In cases timed on
+    the host a row `OUTSIDE_OPERATORS` holds what is left of the phase in the operator pass, so that the shares of a
+    phase sum to 1; in cases timed on a device they are shares of the phase's kernel time, and there is no such row.
+
+    *Error*: the profiler lengthens short operators; its overhead ratio is in the manifest.
+    """
+    keys = ["case", "phase", "operator_type"]
+    rows = operator_times(run)
+    types = rows.groupby(keys, sort=False, as_index=False)[["num_calls", "time_s"]].sum()
+    types = pd.concat([types, _outside_operators(run, rows)], ignore_index=True) if len(types) else types
+    types["share_frac"] = types["time_s"] / types.groupby(["case", "phase"])["time_s"].transform("sum")
+    return in_order(types.sort_values("time_s", ascending=False, kind="stable"), run, "case", "phase")
+
+
+def _outside_operators(run: Run, operators: pd.DataFrame) -> pd.DataFrame:
+    covered = operators.groupby(["case", "phase"])["self_host_s"].sum()
+    timed_on_device = operators.groupby("case")["device_s"].count() > 0
+    rows: list[dict[str, Any]] = []
+    for case, facts in _operator_passes(run).items():
+        if case not in timed_on_device.index or timed_on_device[case]:
+            continue
+        for phase, phase_s in facts.get("phase_s", {}).items():
+            # Operators of several threads may overlap: their sum can then exceed the phase.
+            outside_s = max(phase_s - float(covered.get((case, phase), 0.0)), 0.0)
+            rows.append({"case": case, "phase": phase, "operator_type": OUTSIDE_OPERATORS, "time_s": outside_s})
+    frame = pd.DataFrame(rows, columns=["case", "phase", "operator_type", "num_calls", "time_s"])
+    return frame.astype({"num_calls": "float64", "time_s": "float64"})
+
+
+def _operator_passes(run: Run) -> dict[str, dict[str, Any]]:
+    return {entry["case"]: entry.get("passes", {}).get("operators", {}) for entry in run.manifest["cases"]}
+
+
+def top_operators(run: Run) -> pd.DataFrame:
+    """Operators of each case by phase, layers and shapes taken together; longest first within a case.
+
+    Columns: case; phase; operator; operator_type; num_calls and time_s per iteration; share_frac of the operator time
+    of the case's iteration; flop and bytes per iteration; flop_per_s = flop / time_s. Null FLOP were not counted.
+    """
+    keys = ["case", "phase", "operator", "operator_type"]
+    rows = operator_times(run).groupby(keys, sort=False, as_index=False)
+    operators = rows[["num_calls", "time_s", "flop", "bytes"]].sum(min_count=1)
+    operators["share_frac"] = operators["time_s"] / operators.groupby("case")["time_s"].transform("sum")
+    operators["flop_per_s"] = operators["flop"].div(operators["time_s"].where(operators["time_s"] > 0))
+    columns = [*keys, "num_calls", "time_s", "share_frac", "flop", "bytes", "flop_per_s"]
+    return in_order(operators.sort_values("time_s", ascending=False, kind="stable"), run, "case")[columns]
+
+
+def operator_coverage(run: Run) -> pd.DataFrame:
+    """Share of each case's operator time whose type is known, that is not 'other'.
+
+    Columns: case; time_s, all operators of an iteration; other_s, those of type 'other'; coverage_frac.
+    """
+    rows = operator_times(run)
+    rows["other_s"] = rows["time_s"].where(rows["operator_type"] == "other", 0.0)
+    coverage = rows.groupby("case", sort=False, as_index=False)[["time_s", "other_s"]].sum()
+    coverage["coverage_frac"] = 1 - coverage["other_s"] / coverage["time_s"]
+    return in_order(coverage, run, "case")

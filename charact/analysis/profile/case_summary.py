@@ -1,0 +1,93 @@
+"""The headline of each case: time per iteration with its interval, rates, FLOP and peak memory."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.memory.composition import is_memory_run, memory_composition
+from charact.core.statistics import median_interval
+from charact.record.reader import Run
+
+KINDS = ("training", "inference", "memory", "operation", "bricks", "construction", "profile")
+"""What was done with a case: trained, loaded and predicted with, its memory alone looked at, a basic operation timed, a
+suite of bricks timed, a model's latency constructed from these, or measured by passes."""
+
+_OF_PASSES = {"ops": "operation", "bricks": "bricks", "construct": "construction", "training": "training",
+              "inference": "inference"}
+
+_COORDINATES = [
+    "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
+    "device_name", "num_parameters", "status", "reason", "requested_bytes",
+]  # fmt: skip
+_TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
+
+
+@once
+def phase_times(run: Run) -> pd.DataFrame:
+    """Time of each phase of each iteration, the phase's parts (models, optimizers) taken together.
+
+    Columns: case; iteration; phase; host_s; device_s; time_s, the device's time where it was taken, else the host's.
+    """
+    keys = ["case", "iteration", "phase"]
+    rows = run.iterations.groupby(keys, sort=False, as_index=False)[["host_s", "device_s"]].sum(min_count=1)
+    return rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
+
+
+@once
+def iteration_times(run: Run) -> pd.DataFrame:
+    """Wall time of each timed iteration (s): the sum of its phases, `other` included.
+
+    Columns: case, iteration, wall_s.
+    """
+    walls = phase_times(run).groupby(["case", "iteration"], sort=False, as_index=False)[["time_s"]].sum()
+    return walls.rename(columns={"time_s": "wall_s"})
+
+
+@once
+def case_summary(run: Run) -> pd.DataFrame:
+    """One row a case in the order they ran, failed ones included; what a case lacks is null.
+
+    Columns: the case's coordinates, status and reason; kind, one of `KINDS`; num_iterations; median_s with the 95 %
+    interval of the median low_s to high_s (null below 6 iterations), p5_s and p95_s of the iterations' wall times;
+    samples_per_s (batch size / median_s); flop (counted, per iteration; operators without a formula are left out);
+    flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, held through PyTorch's
+    allocator); compile_s (what compiling the model took; null where it was not compiled).
+    """
+    summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
+    summary["kind"] = case_kinds(run)
+    summary = summary.merge(_time_statistics(run), on="case", how="left")
+    summary["samples_per_s"] = summary["batch_size"].astype(float) / summary["median_s"]
+    flop = run.flop.groupby("case")["flop"].sum(min_count=1)
+    summary["flop"] = summary["case"].map(flop).astype(float)
+    summary["flop_per_s"] = summary["flop"] / summary["median_s"]
+    peak = memory_composition(run).query("method == 'measured'").groupby("case")["bytes"].sum()
+    summary["peak_bytes"] = summary["case"].map(peak).astype(float)
+    summary["compile_s"] = pd.Series([_compile_s(entry) for entry in run.manifest["cases"]], dtype="float64")
+    return summary
+
+
+def case_kinds(run: Run) -> list[str]:
+    """Return what was done with each case, one of `KINDS`, in the order of the manifest; no table is read."""
+    return [_kind(run, entry) for entry in run.manifest["cases"]]
+
+
+def _kind(run: Run, entry: dict[str, Any]) -> str:
+    if is_memory_run(run):
+        return "memory"
+    passes = entry.get("passes", {})
+    return next((kind for name, kind in _OF_PASSES.items() if name in passes), "profile")
+
+
+def _compile_s(entry: dict[str, Any]) -> float | None:
+    told = (facts.get("compile_s") for facts in entry.get("passes", {}).values())
+    return next((compile_s for compile_s in told if compile_s is not None), None)
+
+
+def _time_statistics(run: Run) -> pd.DataFrame:
+    rows = []
+    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
+        low, high = median_interval(walls.tolist()) or (None, None)
+        rows.append([case, len(walls), walls.median(), low, high, walls.quantile(0.05), walls.quantile(0.95)])
+    statistics = pd.DataFrame(rows, columns=["case", *_TIMES])
+    return statistics.astype({"case": "str"} | dict.fromkeys(_TIMES, "float64"))

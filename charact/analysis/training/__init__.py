@@ -1,0 +1,1 @@
+"""Stages of trainings and inferences."""

@@ -1,0 +1,197 @@
+"""Training and inference as a whole: what their total time is spent on, and how well the task is done meanwhile."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import once
+from charact.analysis.common.row_order import in_order
+from charact.analysis.profile.case_summary import iteration_times
+from charact.record.reader import Run
+from charact.record.schema import LOAD_PHASES
+
+TRAINING_STAGES = ("training", "validation", "checkpointing")
+"""Stages of an epoch, in order: together they are the total execution time."""
+
+INFERENCE_PARTS = (*LOAD_PHASES, "prediction")
+"""What the total inference time is made of: the phases of a load, then the prediction."""
+
+_QUANTILES = {"p50_s": 0.5, "p90_s": 0.9, "p95_s": 0.95, "p99_s": 0.99}
+
+
+@once
+def stage_times(run: Run) -> pd.DataFrame:
+    """Wall time of each stage of each epoch, of each load and of the prediction.
+
+    Columns: case; stage; number (epoch or repetition, from 1); wall_s on the host's clock; num_iterations;
+    num_samples; samples_per_s = num_samples / wall_s (null where a stage has no samples).
+    """
+    times = run.table("stages").groupby(["case", "stage", "number"], as_index=False).agg(
+        wall_s=("host_s", "sum"), num_iterations=("num_iterations", "max"), num_samples=("num_samples", "max"),
+    )  # fmt: skip
+    times["samples_per_s"] = times["num_samples"].where(times["num_samples"] > 0) / times["wall_s"]
+    return in_order(times.sort_values("number", kind="stable"), run, "case", "stage")
+
+
+def stage_breakdown(run: Run) -> pd.DataFrame:
+    """Time of each phase of each stage of a training, over all epochs.
+
+    Columns: case; stage (one of `TRAINING_STAGES`); phase; time_s; share_frac of the case's total execution time. A
+    case's rows sum to its total execution time: where phases have device times, these share out the stage's wall time.
+    """
+    rows = stage_phase_times(run)
+    rows = rows[rows["stage"].isin(TRAINING_STAGES)]
+    parts = rows.groupby(["case", "stage", "phase"], as_index=False)[["time_s"]].sum()
+    parts["share_frac"] = parts["time_s"] / parts.groupby("case")["time_s"].transform("sum")
+    return in_order(parts, run, "case", "stage", "phase")
+
+
+@once
+def stage_phase_times(run: Run) -> pd.DataFrame:
+    """Rows of `stages` with `time_s`, the phase's part of its stage's wall time."""
+    rows = run.table("stages")
+    rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
+    groups = rows.groupby(["case", "stage", "number"])
+    rows["time_s"] *= groups["host_s"].transform("sum") / groups["time_s"].transform("sum")
+    return rows
+
+
+@once
+def learning_curves(run: Run) -> pd.DataFrame:
+    """Loss and metrics of each epoch of each training.
+
+    Columns: case; epoch (from 1); stage (training or validation); metric; value, the mean over the stage's samples, or
+    null with a reason; elapsed_s, the total execution time at the end of that stage.
+    """
+    values = run.table("metrics").rename(columns={"number": "epoch"})
+    values = values[values["stage"].isin(TRAINING_STAGES)].merge(_elapsed(run), on=["case", "stage", "epoch"],
+                                                                 how="left")  # fmt: skip
+    columns = ["case", "epoch", "stage", "metric", "value", "reason", "elapsed_s"]
+    return in_order(in_order(values, run, "stage").sort_values("epoch", kind="stable"), run, "case")[columns]
+
+
+def _elapsed(run: Run) -> pd.DataFrame:
+    """Total execution time at the end of each stage: columns case, stage, epoch, elapsed_s."""
+    times = stage_times(run).rename(columns={"number": "epoch"})
+    times = times[times["stage"].isin(TRAINING_STAGES)].sort_values("epoch", kind="stable")
+    times["elapsed_s"] = times.groupby("case")["wall_s"].cumsum()
+    return times[["case", "stage", "epoch", "elapsed_s"]]
+
+
+@once
+def training_summary(run: Run) -> pd.DataFrame:
+    """One row a training case, those that failed included; what a case lacks is null.
+
+    Columns: case, status, reason; data, the data set's name; num_epochs_asked and num_epochs, those that were finished;
+    total_s, the total execution time, and its stages training_s, validation_s and checkpointing_s; samples_per_s,
+    samples trained on / training_s; best_metric, best_value and best_epoch; training_loss and validation_loss of the
+    last finished epoch; target_metric and target_value asked for, reached_epoch, time_to_target_s (total execution time
+    at the end of the validation that reached it) and target_reason, why there is none; compile_s, what compiling the
+    model took of the total (null where it was not compiled).
+    """
+    rows = [_outcome(entry) for entry in run.manifest["cases"] if "training" in entry.get("passes", {})]
+    summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str", "compile_s": "float64"})
+    times = stage_times(run).pivot_table(index="case", columns="stage", values=["wall_s", "num_samples"], aggfunc="sum")
+    for stage in TRAINING_STAGES:
+        summary[f"{stage}_s"] = _of_case(summary, times, ("wall_s", stage))
+    summary["total_s"] = summary[[f"{stage}_s" for stage in TRAINING_STAGES]].sum(axis="columns", min_count=1)
+    num_samples = _of_case(summary, times, ("num_samples", "training"))
+    summary["samples_per_s"] = num_samples.where(num_samples > 0) / summary["training_s"]
+    losses = learning_curves(run).query("metric == 'loss'")
+    losses = losses[losses["epoch"] == losses.groupby("case")["epoch"].transform("max")]
+    losses = losses.pivot_table(index="case", columns="stage", values="value")
+    for stage in ("training", "validation"):
+        summary[f"{stage}_loss"] = _of_case(summary, losses, stage)
+    summary["time_to_target_s"] = _times_to_target(run, summary)
+    return summary
+
+
+def _of_case(summary: pd.DataFrame, table: pd.DataFrame, column: Any) -> "pd.Series[float]":
+    """A column of a table whose index is the case; null where the table has no such column or case."""
+    values = table[column] if column in table else pd.Series(dtype="float64")
+    return summary["case"].map(values).astype("float64")
+
+
+def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest tells of a training, in the columns of `training_summary`."""
+    facts = entry.get("passes", {}).get("training", {})
+    best, until = facts.get("best") or {}, facts.get("until") or {}
+    target_reason = None
+    if not until:
+        target_reason = "no target was given"
+    elif until["epoch"] is None:
+        num_epochs = facts.get("num_epochs") or 0
+        target_reason = f"not reached in {num_epochs} epoch{'' if num_epochs == 1 else 's'}"
+    return {
+        "case": entry["case"], "status": entry.get("status"), "reason": entry.get("reason"), "data": entry.get("data"),
+        "num_epochs_asked": facts.get("num_epochs_asked"), "num_epochs": facts.get("num_epochs"),
+        "best_metric": best.get("metric"), "best_value": best.get("value"), "best_epoch": best.get("epoch"),
+        "target_metric": until.get("metric"), "target_value": until.get("value"), "reached_epoch": until.get("epoch"),
+        "target_reason": target_reason, "compile_s": facts.get("compile_s"),
+    }  # fmt: skip
+
+
+def _times_to_target(run: Run, summary: pd.DataFrame) -> list[float | None]:
+    elapsed = _elapsed(run).query("stage == 'validation'").set_index(["case", "epoch"])["elapsed_s"]
+    keys = zip(summary["case"], summary["reached_epoch"], strict=True)
+    return [elapsed.get(key) for key in keys]
+
+
+@once
+def inference_summary(run: Run) -> pd.DataFrame:
+    """One row an inference case, those that failed included; what a case lacks is null.
+
+    Columns: case, batch_size, status, reason; data, the data set's name; load_cold_s and cold_reason, why there is
+    none; load_warm_s, the median of num_warm_loads; prediction_s; total_cold_s and total_warm_s, load + prediction;
+    samples_per_s, samples / prediction_s; num_batches; p50_s, p90_s, p95_s and p99_s, percentiles of the time of a
+    batch; compile_s, what compiling the model took beside all that (null where it was not compiled).
+    """
+    entries = [entry for entry in run.manifest["cases"] if "inference" in entry.get("passes", {})]
+    summary = pd.DataFrame(
+        [[entry["case"], entry["batch_size"], entry["status"], entry["reason"], entry.get("data"),
+          *(entry["passes"]["inference"].get(fact) for fact in ("cold_reason", "compile_s"))] for entry in entries],
+        columns=["case", "batch_size", "status", "reason", "data", "cold_reason", "compile_s"],
+    ).astype({"case": "str", "compile_s": "float64"})  # fmt: skip
+    times = stage_times(run)
+    medians = times.pivot_table(index="case", columns="stage", values="wall_s", aggfunc="median")
+    for stage in ("load_cold", "load_warm", "prediction"):
+        summary[f"{stage}_s"] = _of_case(summary, medians, stage)
+    for load in ("cold", "warm"):
+        summary[f"total_{load}_s"] = summary[f"load_{load}_s"] + summary["prediction_s"]
+    counts = times.query("stage == 'load_warm'").groupby("case").size()
+    summary["num_warm_loads"] = summary["case"].map(counts)
+    rates = times.query("stage == 'prediction'").set_index("case")
+    summary["samples_per_s"] = _of_case(summary, rates, "samples_per_s")
+    batches = iteration_times(run).groupby("case")["wall_s"]
+    summary["num_batches"] = summary["case"].map(batches.size())
+    for name, quantile in _QUANTILES.items():
+        summary[name] = summary["case"].map(batches.quantile(quantile)).astype("float64")
+    return summary
+
+
+def inference_breakdown(run: Run) -> pd.DataFrame:
+    """What the total inference time is made of, with a cold and with a warm load.
+
+    Columns: case; load (cold or warm); part (one of `INFERENCE_PARTS`); time_s; share_frac of the total. Parts sum to
+    total_cold_s or total_warm_s of `inference_summary`: a phase of the warm load is its share of all warm loads' time
+    times their median.
+    """
+    rows = stage_phase_times(run).groupby(["case", "stage", "phase"])["time_s"].sum()
+    found: list[list[Any]] = []
+    for case in inference_summary(run).to_dict("records"):
+        for load in ("cold", "warm"):
+            load_s = case[f"load_{load}_s"]
+            if pd.notna(load_s):
+                phases = rows[case["case"], f"load_{load}"]
+                parts = {**(phases / phases.sum() * load_s), "prediction": case["prediction_s"]}
+                found += [[case["case"], load, part, parts[part]] for part in INFERENCE_PARTS if part in parts]
+    breakdown = pd.DataFrame(found, columns=["case", "load", "part", "time_s"])
+    breakdown = breakdown.astype({"time_s": "float64"}).dropna(subset=["time_s"])
+    breakdown["share_frac"] = breakdown["time_s"] / breakdown.groupby(["case", "load"])["time_s"].transform("sum")
+    return breakdown
+
+
+def prediction_metrics(run: Run) -> pd.DataFrame:
+    """Loss and metrics of each prediction: columns case; metric; value, or null with a reason."""
+    rows = run.table("metrics")
+    return in_order(rows[rows["stage"] == "prediction"], run, "case")[["case", "metric", "value", "reason"]]

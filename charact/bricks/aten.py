@@ -1,0 +1,276 @@
+"""Operators of PyTorch that a brick may call, and which arguments they take.
+
+Bricks may come from anybody, so they may call only the operators of an allowlist.
+The list holds functions of tensors alone. None of them reads or writes a file, takes an address, a storage or a
+generator of random numbers, makes a tensor that is not dense, or trusts an argument that it could check
+(`segment_reduce` and others have such an `unsafe`).
+
+How it was made, with PyTorch 2.13: `benchmarks/brick_operators.py` captured every workload, in inference and training,
+in fp32 and bf16, and models of torchvision, timm and transformers. To what these call come PyTorch's public functions
+of the same kinds, whose schemas have only tensors, numbers, truth values, types and short words. None of them ended the
+process in 40,000 bricks of random operators and arguments, made as in `tests/fuzz/test_suites.py`, of which 18,449 ran.
+An operator that writes in place, such as `relu_`, belongs to the one without the underscore.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from keyword import iskeyword
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from charact.bricks.captured_graph import ITEM_BYTES, Json, Layer
+from charact.core.errors import UserError
+
+_ELEMENTWISE = """
+    abs absolute acos acosh add addcdiv addcmul angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh
+    atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp
+    clamp_max clamp_min clip conj conj_physical copysign cos cosh deg2rad digamma div divide eq erf erfc erfinv exp exp2
+    expm1 fill fix float_power floor floor_divide fmax fmin fmod frac ge greater greater_equal gt heaviside hypot imag
+    isclose isfinite isinf isnan isneginf isposinf ldexp le lerp less less_equal lgamma log log10 log1p log2 logaddexp
+    logaddexp2 logical_and logical_not logical_or logical_xor logit lt masked_fill maximum minimum mul multiply
+    nan_to_num ne neg negative not_equal polar positive pow rad2deg real reciprocal remainder resolve_conj resolve_neg
+    round rsqrt rsub sgn sigmoid sign signbit sin sinc sinh sqrt square sub subtract tan tanh true_divide trunc where
+    xlogy zero
+"""
+_ACTIVATIONS = """
+    celu elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid log_softmax mish prelu relu relu6
+    rrelu selu silu softmax softplus softshrink threshold _log_softmax _prelu_kernel _safe_softmax _softmax
+"""
+_PRODUCTS = """
+    addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    conv_transpose3d convolution _convolution dot einsum ger inner kron linear matmul mm mv outer tensordot vdot
+"""
+_SHAPES = """
+    adjoint alias atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to cat channel_shuffle chunk clone
+    column_stack concat concatenate contiguous copy detach diag diag_embed diagonal dsplit dstack expand expand_as
+    flatten flip fliplr flipud hsplit hstack lift_fresh lift_fresh_copy mH mT meshgrid moveaxis movedim narrow numpy_T
+    matrix_H permute pixel_shuffle pixel_unshuffle ravel repeat repeat_interleave reshape reshape_as _reshape_alias roll
+    rot90 select slice split split_with_sizes squeeze stack swapaxes swapdims t tensor_split tile to _to_copy transpose
+    type_as unbind unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes _unsafe_view unsqueeze view
+    view_as view_as_complex view_as_real vsplit vstack
+"""
+_REDUCTIONS = """
+    all amax amin aminmax any argmax argmin count_nonzero cross cummax cummin cumprod cumsum diff dist frobenius_norm
+    linalg_norm linalg_vector_norm logcumsumexp logsumexp max mean median min mode nanmean nansum norm prod quantile std
+    std_mean sum sum_to_size trace var var_mean
+"""
+_ORDER = "argsort bucketize isin kthvalue msort searchsorted sort topk"
+_PLACES = """
+    argwhere embedding gather index index_add index_copy index_fill index_put index_select masked_scatter
+    masked_select nonzero one_hot scatter scatter_add scatter_reduce select_scatter slice_scatter take take_along_dim
+    tril triu
+"""
+_NEW = """
+    arange empty empty_like empty_permuted empty_strided eye full full_like linspace new_empty new_empty_strided
+    new_full new_ones new_zeros ones ones_like scalar_tensor tril_indices triu_indices zeros zeros_like
+    hamming_window hann_window
+"""
+_RANDOM = """
+    alpha_dropout bernoulli dropout exponential feature_alpha_dropout feature_dropout native_dropout normal rand
+    rand_like randint randint_like randn randn_like random randperm uniform
+"""
+_NORMALIZATIONS = """
+    batch_norm cosine_similarity group_norm instance_norm layer_norm _fused_rms_norm native_batch_norm
+    _native_batch_norm_legit _native_batch_norm_legit_no_training native_group_norm native_layer_norm
+    pairwise_distance cdist rms_norm
+"""
+_POOLING = """
+    adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool3d
+    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d max_pool1d
+    max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices
+"""
+_PICTURES = """
+    affine_grid_generator col2im constant_pad_nd grid_sampler grid_sampler_2d grid_sampler_3d im2col pad
+    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
+    upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    upsample_trilinear3d
+"""
+_ATTENTION = """
+    scaled_dot_product_attention _native_multi_head_attention _transformer_encoder_layer_fwd
+    _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention
+    _scaled_dot_product_flash_attention
+    _scaled_dot_product_flash_attention_for_cpu
+"""
+_RECURRENT = """
+    gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell mkldnn_rnn_layer _cudnn_rnn
+    _thnn_fused_gru_cell _thnn_fused_lstm_cell
+"""
+_LOSSES = """
+    binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy_loss hinge_embedding_loss
+    huber_loss kl_div l1_loss margin_ranking_loss mse_loss nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward
+    nll_loss_nd poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss
+"""
+_GIVE_NUMBERS = ("_local_scalar_dense", "equal", "item", "is_nonzero", "_fused_sdp_choice")
+"""Those that give numbers, for a model's code to read."""
+
+OPERATORS = frozenset(" ".join([
+    _ELEMENTWISE, _ACTIVATIONS, _PRODUCTS, _SHAPES, _REDUCTIONS, _ORDER, _PLACES, _NEW, _RANDOM, _NORMALIZATIONS,
+    _POOLING, _PICTURES, _ATTENTION, _RECURRENT, _LOSSES, *_GIVE_NUMBERS,
+]).split())  # fmt: skip
+"""Operators without namespace and overload."""
+
+WORDS = frozenset([
+    "none", "mean", "sum", "tanh", "floor", "trunc", "prod", "amax", "amin", "linear", "lower", "higher", "midpoint",
+    "nearest", "ij", "xy", "fro", "nuc", "valid", "same", "constant", "reflect", "replicate", "circular", "left",
+    "right", "batchmean",
+])  # fmt: skip
+"""Strings that an argument may be, in addition to the equations of `einsum`."""
+_EQUATION = re.compile(r"[A-Za-z.]{1,30}(,[A-Za-z.]{1,30}){0,7}->[A-Za-z.]{0,30}")
+
+MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
+LAYOUTS = ("strided",)
+_LARGEST = 2**63
+_MOST_ITEMS = 4096
+"""Items of a list: operators that join or split tensors have a few hundred."""
+
+
+def operator_of(name: str) -> OpOverload:
+    """The ATen operator of that name, such as `aten.conv2d.default`.
+
+    Raises:
+        UserError: PyTorch has no such operator, or it is none that a brick may call.
+    """
+    namespace, _, rest = name.partition(".")
+    packet, _, overload = rest.partition(".")
+    if namespace != "aten" or not OPERATORS.intersection([packet, packet.removesuffix("_")]):
+        raise UserError(f"operator {name[:80]} is none that a brick may call: generate the suite again")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    if not isinstance(found, OpOverload):
+        raise UserError(f"PyTorch {torch.__version__} has no operator {name[:80]}: run the suite with the version that "
+                        "it was generated by")  # fmt: skip
+    if packet not in _GIVE_NUMBERS and not any(_holds_tensors(each.type) for each in found._schema.returns):
+        raise UserError(f"operator {name[:80]} is none that a brick may call: generate the suite again")
+    if any(each.is_out for each in found._schema.arguments):
+        raise UserError(f"operator {name[:80]} writes into a tensor that it is given: generate the suite again")
+    return found
+
+
+def check_arguments(layer: Layer) -> OpOverload:
+    """Check that a layer calls its operator with arguments of the kinds that its schema has; returns the operator.
+
+    Raises:
+        UserError: an argument is of another kind, lacking, unknown, or given twice.
+    """
+    operator = operator_of(layer.operator)
+    arguments = {each.name: each for each in operator._schema.arguments}
+    positional = [each for each in operator._schema.arguments if not each.kwarg_only]
+    by_position = dict(zip((each.name for each in positional), layer.args, strict=False))
+    if len(layer.args) > len(positional):
+        raise _wrong(layer, f"{len(layer.args)} arguments, and takes {len(positional)}")
+    # A keyword of Python, such as `from`, cannot be written before its value.
+    named = {name for name in arguments if not iskeyword(name)} - by_position.keys()
+    if strange := sorted(layer.kwargs.keys() - named):
+        raise _wrong(layer, f"an argument {strange[0][:40]!r}, which it does not take, or which is given twice")
+    given = by_position | layer.kwargs
+    for name, each in arguments.items():
+        if name not in given:
+            if not each.has_default_value():
+                raise _wrong(layer, f"no argument {name!r}")
+        elif not _fits(each.real_type, given[name]) or (name == "pin_memory" and given[name]):
+            raise _wrong(layer, f"an argument {name!r} that is no {each.real_type}")
+    num_results = len(operator._schema.returns)
+    if not layer.several and len(layer.outputs) != 1 and num_results:
+        raise _wrong(layer, f"{len(layer.outputs)} results where it gives one")
+    return operator
+
+
+def literal(thing: Json, device: torch.device) -> Any:
+    """What an argument of a layer stands for.
+
+    Raises:
+        UserError: it is of no known kind.
+    """
+    if isinstance(thing, list):
+        return [literal(each, device) for each in thing]
+    if not isinstance(thing, dict):
+        return thing
+    if thing == {"device": True}:
+        return device
+    for key, names in (("dtype", ITEM_BYTES), ("memory_format", MEMORY_FORMATS), ("layout", LAYOUTS)):
+        if _one_of(key, names)(thing):
+            return getattr(torch, thing[key])
+    if thing.keys() == {"float"} and _is_float(thing):
+        return float(thing["float"])
+    if thing.keys() == {"complex"} and _is_number(thing):
+        return complex(*thing["complex"])
+    raise UserError(f"a layer's argument {ascii(thing)[:80]} is of no known kind: generate the suite again")
+
+
+def _wrong(layer: Layer, what: str) -> UserError:
+    return UserError(f"operator {layer.operator} is called with {what}: run the suite with the version of PyTorch that "
+                     "it was generated by")  # fmt: skip
+
+
+def _fits(kind: Any, thing: Json) -> bool:
+    """Whether an argument may be a thing, by the type in the schema."""
+    name = kind.kind()
+    if name == "OptionalType":
+        return thing is None or _fits(kind.getElementType(), thing)
+    if name == "ListType":
+        if _is_number(thing) and kind.getElementType().kind() in ("IntType", "SymIntType", "FloatType"):
+            return True  # PyTorch takes a number in the place of a list of some length
+        return (isinstance(thing, list) and len(thing) <= _MOST_ITEMS
+                and all(_fits(kind.getElementType(), each) for each in thing))
+    return name in _KINDS and _KINDS[name](thing)
+
+
+def _is_whole(thing: Json) -> bool:
+    return isinstance(thing, int) and -_LARGEST <= thing < _LARGEST
+
+
+def _is_float(thing: Json) -> bool:
+    if isinstance(thing, dict):
+        return thing.keys() == {"float"} and thing["float"] in ("inf", "-inf", "nan")
+    return isinstance(thing, float) or _is_whole(thing)
+
+
+def _is_number(thing: Json) -> bool:
+    if isinstance(thing, dict) and thing.keys() == {"complex"}:
+        parts = thing["complex"]
+        return isinstance(parts, list) and len(parts) == 2 and all(
+            isinstance(part, int | float) and math.isfinite(part) for part in parts)
+    return _is_float(thing)
+
+
+def _holds_tensors(kind: Any) -> bool:
+    return bool(kind.kind() == "TensorType"
+                or (kind.kind() in ("ListType", "OptionalType") and _holds_tensors(kind.getElementType())))
+
+
+def _is_value(thing: Json) -> bool:
+    return isinstance(thing, dict) and thing.keys() == {"value"}
+
+
+def _one_of(key: str, names: Collection[str]) -> Callable[[Json], bool]:
+    return lambda thing: (isinstance(thing, dict) and thing.keys() == {key} and isinstance(thing[key], str)
+                          and thing[key] in names)
+
+
+_KINDS: dict[str, Callable[[Json], bool]] = {
+    "TensorType": lambda thing: _is_value(thing) or _is_number(thing),  # a number stands for a tensor without axes
+    "IntType": _is_whole, "SymIntType": _is_whole, "FloatType": _is_float, "NumberType": _is_number,
+    "BoolType": lambda thing: isinstance(thing, bool),
+    "StringType": lambda thing: isinstance(thing, str) and (thing in WORDS or bool(_EQUATION.fullmatch(thing))),
+    "ScalarTypeType": _one_of("dtype", ITEM_BYTES), "MemoryFormatType": _one_of("memory_format", MEMORY_FORMATS),
+    "LayoutType": _one_of("layout", LAYOUTS),
+    "DeviceObjType": lambda thing: thing == {"device": True},
+}  # fmt: skip
+"""Check of an argument, by the kind of its type in the schema; arguments of other kinds are rejected."""
+
+
+def written_values(layer: Layer) -> list[int]:
+    """Values that a layer changes in place, as the operator's schema tells.
+
+    Running statistics of a normalization are written in training, which not all schemas say.
+    """
+    arguments = operator_of(layer.operator)._schema.arguments
+    given = dict(zip((each.name for each in arguments), layer.args, strict=False)) | layer.kwargs
+    names = [each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    if any(given.get(name) is True for name in ("training", "train", "use_input_stats")):
+        names += ["running_mean", "running_var"]
+    written = [given[name] for name in dict.fromkeys(names) if name in given]
+    return replace(layer, args=written, kwargs={}).inputs

@@ -1,0 +1,1 @@
+"""Capturing a model as a graph of ATen operators."""

@@ -1,0 +1,139 @@
+"""Capturing with torch.export: the model runs once on fake tensors, and operators come whole."""
+
+import contextlib
+import io
+import logging
+import operator
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from charact.bricks.capture.forward_pass import Program
+from charact.bricks.capture.graph_builder import Draft
+from charact.bricks.captured_graph import CaptureError
+from charact.execution.case_outcome import one_line
+
+_KINDS = {InputKind.USER_INPUT: "input", InputKind.PARAMETER: "weight", InputKind.BUFFER: "buffer",
+          InputKind.CONSTANT_TENSOR: "constant"}
+_MODEL = "model"
+"""Where `Program` holds the model."""
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Stands for a value in the arguments of a node."""
+
+    number: int
+
+
+def exported(program: Program, *, training: bool) -> Draft:
+    """Draft of a program after `torch.export`, without changing it.
+
+    Raises:
+        CaptureError: PyTorch cannot export it, or it holds what cannot be kept.
+    """
+    try:
+        with _quiet(), warnings.catch_warnings(), torch.set_grad_enabled(training), program.real_run():
+            warnings.simplefilter("ignore")  # of weights that recurrent layers hold as a list, of attributes set
+            found = torch.export.export(program, tuple(program.inputs), strict=False)
+    except Exception as error:  # PyTorch refuses in every way
+        raise CaptureError(one_line(error)) from error
+    return _Reader(found, program.inputs).draft
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch from logging what it refuses, and from printing the graph that it had so far."""
+    logs = [logging.getLogger(name) for name in ("torch.export", "torch.fx.experimental.symbolic_shapes")]
+    were_off = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        for log, was_off in zip(logs, were_off, strict=True):
+            log.disabled = was_off
+
+
+class _Reader:
+    """Reads a program's graph into a draft."""
+
+    def __init__(self, program: ExportedProgram, inputs: Sequence[Tensor]) -> None:
+        self.draft = Draft()
+        signature = program.graph_signature
+        given = iter(inputs)
+        arguments = []
+        for spec in signature.input_specs:
+            if spec.kind not in _KINDS:
+                raise CaptureError(f"its input {spec.target} is a {spec.kind.name.lower()}")
+            tensor = next(given) if spec.kind == InputKind.USER_INPUT else _leaf(program, spec.target)
+            arguments.append(_Value(self.draft.leaf(_KINDS[spec.kind], tensor)))
+        results = self._walk(program.graph_module, arguments, gradients=True)
+        made = [result for result, spec in zip(results, signature.output_specs, strict=True)
+                if spec.kind == OutputKind.USER_OUTPUT]
+        # `Program` gives two lists, which are joined here.
+        num_outputs = len(program.call_spec.out_spec.children()[0].children()) if program.call_spec.out_spec else 0
+        numbers = [result.number for result in made]
+        self.draft.outputs, self.draft.kept = numbers[:num_outputs], numbers[num_outputs:]
+
+    def _walk(self, module: fx.GraphModule, arguments: Sequence[Any], *, gradients: bool) -> list[Any]:
+        """Add a graph's layers; gives what it returns."""
+        found: dict[fx.Node, Any] = {}
+        rest = iter(arguments)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                found[node] = next(rest)
+            elif node.op == "get_attr":
+                found[node] = getattr(module, node.target)
+            elif node.op == "output":
+                return list(fx.map_arg(node.args[0], found.__getitem__))
+            else:
+                found[node] = self._call(node, found, gradients=gradients)
+        raise AssertionError("a graph without an output")
+
+    def _call(self, node: fx.Node, found: dict[fx.Node, Any], *, gradients: bool) -> Any:
+        args: Any = fx.map_arg(node.args, found.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, found.__getitem__)
+        target: Any = node.target
+        if target is operator.getitem:
+            return args[0][args[1]]
+        if target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+            enabled, module, *rest = args
+            return self._walk(module, rest, gradients=gradients and enabled)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            raise CaptureError(f"its {target} holds a graph of its own")
+        made = node.meta.get("val")
+        if isinstance(made, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise CaptureError(f"its operator {target} gives a number that the model reads{_place(node)}")
+        numbers = self.draft.add(target, args, kwargs, made, number=lambda value: value.number, refers=_Value,
+                                 module=_module_of(node))
+        if not gradients:
+            self.draft.without_gradient.update(number for number in numbers if number is not None)
+        values = [None if number is None else _Value(number) for number in numbers]
+        return values if isinstance(made, (list, tuple)) else values[0]
+
+
+def _leaf(program: ExportedProgram, name: str | None) -> Tensor:
+    assert name is not None
+    found: Tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
+    return found
+
+
+def _module_of(node: fx.Node) -> str:
+    """Qualified name of the module that a node ran in, below the model."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    name = stack[-1][0].partition("@")[0] if stack else ""  # after @ stands which call of it that was
+    return name.removeprefix(_MODEL).removeprefix(".")
+
+
+def _place(node: fx.Node) -> str:
+    """The last line of the model's code that led to a node."""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    return f": {lines[-1]}" if lines else ""

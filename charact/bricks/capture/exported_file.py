@@ -1,0 +1,206 @@
+"""Reading what `torch.export.save` wrote, without running anything that the file may hold.
+
+`torch.export.load` (2.13) unpickles constants and weights of tensor subclasses, reads example inputs with
+`weights_only=False` where they cannot be read otherwise, loads compiled libraries, and hands texts to SymPy, which
+evaluates them. The graph itself is JSON and most tensors are plain bytes: these are read here, and the rest refused.
+"""
+
+import io
+import math
+import os
+import pickle
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from charact.bricks.aten import check_arguments
+from charact.bricks.capture.exported_arguments import DTYPES, Unreadable, argument, sizes
+from charact.bricks.captured_graph import ITEM_BYTES, Json, Layer
+from charact.bricks.suite.json_files import MOST_FILE_BYTES, strict_json
+from charact.core.bounded_reading import check_declared
+from charact.core.errors import UserError
+from charact.execution.out_of_memory import host_memory_guard
+
+_FORMAT = 8
+"""Major number of the graph's format that PyTorch 2.13 writes."""
+_OPERATOR = re.compile(r"torch\.ops\.(aten\.\w+\.\w+)")
+_KINDS = {"parameter": ("weight", "parameter_name"), "buffer": ("buffer", "buffer_name"),
+          "tensor_constant": ("constant", "tensor_constant_name"), "user_input": ("input", "")}
+_POSITIONAL = 1
+MOST_BYTES = 32 * 2**30
+"""What an archive may unpack to."""
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """The graph of a file, and its tensors."""
+
+    layers: list[Layer]
+    leaves: dict[int, tuple[str, Tensor]]
+    """Kind and tensor of each leaf; of the inputs the examples that the model was exported with."""
+    inputs: list[int]
+    outputs: list[int]
+
+
+def read_saved(path: Path) -> SavedModel:
+    """The model that a file holds.
+
+    Raises:
+        UserError: there is no such file, it is damaged, or it holds what would have to be unpickled or evaluated.
+    """
+    if not os.path.isfile(path):
+        raise UserError(f"there is no file {path}: name one that torch.export.save wrote")
+    try:
+        with host_memory_guard(), zipfile.ZipFile(path) as archive:
+            check_declared(_unpacked_bytes(archive), path, MOST_BYTES)
+            return _Reader(archive, path).read()
+    except Unreadable as error:
+        raise UserError(f"{path} is not read: {error}") from error
+    except PermissionError as error:
+        raise UserError(f"{path} may not be read by you: name another file, or have its permissions changed") from error
+    except (zipfile.BadZipFile, RecursionError, OverflowError, MemoryError, KeyError, TypeError, ValueError, IndexError,
+            AttributeError, RuntimeError, EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{path} is no exported program, or is damaged: write it with torch.export.save of "
+                        "PyTorch 2.9 or later") from error
+
+
+class _Reader:
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive, self._path = archive, path
+        self._root = archive.namelist()[0].partition("/")[0]
+        self._numbers: dict[str, int] = {}
+
+    def read(self) -> SavedModel:
+        model = self._json("models/model.json")
+        version = model["schema_version"]["major"]
+        if version != _FORMAT:
+            raise Unreadable(f"its format is {version}, charact knows {_FORMAT}: save it anew with PyTorch 2.13")
+        graph, signature = model["graph_module"]["graph"], model["graph_module"]["signature"]
+        stored = self._tensors("weights") | self._tensors("constants")
+        leaves: dict[int, tuple[str, Tensor]] = {}
+        types = []
+        for spec in signature["input_specs"]:
+            (told, content), = spec.items()
+            if told == "constant_input":  # a flag or None, which the graph holds where it is used
+                continue
+            if told not in _KINDS:
+                raise Unreadable(f"it has an input of the kind {told}, which bricks cannot have")
+            kind, key = _KINDS[told]
+            name = content["arg"]["name"] if key else _tensor_name(content["arg"])
+            if name is None:  # a number or None, which the graph holds where it is used
+                continue
+            value = self._new(name)
+            if kind == "input":
+                types.append((value, graph["tensor_values"][name]))
+            else:
+                leaves[value] = (kind, stored[content[key]])
+        leaves |= self._examples(types)
+        layers = [layer for node in graph["nodes"] if (layer := self._layer(node)) is not None]
+        given = [spec["user_output"]["arg"] for spec in signature["output_specs"] if "user_output" in spec]
+        outputs = [self._numbers[name] for arg in given if (name := _tensor_name(arg)) is not None]
+        return SavedModel(layers, leaves, [value for value, _ in types], outputs)
+
+    def _layer(self, node: Json) -> Layer | None:
+        target = _OPERATOR.fullmatch(node["target"])
+        if target is None:
+            raise Unreadable(f"its operator {node['target']} is none of PyTorch's own")
+        if target[1].startswith("aten._assert"):
+            return None
+        args = [argument(one["arg"], self._numbers) for one in node["inputs"] if one["kind"] == _POSITIONAL]
+        kwargs = {one["name"]: argument(one["arg"], self._numbers) for one in node["inputs"]
+                  if one["kind"] != _POSITIONAL}
+        outputs: list[int | None] = []
+        several = len(node["outputs"]) > 1
+        for one in node["outputs"]:
+            (kind, content), = one.items()
+            if kind == "as_tensors":
+                several = True
+                outputs += [self._new(each["name"]) for each in content]
+            elif kind == "as_tensor":
+                outputs.append(self._new(content["name"]))
+            elif kind == "as_none":
+                outputs.append(None)
+            else:
+                raise Unreadable(f"its operator {target[1]} gives a number that the model reads")
+        layer = Layer(target[1], args, kwargs, tuple(outputs or [None]), several)
+        check_arguments(layer)
+        return layer
+
+    def _new(self, name: str) -> int:
+        self._numbers[name] = len(self._numbers)
+        return self._numbers[name]
+
+    def _json(self, name: str) -> Json:
+        info = self._archive.getinfo(f"{self._root}/{name}")
+        check_declared(info.file_size, f"{name} of {self._path}", MOST_FILE_BYTES)
+        return strict_json(self._archive.read(info))
+
+    def _tensors(self, kind: str) -> dict[str, Tensor]:
+        """Tensors of a folder by their qualified names; those that shared their bytes share them again."""
+        storages: dict[str, Tensor] = {}
+        found: dict[str, Tensor] = {}
+        for name, entry in self._json(f"data/{kind}/model_{kind}_config.json")["config"].items():
+            place, told = entry["path_name"], entry["tensor_meta"]
+            if entry["use_pickle"] or told is None or "/" in place:
+                raise Unreadable(f"its {name} would have to be unpickled, which could run code: save plain tensors")
+            if place not in storages:
+                raw = bytearray(self._archive.read(f"{self._root}/data/{kind}/{place}"))
+                storages[place] = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
+            flat = storages[place].view(getattr(torch, DTYPES[told["dtype"]]))
+            offset, = sizes([told["storage_offset"]])
+            found[name] = flat.as_strided(sizes(told["sizes"]), sizes(told["strides"]), offset)
+        return found
+
+    def _examples(self, types: list[tuple[int, Json]]) -> dict[int, tuple[str, Tensor]]:
+        """The inputs that the model was exported with; made-up ones where the file has none that are plain tensors."""
+        declared = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in (_told(told) for _, told in types))
+        check_declared(declared, self._path, MOST_BYTES)
+        examples: list[Any] = []
+        name = f"{self._root}/data/sample_inputs/model.pt"
+        if name in self._archive.namelist():
+            content = self._archive.read(name)
+            if zipfile.is_zipfile(io.BytesIO(content)):
+                with zipfile.ZipFile(io.BytesIO(content)) as inner:
+                    check_declared(_unpacked_bytes(inner), self._path, MOST_BYTES)
+            try:
+                loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            except pickle.UnpicklingError as error:
+                raise Unreadable("its example inputs would have to be unpickled, which could run code: export it with "
+                                 "plain tensors") from error
+            examples = [leaf for leaf in tree_leaves(loaded) if isinstance(leaf, Tensor)]
+        if [_looks(each) for each in examples] != [_told(told) for _, told in types]:
+            generator = torch.Generator().manual_seed(0)
+            examples = [_made_up(*_told(told), generator) for _, told in types]
+        return {value: ("input", example) for (value, _), example in zip(types, examples, strict=True)}
+
+
+def _unpacked_bytes(archive: zipfile.ZipFile) -> int:
+    """Bytes that an archive declares: `zipfile` unpacks no more of a member than that."""
+    return sum(info.file_size for info in archive.infolist())
+
+
+def _tensor_name(arg: Json) -> str | None:
+    return arg["as_tensor"]["name"] if "as_tensor" in arg else None
+
+
+def _looks(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+def _told(told: Json) -> tuple[tuple[int, ...], str]:
+    return sizes(told["sizes"]), DTYPES[told["dtype"]]
+
+
+def _made_up(shape: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
+    """Normal numbers; zeros where they are whole, since any other may be too large for an index."""
+    kind: torch.dtype = getattr(torch, dtype)
+    if kind.is_floating_point:
+        return torch.randn(shape, generator=generator).to(kind)
+    return torch.zeros(shape, dtype=kind)

@@ -1,0 +1,1 @@
+"""The suite on disk: its index, bricks and compositions. No torch in here."""

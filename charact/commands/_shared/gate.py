@@ -1,0 +1,112 @@
+"""The gate of `charact compare`: rules that may fail, and where what they found is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from charact.core.errors import UserError
+from charact.core.output import show, warn
+
+if TYPE_CHECKING:
+    from charact.analysis.compare import Side
+    from charact.analysis.compare.thresholds import Rule
+
+_MOST_EXPLAINED = 24
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Rules, and the files that the outcome goes into."""
+
+    rules: "list[Rule]"
+    summary: Path | None
+    junit: Path | None
+    force: bool
+
+
+def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool) -> Gate | None:
+    """The gate that was asked for, where one was.
+
+    Raises:
+        UserError: a rule cannot be read, there is none for a file to tell of, or the file exists or
+            cannot be written.
+    """
+    from charact.core.files import check_writable
+
+    for option, path in (("--summary", summary), ("--junit", junit)):
+        if path is not None and not fail_if:
+            raise UserError(f'{option} tells what rules found: give one, as in --fail-if "time > 1.05"')
+        if path is None:
+            continue
+        check_writable(path, force=force, option=option)
+    if not fail_if:
+        return None
+    from charact.analysis.compare.thresholds import parse
+
+    return Gate([parse(text) for text in fail_if], summary, junit, force)
+
+
+def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
+    """Judge, print and write what was found; 1 where a rule failed, else 0.
+
+    Raises:
+        UserError: nothing could be judged, or a file cannot be written.
+    """
+    from charact.analysis.compare.gate import has_failed, judge
+    from charact.core.files import write_text
+    from charact.views.export.junit import junit
+    from charact.views.export.markdown import summary
+    from charact.views.tables import format as fmt
+    from charact.views.tables.gate_tables import gate_table, headline, sentence
+    from charact.views.terminal.comparison import print_tables
+
+    judged = judge(gate.rules, sides)
+    if not quiet:
+        print_tables([gate_table(judged, sides)])
+    if gate.summary is not None:
+        write_text(gate.summary, summary(judged, sides), force=gate.force)
+    if gate.junit is not None:
+        write_text(gate.junit, junit(judged), force=gate.force)
+    failed = has_failed(judged)
+    if not quiet:
+        show(headline(judged))
+    elif failed:
+        for row in fmt.rows(judged[judged["outcome"] == "regression"]):
+            warn(f"{row.case}: {sentence(row)}")
+    return int(failed)
+
+
+def read_explained(sides: "Sequence[Side]") -> None:
+    """Read what `explain` prints."""
+    from charact.analysis.compare.selection import read_parts
+
+    for side, cases in _explained(sides):
+        read_parts([sides[0], side], ["case", "phase"], cases)
+
+
+def _explained(sides: "Sequence[Side]") -> "list[tuple[Side, set[str]]]":
+    """Cases of each side that differ most, by their names where it is compared with the baseline alone."""
+    from charact.analysis.compare.selection import in_pair, most_different
+
+    places, _ = most_different(sides, _MOST_EXPLAINED)
+    found = ((side, {case for case, label in places if label == side.label}) for side in sides[1:])
+    return [(side, in_pair(sides, side, cases)) for side, cases in found if cases]
+
+
+def explain(sides: "Sequence[Side]") -> None:
+    """Print what accounts for the difference of each case on each side; of many, of those that differ most."""
+    from charact.analysis.compare.selection import most_different
+    from charact.views.tables import format as fmt
+    from charact.views.tables.difference_tables import NOT_TIMED, explanations
+    from charact.views.terminal.comparison import print_tables
+
+    for side, cases in _explained(sides):
+        for each in explanations(sides[0], side, cases):
+            print_tables(each.tables)
+            if not each.tables:
+                show(f"{each.case}: what accounts for a difference is {fmt.missing(NOT_TIMED)}")
+    _, num_left = most_different(sides, _MOST_EXPLAINED)
+    if num_left:
+        show(f"The {_MOST_EXPLAINED} cases that differ most are explained, {num_left:,} are left out: compare fewer "
+              "runs to see them")

@@ -1,0 +1,63 @@
+"""What commands that measure share: run the cases and publish the record."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.commands._shared.ceilings import recorded_ceilings
+from charact.commands._shared.publish import measure_and_publish
+from charact.core.console import Console
+from charact.execution.interrupt import Interrupt
+from charact.machine.facts import machine_facts, software_facts
+from charact.measure.counters import described
+from charact.record.writer import RunWriter
+from charact.views.terminal.progress import LiveProgress
+
+Measure = Callable[[RunWriter, LiveProgress], None]
+"""Runs every case into the record, and tells how far it is."""
+
+
+def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
+                    quiet: bool, interrupt: Interrupt, devices: Sequence[str],
+                    progress_of: type[LiveProgress] = LiveProgress, *, measures_ceilings: bool = False) -> int:
+    """Run the cases, which use these devices, into a new record below `out`; returns the exit status.
+
+    Ceilings of the devices that the cache does not hold are measured first where that is asked for.
+
+    It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
+
+    Raises:
+        UserError: the record cannot be written; what had finished is kept.
+    """
+    writer, console = open_record(out, label, options, threads), Console(stderr=True)
+
+    def run_cases() -> None:
+        writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
+                                             interrupt if measures_ceilings else None, quiet=quiet)
+        with progress_of(console, enabled=console.is_terminal and not quiet) as progress:
+            measure(writer, progress)
+
+    return measure_and_publish(writer, run_cases, interrupt, quiet)
+
+
+def open_record(out: Path, label: str, options: dict[str, Any], threads: int | None) -> RunWriter:
+    """A new record below `out`, which tells what machine, software and options it is of; threads are set first.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return RunWriter(out, label, {
+        "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": machine_facts(), "software": software_facts(), "counters": described(),
+        "options": options | {
+            "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        },
+    })

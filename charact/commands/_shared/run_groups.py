@@ -1,0 +1,103 @@
+"""What `charact compare` puts side by side, as a user names it."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from charact.core.errors import UserError
+from charact.core.output import warn
+from charact.core.text import label
+from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.published import PREFIX, reference, reference_names
+
+if TYPE_CHECKING:
+    from charact.analysis.compare import Side
+    from charact.record.reader import Run
+
+_KINDS = "a run directory, a directory of runs, or reference:NAME"
+
+
+def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Side]":
+    """Read the sides that were named; two that would have the same label are numbered.
+
+    Args:
+        texts: the sides as the user named them.
+        on_run: called each time that the tables of a run have been read.
+
+    Raises:
+        UserError: there is only one, or one of them names no run, no reference, or a run that cannot be read.
+    """
+    from charact.analysis.compare import Side
+    from charact.record.presentable import presentable
+
+    if len(texts) < 2:
+        raise UserError("name at least two sides, as in `charact compare runs/before runs/after`: each is "
+                        f"{_KINDS} ({', '.join(reference_names())})")
+    read = [_read(text) for text in texts]
+    named = [(label(name), runs) for name, runs in read]
+    times = Counter(name for name, _ in named)
+    seen: Counter[str] = Counter()
+    sides = []
+    for name, runs in named:
+        seen[name] += 1
+        numbered = f"{name} ({seen[name]})" if times[name] > 1 else name
+        sides.append(Side(numbered, tuple(presentable(run) for run in runs), on_run=on_run))
+    return sides
+
+
+def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
+    """Label and runs of `PATH`, `NAME=PATH`, `reference:NAME` or `NAME=reference:NAME`."""
+    label, equals, place = text.partition("=")
+    # A path may hold a "=": then it is there, or what stands before is no plain name.
+    if not equals or "/" in label or os.path.exists(text):
+        label, place = "", text
+    elif not label or not place:
+        raise UserError(f"'{text}': write a label as in before=runs/20261121-100000-resnet50-0a1b2c")
+    if not place:
+        raise UserError(f"a side is empty: name {_KINDS}")
+    if place.startswith(PREFIX):
+        run = reference(place.removeprefix(PREFIX))
+        return label or run.run_id, (run,)
+    path = Path(place)
+    try:
+        return label or path.resolve().name, _runs_at(path)
+    except OSError as error:
+        raise UserError(f"{place[:100]} cannot be read ({(error.strerror or str(error)).lower()}): name {_KINDS}"
+                        ) from error  # fmt: skip
+
+
+def _runs_at(path: Path) -> "tuple[Run, ...]":
+    """The run of a directory, or every finished run below it; of these one that cannot be read is named and left out.
+
+    Raises:
+        UserError: there is none, or none that can be read.
+    """
+    from charact.record.reader import load_run
+    from charact.views.tensorboard.records import run_directories
+
+    if not path.is_dir():
+        problem = "is a file" if path.exists() else "does not exist"
+        raise UserError(f"{path} {problem}: name {_KINDS}")
+    if (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
+        return (load_run(path),)
+    problems: list[str] = []
+    found = run_directories(path, lambda error: problems.append(f"{error.filename}: {(error.strerror or '').lower()}"))
+    finished = [each for each in found if not each.name.startswith(PARTIAL_PREFIX)]
+    if problems and not finished:
+        raise UserError(f"{path} holds no run that can be read: {problems[0]}")
+    if not finished:
+        raise UserError(f"{path} holds no finished run: name {_KINDS}")
+    runs = []
+    for each in finished:
+        try:
+            runs.append(load_run(each))
+        except UserError as error:
+            problems.append(str(error))
+    if not runs:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UserError(f"{path} holds no run that can be read: {problems[0]}{more}")
+    for problem in problems:
+        warn(f"warning: a run of {path} is left out: {problem}")
+    return tuple(runs)

@@ -1,0 +1,177 @@
+"""What `charact train` does with its options: make the cases, train them into a record, and go on with one."""
+
+import itertools
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from charact.commands._shared.options import check_data, parse_synthetic
+from charact.core.errors import UserError
+from charact.record.redaction import expanded_path
+from charact.workload.protocols import Protocol, find_protocol
+
+if TYPE_CHECKING:
+    from charact.execution.interrupt import Interrupt
+    from charact.measure.training.plan import Training
+    from charact.record.writer import RunWriter
+    from charact.workload.base import Workload
+
+Options = dict[str, Any]
+"""What the user said, as the manifest keeps it: an option that was left out is not there."""
+
+
+def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt: "Interrupt") -> int:
+    """Train into a new record below `out`; returns the exit status.
+
+    Raises:
+        UserError: the options do not fit each other, or the record cannot be written.
+    """
+    from charact.commands._shared.ceilings import recorded_ceilings
+    from charact.commands._shared.publish import keeping_finished
+    from charact.commands._shared.run_cases import open_record
+
+    trainings = make_trainings(options)
+    label = name or "+".join(list(dict.fromkeys(training.case.workload.name for training in trainings))[:3])
+    # What "auto" was: elsewhere it may be another device, and the case another one.
+    options = options | {"device": str(trainings[0].case.device)}
+    writer = open_record(out, label, options, options.get("threads"))
+    with keeping_finished([writer]):
+        writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [options["device"]])
+    return _train(writer, trainings, quiet, interrupt)
+
+
+def go_on(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
+    """Go on with a training that was killed or interrupted; returns the exit status.
+
+    Raises:
+        UserError: the directory holds no such training, another process is writing it, or a checkpoint is damaged.
+    """
+    import torch
+
+    from charact.commands._shared.publish import publish_and_tell
+    from charact.record.manifest import check_holds
+    from charact.record.reader import load_run
+    from charact.record.writer import RunWriter
+
+    if "workloads" not in load_run(directory, partial=True).manifest.get("options", {}):
+        raise UserError(f"{directory} is no training: --resume takes what `charact train` left unfinished")
+    writer = RunWriter.reopen(directory)
+    if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
+        writer.close("complete")
+        return 0 if publish_and_tell(writer, quiet) else 1
+    check_holds(writer.manifest, directory, options=("threads",))
+    options = writer.manifest["options"]
+    torch.set_num_threads(options["threads"])
+    return _train(writer, make_trainings(options), quiet, interrupt)
+
+
+def make_trainings(options: Options) -> "list[Training]":
+    """The cross product of workloads, sizes and precisions, each checked before anything is written.
+
+    Raises:
+        UserError: something does not fit.
+    """
+    from charact.workload.registry import find_workload
+
+    trainings = [
+        _training(workload, size, batch, precision, chosen, protocol)
+        for workload in (find_workload(name).prepare(options.get("variant")) for name in options["workloads"])
+        for chosen, protocol in [_chosen(options, workload)]
+        for size, batch, precision in itertools.product(
+            chosen["input_sizes"], chosen["batch_sizes"], chosen["precisions"])
+    ]
+    for training in trainings:
+        training.check()
+    return list({training.case.id: training for training in trainings}.values())
+
+
+def _chosen(options: Options, workload: "Workload") -> tuple[Options, Protocol | None]:
+    """Every option: as the user said, else as the protocol does, else the default."""
+    protocol = find_protocol(options["protocol"], workload.name) if "protocol" in options else None
+    chosen: Options = {
+        "input_sizes": [workload.default_input_size], "batch_sizes": [workload.default_batch_size],
+        "precisions": ["fp32"], "num_epochs": 1, "data": "synthetic", "split": "train",
+        **({} if protocol is None else protocol.options()), **options,
+    }
+    check_data(chosen["data"], chosen.get("data_dir"), chosen.get("synthetic"))
+    if "holdout_frac" in options:
+        chosen.pop("validation", None)
+    elif "validation" not in chosen:
+        chosen["validation"] = _other_split(chosen["data"], chosen["split"])
+    return chosen, protocol
+
+
+def _other_split(data: str, split: str) -> str:
+    """What to validate on where nothing is said."""
+    from charact.datasets._common.registry import find_dataset
+
+    other = "valid" if "valid" in find_dataset(data).splits else "test"
+    if other == split:
+        raise UserError(f"--split {split} is also what {data} is validated on: hold out a share of it with "
+                        "--holdout 0.1, or name another with --validation")
+    return other
+
+
+def _training(workload: "Workload", size: int, batch: int, precision: str, chosen: Options, protocol: Protocol | None
+              ) -> "Training":
+    from charact.datasets._common.request import DataRequest, Synthetic
+    from charact.execution.case import Case
+    from charact.machine.facts import resolve_device
+    from charact.measure.training.plan import Target, Training
+
+    directory, weights = chosen.get("data_dir"), chosen.get("weights")
+    made_up = parse_synthetic(chosen["synthetic"]) if "synthetic" in chosen else Synthetic()
+    request = DataRequest(chosen["data"], None if directory is None else expanded_path(directory), chosen["split"],
+                          chosen["seed"], synthetic=made_up)
+    case = Case(workload, size, batch, "train", precision, resolve_device(chosen["device"]), request,
+                chosen["workers"], chosen["channels_last"], chosen["compiled"])
+    return Training(
+        case, chosen["num_epochs"], chosen.get("validation"), chosen.get("holdout_frac"),
+        Target(*chosen["until"]) if "until" in chosen else None, chosen.get("learning_rate"),
+        None if weights is None else expanded_path(weights),
+        None if protocol is None else protocol.facts(_used(case, chosen)))
+
+
+def _used(case: Any, chosen: Options) -> dict[str, Any]:
+    """What is compared with a protocol."""
+    held_out = chosen.get("holdout_frac")
+    used = {
+        "workload": case.workload.name, "variant": [case.workload.variants[0], case.workload.variant],
+        "data": chosen["data"], "split": chosen["split"],
+        "validation": chosen["validation"] if held_out is None else f"{held_out:g} of {chosen['split']}, held out",
+        "num_epochs": chosen["num_epochs"], "batch_size": case.batch_size, "input_size": case.input_size,
+        "precision": case.precision, "weights": chosen.get("weights", "random"),
+        "until": "{} {:g}".format(*chosen["until"]) if "until" in chosen else "none",
+    }
+    return used | ({"learning_rate": chosen["learning_rate"]} if "learning_rate" in chosen else {})
+
+
+def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt") -> int:
+    from charact.commands._shared.publish import measure_resumably
+    from charact.core.console import Console
+    from charact.measure.training.train_case import train_cases
+    from charact.views.terminal.progress import TrainingProgress
+
+    console = Console(stderr=True)
+
+    def measure() -> None:
+        with TrainingProgress(console, enabled=console.is_terminal and not quiet, lines=not quiet) as progress:
+            train_cases(trainings, writer, progress, interrupt)
+
+    return measure_resumably(writer, measure, interrupt, quiet, command="train", unit="epoch")
+
+
+def parse_target(text: str) -> tuple[str, float]:
+    """Metric and value of `accuracy=0.95`.
+
+    Raises:
+        UserError: it is none, or the value is no finite number.
+    """
+    metric, _, value = (part.strip() for part in text.partition("="))
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not metric or not math.isfinite(number):
+        raise UserError(f"--until: '{text}' is no metric and value; write it as in accuracy=0.95")
+    return metric, number

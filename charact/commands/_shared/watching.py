@@ -1,0 +1,237 @@
+"""Watching a program's spool from another process, and showing what it tells."""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections import deque
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+import psutil
+
+from charact.analysis.profile.machine_speed import TimedIteration, pace
+from charact.core.console import Console
+from charact.core.errors import UserError
+from charact.core.files import lock
+from charact.core.output import OUT, show
+from charact.measure.script.spans.event_log import SpoolReader
+from charact.measure.script.spans.event_log_to_record import iteration_rows, loaders_batch_size
+from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.segmenter import Segmenter
+from charact.record.in_progress import PANEL, writer_of
+from charact.record.reader import load_run
+from charact.views.terminal.bottom_lines import BottomLines
+from charact.views.terminal.live import NUM_LINES, State, line, panel
+
+_LATEST_S = 10.0
+_READ_S, _DRAW_S, _LINE_S = 0.1, 0.5, 5.0
+
+
+class Tail:
+    """Follows the spool of a run that is going on.
+
+    Raises:
+        UserError: there is no run, or it is none of a watched program that goes on.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        manifest = load_run(directory, partial=True).manifest
+        if manifest["status"] != "running" or "script" not in manifest.get("options", {}):
+            raise UserError(f"{directory} is no run of charact run that is going on: name one such as runs/.partial-…")
+        self.ended = False
+        """Whether the program has told of its end, or is gone."""
+        self.killed = False
+        self._directory, self._name = directory, str(manifest["name"])
+        self._reader, self._segmenter = SpoolReader(directory), Segmenter()
+        self._latest: deque[TimedIteration] = deque()
+        self._num_iterations = 0
+        self._last_s = time.monotonic()
+        self._owners: dict[int, dict[str, Any]] = {}
+        self._process = _process(writer_of(directory))
+
+    def read(self) -> None:
+        """Take in what has come since the last time."""
+        is_alive = self._is_alive()  # asked first: what it did before its end is read in any case
+        for note in self._reader.notes():
+            if note["note"] == "owner":
+                self._owners[note["owner"]] = note
+            self.ended |= note["note"] == "end"
+        self._take(self._segmenter.feed(self._reader.slices()))
+        if not is_alive and not self.ended:
+            self.ended, self.killed = True, self._directory.exists()
+
+    def state(self) -> State:
+        """What there is to show at present."""
+        latest = list(self._latest) or [self._timed(one) for one in self._segmenter.so_far()]
+        return State(
+            self._name, self._num_iterations or len(latest), pace(latest) if latest else None,
+            time.monotonic() - self._last_s, self._memory_bytes())
+
+    def _take(self, done: list[Iteration]) -> None:
+        self._num_iterations += len(done)
+        self._latest.extend(map(self._timed, done))
+        while self._latest and self._latest[-1].ended_s - self._latest[0].ended_s > _LATEST_S:
+            self._latest.popleft()
+        if done:
+            self._last_s = time.monotonic()
+
+    def _timed(self, iteration: Iteration) -> TimedIteration:
+        phase_s: dict[str, float] = {}
+        for row in iteration_rows(0, iteration, {}):
+            phase_s[row["phase"]] = row["host_s"] if row["device_s"] is None else row["device_s"]
+        batch_size = loaders_batch_size(self._owners, [iteration])
+        return TimedIteration(iteration.training, iteration.end_ns / 1e9, phase_s, batch_size)
+
+    def _is_alive(self) -> bool:
+        """Whether the program is; its directory goes soon after it has ended."""
+        if self._process is None or not self._directory.exists():
+            return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def _memory_bytes(self) -> int | None:
+        with contextlib.suppress(psutil.Error):
+            return None if self._process is None else int(self._process.memory_info().rss)
+        return None
+
+
+def _process(number: int | None) -> psutil.Process | None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return None if number is None else psutil.Process(number)
+    return None
+
+
+def going_on(directories: list[Path]) -> Path:
+    """The one of some runs that is going on; of one alone that is left to be seen.
+
+    Raises:
+        UserError: several are, or none of several is.
+    """
+    if len(directories) == 1:
+        return directories[0]
+    found = [directory for directory in directories if _process(writer_of(directory)) is not None]
+    if not found:
+        raise UserError("none of these runs is going on: charact recover makes records of killed ones")
+    if len(found) > 1:
+        raise UserError(f"several runs are going on: name one of {', '.join(map(str, found))}")
+    return found[0]
+
+
+def watch(directory: Path, *, of_run: bool) -> None:
+    """Show a run until its program ends; one that the run itself has started shows nothing where it comes too late.
+
+    Raises:
+        UserError: there is no run, or it is none of a watched program that goes on.
+    """
+    held: int | None = None
+    if of_run:
+        held = lock(directory / PANEL) if (directory / PANEL).exists() else None
+        if held is None:
+            return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    tail = Tail(directory)
+    try:
+        _show(tail, _Panel(held) if OUT.isatty() else _Lines())
+    finally:
+        if of_run:
+            (directory / PANEL).unlink(missing_ok=True)
+    if tail.killed:
+        show(f"charact: the program was killed: charact recover {directory} makes its record")
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+class _Shown(Protocol):
+    first_s: float
+    every_s: float
+
+    def show(self, state: State) -> None: ...
+
+    def wait(self, seconds: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+def _show(tail: Tail, shown: _Shown) -> None:
+    """Read often, so that the end is seen at once, and draw now and then."""
+    due_s = time.monotonic() + shown.first_s
+    try:
+        while not tail.ended and OUT.lost is None:
+            tail.read()
+            if time.monotonic() >= due_s and not tail.ended:
+                shown.show(tail.state())
+                due_s = time.monotonic() + shown.every_s
+            if shown.wait(_READ_S):
+                due_s = 0.0
+    finally:
+        shown.close()
+
+
+class _Lines:
+    """Prints a line from time to time."""
+
+    first_s = every_s = _LINE_S
+
+    def show(self, state: State) -> None:
+        show(f"charact: {line(state)}")
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+class _Panel:
+    """Draws at the bottom of the terminal, and gives it back when the job is stopped or ends.
+
+    Args:
+        held: file in which stands what gives the terminal back, in case that this process is killed.
+    """
+
+    first_s, every_s = 0.0, _DRAW_S
+
+    def __init__(self, held: int | None) -> None:
+        self._held = held
+        self._bottom = BottomLines(1, NUM_LINES)
+        self._put_down = ""
+        signal.signal(signal.SIGTSTP, self._on_stop)
+        # What waits for a change of size also ends its waiting: lines that are written meanwhile would meet the panel.
+        signal.signal(signal.SIGWINCH, lambda *_: None)
+        self._changed, changes = os.pipe()
+        for end in (self._changed, changes):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(changes)
+
+    def show(self, state: State) -> None:
+        self._bottom.draw(panel(state, Console(width=self._bottom.width, stderr=False)))
+        self._put_restoring_down()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until a signal comes, such as of a change of size; returns whether one did."""
+        if not select.select([self._changed], [], [], seconds)[0]:
+            return False
+        os.read(self._changed, 1000)
+        return True
+
+    def close(self) -> None:
+        self._bottom.release()
+
+    def _on_stop(self, number: int, _: FrameType | None) -> None:
+        self._bottom.release()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _put_restoring_down(self) -> None:
+        if self._held is not None and self._put_down != self._bottom.restoring:
+            self._put_down = self._bottom.restoring
+            os.ftruncate(self._held, 0)
+            os.pwrite(self._held, self._put_down.encode(), 0)

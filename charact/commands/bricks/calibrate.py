@@ -1,0 +1,134 @@
+"""What `charact bricks calibrate` does: learn from models, measured by turns, what bricks cannot see."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.analysis.bricks.brick_uses import brick_case
+from charact.analysis.bricks.calibration_models import typical
+from charact.analysis.bricks.construction import Construction, construct
+from charact.analysis.bricks.correction import MIN_MODELS, fit_correction
+from charact.analysis.bricks.correction_cache import NotCorrected, correction_file, keep_correction
+from charact.analysis.bricks.times import BrickTimes
+from charact.bricks.suite.composition import Composition
+from charact.commands.bricks.compositions import ALL, brick_run, is_called, kept_compositions
+from charact.commands.bricks.construct import correction_key
+from charact.commands.bricks.models import Named
+from charact.commands.bricks.verify import is_of_this_machine, timed_model
+from charact.core.console import Console
+from charact.core.errors import UserError
+from charact.core.output import warn
+from charact.execution.interrupt import Interrupt
+from charact.measure.passes.timing import StopRule
+from charact.record.reader import Run
+from charact.views.terminal.progress import MemoryProgress
+from charact.views.terminal.suites import correction
+
+MOST_MODELS = 8
+_PRECISION_FRAC = 0.02
+_MAX_ITERATIONS = 50
+
+
+def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: Path | None, turns: int,
+                      max_seconds: float, quiet: bool, interrupt: Interrupt) -> int:
+    """Learn a correction for each case of a suite's run, and keep it; returns the exit status.
+
+    Args:
+        path: of the run.
+        names: of models to measure.
+        own: models of the user's own that may be measured.
+        directory: of compositions; None for the suite's own.
+        turns: of each model.
+        max_seconds: of a turn.
+        quiet: whether little is printed.
+        interrupt: what ends it early.
+
+    Raises:
+        UserError: the run is not of this machine, or too few models are there; or the correction cannot be kept.
+        KeyboardInterrupt: a signal came; nothing more is kept.
+    """
+    run = brick_run(path)
+    if not is_of_this_machine(run):
+        raise UserError(f"{path} is of another machine or PyTorch: models are measured here, so run the suite here")
+    by_case = {case: chosen for case, chosen in _by_case(run, names, directory).items() if len(chosen) >= MIN_MODELS}
+    if not by_case:
+        raise UserError(f"a correction needs {MIN_MODELS} models whose bricks {path} has times of: name more, or "
+                        "extend the suite")
+    rule = StopRule(_PRECISION_FRAC, _MAX_ITERATIONS, max_seconds)
+    for case, constructions in by_case.items():
+        constructions, measured_s = measured_by_turns(run, case, constructions, own, turns, rule, quiet, interrupt)
+        learned = fit_correction(constructions, measured_s)
+        try:
+            keep_correction(correction_file(correction_key(run, case)), learned)
+        except NotCorrected as error:
+            raise UserError(f"the correction cannot be kept: {error}") from error
+        if learned.error_frac > learned.plain_error_frac:
+            warn(f"warning: of {case} these {len(constructions)} models teach nothing that holds for others: name "
+                 "more, or repeat it when the machine does nothing else")
+        if not quiet:
+            sums_s = [each.sum_s or 0.0 for each in constructions]
+            Console().print(correction(case, [each.composition.case for each in constructions], sums_s, measured_s,
+                                       learned))
+    return 0
+
+
+def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str, list[Construction]]:
+    """Models that a correction can be learned from, by the case that timed their bricks."""
+    kept = kept_compositions(run, directory)
+    wanted = [name for name in names if name != ALL]
+    chosen = [each for each in kept if not wanted or any(is_called(each, name) for name in wanted)]
+    for name in wanted:
+        if not any(is_called(each, name) for each in kept):
+            raise UserError(f"{name} is none of the models that the suite was made of "
+                            f"({', '.join(sorted({each.model for each in kept})) or 'there are no compositions'})")
+    found: dict[str, list[Construction]] = {}
+    for entry in run.manifest["cases"]:
+        times = BrickTimes(run, entry["case"])
+        fitting = [each for each in chosen if _fits(run, each, entry["case"])]
+        constructions = [construct(each, times, "not yet learned") for each in fitting]
+        for lacking in (each for each in constructions if each.sum_s is None and names):
+            warn(f"warning: {lacking.composition.case} is left out: {lacking.reason}")
+        whole = [each for each in constructions if each.sum_s is not None]
+        found[entry["case"]] = whole if names else typical(whole, MOST_MODELS)
+    return found
+
+
+def _fits(run: Run, composition: Composition, case: str) -> bool:
+    try:
+        return brick_case(run, composition) == case
+    except UserError:
+        return False
+
+
+def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], own: Named, turns: int,
+                      rule: StopRule, quiet: bool, interrupt: Interrupt) -> tuple[list[Construction], list[float]]:
+    """Models that can be run, and the median iteration (s) of each; of each other one a line tells what stopped it.
+
+    All have their turn before one has its next: what drifts meets all alike.
+
+    Raises:
+        UserError: too few can be run.
+        KeyboardInterrupt: a signal came.
+    """
+    console, failed = Console(stderr=True), dict[int, str]()
+    walls: list[list[float]] = [[] for _ in constructions]
+    with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+        for turn in range(turns):
+            for number, construction in enumerate(constructions):
+                if number in failed:
+                    continue
+                progress.case_started(construction.composition.case, turn * len(constructions) + number + 1,
+                                      turns * len(constructions))
+                progress.pass_started(f"turn {turn + 1}")
+                try:
+                    walls[number] += timed_model(construction.composition, own, run, case, rule, interrupt).wall_s
+                except UserError as error:
+                    failed[number] = str(error)
+    for reason in failed.values():
+        warn(f"warning: a model is left out: {reason}")
+    left = [number for number in range(len(constructions)) if number not in failed]
+    if len(left) < MIN_MODELS:
+        raise UserError(f"a correction needs {MIN_MODELS} models that can be run here, and of {case} there are "
+                        f"{len(left)}: name others")
+    return [constructions[number] for number in left], [median(walls[number]) for number in left]

@@ -1,0 +1,87 @@
+"""What `charact bricks generate` does: capture models, cut them, and write what is new into the suite."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.bricks.suite.composition import load_compositions
+from charact.bricks.suite.decoys import drawn_decoys
+from charact.bricks.suite.index import INDEX, load_suite
+from charact.bricks.suite.writer import Added, CutModel, add_models, check_place
+from charact.commands._shared.publish import program
+from charact.commands.bricks.models import Asked, CapturedSource, captured_sources
+from charact.core.console import Console
+from charact.core.output import show, warn
+from charact.execution.interrupt import Interrupt
+from charact.views.terminal.suites import generated
+from charact.workload.registry import all_workloads
+
+AUTO = (1, 2, 4, 8)
+"""What `-g auto` tries."""
+_PATIENCE_S = 60.0
+"""Another process may write the suite meanwhile: capturing takes longer than waiting for that."""
+
+
+def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback: str | None, num_decoys: int,
+                   quiet: bool, interrupt: Interrupt) -> int:
+    """Write or extend a suite; returns the exit status: 1 where no model could be captured.
+
+    Raises:
+        UserError: the options do not fit, or the suite cannot be written.
+        KeyboardInterrupt: a signal came; nothing is written.
+    """
+    sources = asked.sources()
+    if g is None and (out / INDEX).exists():
+        g = load_suite(out).g  # a suite that is there keeps the one that it has
+    if g is not None:
+        check_place(out, g, method)
+    found = captured_sources(asked, sources, AUTO if g is None else (g,), method, fallback, quiet, interrupt)
+    if not found:
+        warn("no model could be captured: nothing is written")
+        return 1
+    if g is None:
+        from charact.commands.bricks.auto_length import chosen_g
+
+        g = chosen_g(found, quiet, interrupt)
+    suite = check_place(out, g, method)
+    models = [each.by_g[g] for each in found]
+    decoys: list[CutModel] = []
+    if num_decoys:
+        known = {brick.id for model in models for brick in model.bricks} | set(suite.bricks if suite else ())
+        decoys = drawn_decoys(_others(asked, sources[0].batch_size, g, method, interrupt), known, num_decoys)
+    added = add_models(out, models, g, method, torch.__version__, decoys, _PATIENCE_S)
+    _tell(added, found, models, out, quiet)
+    return 0
+
+
+def _others(asked: Asked, batch_size: int, g: int, method: str, interrupt: Interrupt) -> Iterator[CutModel]:
+    """Workloads that were not asked for, one after the other, in a random order."""
+    names = [name for name in all_workloads() if name not in asked.names]
+    secrets.SystemRandom().shuffle(names)
+    for name in names:
+        other = replace(asked, names=[name], input_sizes=None, batch_sizes=asked.batch_sizes or [batch_size],
+                        variant=None, own={})
+        for found in captured_sources(other, other.sources(), [g], method, None, True, interrupt):
+            yield found.by_g[g]
+
+
+def _tell(added: Added, found: Sequence[CapturedSource], models: Sequence[CutModel], out: Path,
+          quiet: bool) -> None:
+    """Say what the suite gained, and what capturing noted."""
+    if not quiet:
+        for each in found:
+            for note in each.notes:
+                warn(f"note: {each.source.id}: {note}")
+        for case in added.replaced:
+            warn(f"note: {case}: it was there otherwise, and is replaced: the model was changed, or is another file's "
+                 "of that name")
+        cases = {model.composition.case for model in models}
+        Console().print(generated(cases, load_compositions(added.suite.private), added.suite))
+    show(f"Wrote {out}: {len(added.suite.bricks):,} bricks, {added.num_new:,} of them new")
+    if not quiet:
+        show(f"  which bricks make which model is in {added.suite.private}: keep that to yourself")
+        show(f"  next         {program()} bricks run {out}")

@@ -1,0 +1,68 @@
+"""What `charact bricks show`, `audit` and `merge` do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from charact.bricks.suite.audit import audit
+from charact.bricks.suite.composition import load_compositions
+from charact.bricks.suite.index import load_suite
+from charact.bricks.suite.merge import merge
+from charact.commands._shared.print_table import print_table
+from charact.core.console import Console
+from charact.core.errors import UserError
+from charact.core.output import show
+from charact.views.terminal.suites import frequent, generated
+
+_MOST_ROWS = 15
+
+
+def show_suite(path: Path, directory: Path | None) -> int:
+    """Print what all models of a suite were cut into, and which bricks stand in them most often; returns 0.
+
+    Args:
+        path: of the suite.
+        directory: of the compositions; None for the suite's own.
+
+    Raises:
+        UserError: there is no suite, or nothing tells which bricks make which model.
+    """
+    suite = load_suite(path)
+    compositions = load_compositions(suite.private if directory is None else directory)
+    console = Console()
+    console.print(generated([each.case for each in compositions], compositions, suite))
+    console.print(frequent(compositions, suite))
+    return 0
+
+
+def audit_suite(path: Path) -> int:
+    """Print what a suite shows; returns the exit status: 1 where it shows what it should not."""
+    report = audit(path)
+    print_table(None, ["what is told", "bricks"], [
+        *([f"mode {mode}", str(number)] for mode, number in sorted(report.modes.items())),
+        *([f"batch size {size}", str(number)] for size, number in sorted(report.batch_sizes.items())),
+        *([f"{length} layer" if length == 1 else f"{length} layers", str(number)]
+          for length, number in sorted(report.lengths.items())),
+    ])
+    print_table(None, ["layer type", "layers"], [[name, str(number)] for name, number
+                                                 in report.layer_types.most_common(_MOST_ROWS)])
+    show("What can be inferred:")
+    for line in report.reveals:
+        show(f"  {line}")
+    for finding in report.findings:
+        show(f"should not be there: {finding}")
+    if not report.findings:
+        show("No file holds anything else.")
+    return 1 if report.findings else 0
+
+
+def merge_suites(suites: Sequence[Path], out: Path) -> int:
+    """Make one suite of several.
+
+    Raises:
+        UserError: they were cut otherwise, are damaged, or the new one cannot be written.
+    """
+    if len(suites) < 2:
+        raise UserError("name at least two suites to merge")
+    merged = merge(suites, out)
+    show(f"Wrote {out}: {len(merged.bricks):,} bricks")
+    return 0

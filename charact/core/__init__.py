@@ -1,0 +1,1 @@
+"""What every layer uses and what imports no other layer: errors, files, limits, texts, units, statistics."""

@@ -1,0 +1,143 @@
+"""Limits on what files from others may take once they are unpacked.
+
+An archive of a few megabytes can unpack to gigabytes. Every reader of compressed files reads through this module: the
+declared size is checked first, then the bytes that really arrive, since a declared size can lie.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Protocol
+
+from charact.core.errors import UserError
+
+VARIABLE = "CHARACT_MAX_BYTES"
+"""Environment variable that replaces every reader's default limit, e.g. `8GiB`."""
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([KMGT])i?)?B?", re.IGNORECASE)
+_asked: ContextVar[int | None] = ContextVar("asked", default=None)
+
+
+class Readable(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int = ..., /) -> bytes:
+        """Read up to `size` bytes; all that is left where it is negative."""
+
+
+def parse_bytes(text: str, name: str) -> int:
+    """Number of bytes that a text such as `500M`, `8GiB` or `1073741824` gives; K, M, G and T are powers of 1024.
+
+    Args:
+        text: the size.
+        name: the option or variable that it came from, for the message.
+
+    Raises:
+        UserError: the text is no size, or it is zero.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    size = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else 0
+    if size < 1:
+        raise UserError(f"{name}: '{text[:40]}' is not a size: write one such as 500MiB or 8GiB")
+    return size
+
+
+def limit_bytes(default: int) -> int:
+    """Limit in force: that of `limited_to`, else that of the environment variable, else the reader's default.
+
+    Raises:
+        UserError: the environment variable is not a size.
+    """
+    if (asked := _asked.get()) is not None:
+        return asked
+    text = os.environ.get(VARIABLE)
+    return parse_bytes(text, VARIABLE) if text else default
+
+
+@contextmanager
+def limited_to(num_bytes: int | None) -> Iterator[None]:
+    """Set the limit of every reader while the block runs, as `--max-bytes` does; None keeps the defaults."""
+    token = _asked.set(num_bytes)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpacks to") -> None:
+    """Check the size that a file declares for its unpacked content.
+
+    Args:
+        num_bytes: the declared size.
+        path: the file, for the message.
+        default: the reader's limit where the user sets none.
+        verb: what the file does with so many bytes, for the message.
+
+    Raises:
+        UserError: the size exceeds the limit.
+    """
+    limit = limit_bytes(default)
+    if num_bytes > limit:
+        raise UserError(f"{path} {verb} {_gib(num_bytes)}, the limit is {_gib(limit)}: "
+                        f"if you trust it, raise the limit with {VARIABLE}={_next_gib(num_bytes)}GiB")
+
+
+def read_all(stream: Readable, path: Path | str, default: int, verb: str = "unpacks to") -> bytes:
+    """Read a stream to its end, at most as many bytes as the limit allows.
+
+    Raises:
+        UserError: the stream holds more.
+    """
+    limit = limit_bytes(default)
+    # Piece by piece: a decompressor that is asked for the whole limit may allocate it at once.
+    pieces, left = [], limit + 1
+    while left and (piece := stream.read(min(left, 1 << 20))):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
+        raise _too_large(path, limit, verb)
+    return b"".join(pieces)
+
+
+class BoundedStream:
+    """A binary stream that raises an error once more bytes than the limit were read from it.
+
+    Args:
+        stream: where the unpacked bytes come from.
+        path: the file, for the message.
+        default: the limit in bytes where the user sets none.
+    """
+
+    def __init__(self, stream: Readable, path: Path | str, default: int) -> None:
+        self._stream, self._path = stream, path
+        self._limit = limit_bytes(default)
+        self._num_bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes; all that is left where it is negative.
+
+        Raises:
+            UserError: more bytes than the limit have been read.
+        """
+        room = self._limit - self._num_bytes + 1
+        piece = self._stream.read(room if size < 0 else min(size, room))
+        self._num_bytes += len(piece)
+        if self._num_bytes > self._limit:
+            raise _too_large(self._path, self._limit, "unpacks to")
+        return piece
+
+
+def _too_large(path: object, limit: int, verb: str) -> UserError:
+    return UserError(f"{path} {verb} more than {_gib(limit)}: "
+                     f"if you trust it, raise the limit with {VARIABLE}={_next_gib(4 * limit)}GiB")
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
+
+
+def _next_gib(num_bytes: int) -> int:
+    return -(-num_bytes // 2**30)

@@ -1,0 +1,161 @@
+"""What charact prints. Every line goes through here, so that no text from a file or a model controls the terminal.
+
+A broken pipe, a full disk or a closed descriptor ends no measurement: output that cannot be written is dropped. If
+standard output was lost, the exit status of a successful command is 1.
+"""
+
+import codecs
+import contextlib
+import errno
+import os
+import sys
+from typing import IO
+
+from charact.core.text import label, printable
+
+_PLAIN = {
+    "’": "'", "‘": "'", "“": '"', "”": '"', "×": "x", "÷": "/", "·": "*", "–": "-", "−": "-", "±": "+-", "…": "...",
+    "µ": "u", "→": "->", "█": "#", "■": "#", "▇": "@", "▆": "%", "▅": "#", "▄": "*", "▃": "+", "▂": "-", "▁": ".",
+    "✓": "+", "⌈": "ceil(", "⌉": ")", "√": "sqrt ", "π": "pi", "ᵀ": "^T", "°": " deg",
+    "\xa0": " ", "\ufffd": "?",
+}  # fmt: skip
+"""charact's own characters in ASCII."""
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    found = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(one) or one.encode("ascii", "backslashreplace").decode() for one in found), error.end
+
+
+codecs.register_error("charact", _in_ascii)
+
+
+class Channel:
+    """Standard output or standard error, whatever `sys` has in its place at the time; a file for rich, too.
+
+    Args:
+        name: `stdout` or `stderr`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.lost: OSError | None = None
+        """Why something could not be written; nothing more is written then."""
+
+    def print(self, *lines: str) -> None:
+        """Print lines, each without control characters of its own, and flush them."""
+        self._put(getattr(sys, self._name), "".join(f"{label(line)}\n" for line in lines))
+
+    def write(self, text: str) -> int:
+        """Write what rich has drawn, past what stands in for the stream while rich draws."""
+        stream = getattr(sys, self._name)
+        self._put(getattr(stream, "rich_proxied_file", stream), text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write out what others have written to the stream."""
+        self._put(getattr(sys, self._name), "")
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        with contextlib.suppress(AttributeError, ValueError):  # there is none, or it was closed
+            return bool(getattr(sys, self._name).isatty())
+        return False
+
+    def fileno(self) -> int:
+        """Descriptor of the stream.
+
+        Raises:
+            OSError: it has none.
+        """
+        stream = getattr(sys, self._name)
+        if stream is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return int(stream.fileno())
+
+    @property
+    def encoding(self) -> str:
+        """Encoding of the stream."""
+        return getattr(getattr(sys, self._name), "encoding", None) or "utf-8"
+
+    def detach(self) -> None:
+        """Forget what was lost, and let what Python still holds of it go nowhere when it flushes at exit."""
+        if self.lost is not None:
+            with contextlib.suppress(OSError, ValueError):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.fileno())
+                os.close(null)
+            self.lost = None
+
+    def _put(self, stream: IO[str] | None, text: str) -> None:
+        if self.lost is not None:
+            return
+        try:
+            if stream is not None:
+                if text:
+                    stream.write(text.encode(self.encoding, "charact").decode(self.encoding))
+                stream.flush()
+            elif text:
+                raise OSError(errno.EBADF, "it is closed")
+        except OSError as error:
+            self.lost = error
+        except ValueError as error:  # a model's code has closed it
+            self.lost = OSError(errno.EBADF, str(error))
+
+
+OUT, ERR = Channel("stdout"), Channel("stderr")
+
+
+def show(*lines: str) -> None:
+    """Print lines to standard output: an empty one where there are none. A newline inside one is replaced."""
+    OUT.print(*(lines or ("",)))
+
+
+def warn(*lines: str) -> None:
+    """Print lines to standard error. A newline inside one is replaced."""
+    ERR.print(*lines)
+
+
+def finish(status: int) -> int:
+    """Write out what was printed; returns the exit status: 1 instead of 0 if standard output was lost.
+
+    A broken pipe, as when `head` exits, is not reported.
+    """
+    OUT.flush()
+    ERR.flush()
+    lost = OUT.lost
+    if lost is not None and not isinstance(lost, BrokenPipeError):
+        reason = (lost.strerror or str(lost)).lower()
+        warn(f"error: cannot write to standard output ({reason}): redirect it to another place")
+    OUT.detach()
+    ERR.detach()
+    return 1 if lost is not None and status == 0 else status
+
+
+def occupy_closed_descriptors() -> None:
+    """Open /dev/null in place of closed standard streams: a record's file would get their number, and their output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+class PrintableStream:
+    """A stream for libraries that log: it writes their lines without control characters.
+
+    Args:
+        stream: what to write to.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text, in which newlines stay."""
+        self._stream.write(printable(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)

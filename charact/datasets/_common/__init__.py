@@ -1,0 +1,1 @@
+"""What all data sets share: requests, specs, downloads, vocabularies."""

@@ -1,0 +1,65 @@
+"""Finding data sets by name, and reading those that are stored in files."""
+
+
+import difflib
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from charact.core.errors import UserError
+from charact.core.plugins import modules_in
+from charact.datasets._common.spec import DatasetSpec, Kind, Split, StoredDatasetSpec
+from charact.datasets.synthetic import check_synthetic
+
+if TYPE_CHECKING:
+    from charact.datasets._common.request import DataRequest
+
+
+def all_datasets() -> dict[str, DatasetSpec]:
+    """Every dataset by name."""
+    return {spec.name: spec for module in modules_in("charact.datasets") for spec in module.DATASETS}
+
+
+def find_dataset(name: str) -> DatasetSpec:
+    """Data set of a name.
+
+    Raises:
+        UserError: there is none; the nearest names are suggested.
+    """
+    datasets = all_datasets()
+    if name in datasets:
+        return datasets[name]
+    near = difflib.get_close_matches(name, datasets, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(datasets)}"
+    raise UserError(f"unknown dataset '{name}': {hint}")
+
+
+def stored_content(request: "DataRequest", kind: Kind) -> tuple[StoredDatasetSpec, Any] | None:
+    """Spec and content of the stored dataset that a request names; None where it asks for made-up data.
+
+    What the content is, the kind decides: pictures and labels, or the words of a text. It is shared, not to be changed.
+
+    Raises:
+        UserError: the dataset is unknown, of another kind, has no such split, its directory was not named, or a file
+            is missing, truncated or foreign; or made-up data of the kind do not heed what was asked of them.
+    """
+    spec = find_dataset(request.name)
+    if spec.kind not in (kind, None):
+        fitting = [other.name for other in all_datasets().values() if other.kind in (kind, None)]
+        raise UserError(f"{spec.name} holds {spec.kind} data, this workload reads {kind} data: "
+                        f"choose from {', '.join(fitting)}")
+    if request.split not in spec.splits:
+        raise UserError(f"{spec.name} has no split '{request.split}': choose from {', '.join(spec.splits)}")
+    if not isinstance(spec, StoredDatasetSpec):
+        check_synthetic(request.synthetic, kind)
+        return None
+    if request.directory is None:
+        raise UserError(f"{spec.name} is read from files: name their directory with --data-dir "
+                        f"(`charact data fetch {spec.name}` gets them from {spec.source})")
+    return spec, _load(spec, request.directory, request.split)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(spec: StoredDatasetSpec, directory: Path, split: Split) -> Any:
+    """The cases of a sweep share the content: it is read and held once."""
+    return spec.load(directory, split)

@@ -1,0 +1,51 @@
+"""Pairs of sentences as a torch dataset."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from charact.datasets._common.registry import stored_content
+from charact.datasets.tatoeba import EncodedPairs, encode_pairs, make_pairs
+
+if TYPE_CHECKING:
+    from charact.datasets._common.request import DataRequest
+
+
+class SentencePairs(Dataset[tuple[Tensor, Tensor]]):
+    """Samples (int64 (length,), int64 (length,)): a sentence and its translation, ended and padded.
+
+    Args:
+        pairs: the sentences as numbers.
+    """
+
+    def __init__(self, pairs: EncodedPairs) -> None:
+        # Arrays, not tensors: the FLOP pass reads the dataset among fake tensors.
+        self.pairs = pairs
+        self.source_vocabulary = pairs.source_vocabulary
+        self.target_vocabulary = pairs.target_vocabulary
+        self.sentence_length = pairs.sources.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.pairs.sources)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.pairs.sources[index]), torch.from_numpy(self.pairs.targets[index])
+
+
+def translation_dataset(
+    request: "DataRequest", *, input_size: int, num_source_words: int, num_target_words: int
+) -> SentencePairs:
+    """Pairs of sentences at most `input_size` long with their end mark.
+
+    The numbers of words are for made-up data of which the request asks none.
+
+    Raises:
+        UserError: as `stored_content`, or no pair is short enough.
+    """
+    stored = stored_content(request, "translation")
+    if stored is None:
+        asked = request.synthetic.num_words
+        return SentencePairs(make_pairs(request, input_size, asked or num_source_words, asked or num_target_words))
+    return SentencePairs(encode_pairs(stored[1], request.split, input_size))

@@ -1,0 +1,206 @@
+"""Children's Book Test: 20 sentences of a book, and the next with a word left out, to be chosen among ten.
+
+A sample is 20 lines `1 <sentence>` to `20 <sentence>`, a line `21 <query with XXXXX><TAB>answer<TAB><TAB>c1|…|c10`
+and an empty line. Words are apart by spaces and are lower-cased; of the candidates the first ten are used. The words of
+the training file make the vocabulary where it lies beside the split that is read, else the split's own do; any other
+word is one unknown word.
+
+Source: Hill et al., "The Goldilocks Principle", ICLR 2016; lower case and ten candidates after kevinkwl/AoAReader;
+the archive's checksum as ParlAI has it. Its publisher has no https.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charact.core.archives import tar_files
+from charact.core.errors import UserError
+from charact.datasets._common.spec import PublishedFile, Split, StoredDatasetSpec
+from charact.datasets._common.vocabulary import Vocabulary, sentence_lengths, zipf_tokens
+
+if TYPE_CHECKING:
+    from charact.datasets._common.request import DataRequest
+
+PADDING, UNKNOWN, PLACEHOLDER = 0, 1, 2
+MARKS = ("<pad>", "<unk>", "xxxxx")
+"""Filling, words that the vocabulary lacks, and the place of the word that was left out."""
+NUM_SENTENCES = 20
+NUM_CANDIDATES = 10
+QUERY_LENGTH = 64
+"""Words that a query is cut or filled up to, so that shapes depend on the document's length alone."""
+NUM_SAMPLES: dict[str, dict[Split, int]] = {
+    "NE": {"train": 108_719, "valid": 2_000, "test": 2_500}, "CN": {"train": 120_769, "valid": 2_000, "test": 2_500},
+}
+NUM_SYNTHETIC_SAMPLES: dict[Split, int] = {"train": 2_000, "test": 500, "valid": 500}
+ARCHIVE = "CBTest.tgz"
+MOST_BYTES = 3 * 2**27
+"""Limit of a split's file and the training file together, of which the largest has some 300 million bytes."""
+MOST_LINE_BYTES = 2**16
+MOST_WORDS = 2_000_000
+"""Limit of a vocabulary; those of the published files have some 50,000 words."""
+_FILE_SPLITS: dict[Split, str] = {"train": "train", "valid": "valid_2000ex", "test": "test_2500ex"}
+
+Words = NDArray[np.int32]
+"""(N,) numbers of words; half the memory of int64, of which the training files would need some 400 MB."""
+
+
+class Question(NamedTuple):
+    """A sample in words; the answer is among the candidates."""
+
+    document: list[str]
+    query: list[str]
+    candidates: list[str]
+    answer: str
+
+
+class EncodedQuestion(NamedTuple):
+    """A sample in numbers; the answer is its place among the candidates."""
+
+    document: Words
+    query: Words
+    candidates: Words
+    answer: int
+
+
+Questions = tuple[Sequence[EncodedQuestion], Vocabulary]
+
+
+def parse_questions(content: bytes, path: Path) -> Iterator[Question]:
+    """Samples of a file's content, one by one: all words at once would fill gigabytes. `path` is for messages.
+
+    Raises:
+        UserError: the content is not UTF-8, has an absurdly long line, or a sample has not the published form.
+    """
+    document: list[str] = []
+    expected = 1
+    place = 0
+    lines = io.BytesIO(content)
+    while raw := lines.readline(MOST_LINE_BYTES + 1):
+        place += 1
+        if len(raw) > MOST_LINE_BYTES:
+            raise UserError(f"{path} has more than {MOST_LINE_BYTES:,} bytes in line {place:,}: fetch it again")
+        try:
+            line = raw.decode().strip()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is no UTF-8 text in line {place:,}: fetch it again") from error
+        if expected == 1 and not line:
+            continue
+        number, _, text = line.partition(" ")
+        if number != str(expected):
+            raise UserError(f"{path} has no sentence {expected} of a sample in line {place:,}: fetch it again")
+        if expected <= NUM_SENTENCES:
+            document += text.lower().split()
+            expected += 1
+        else:
+            yield _question(document, text, f"{path} line {place:,}")
+            document, expected = [], 1
+    if expected != 1 or place == 0:
+        raise UserError(f"{path} ends in sentence {expected} of a sample: fetch it again")
+
+
+def _question(document: list[str], text: str, place: str) -> Question:
+    columns = text.lower().split("\t")
+    if len(columns) != 4:
+        raise UserError(f"{place} has {len(columns)} columns, a query has 4: fetch it again")
+    query, answer = columns[0].split(), columns[1].strip()
+    candidates = [word for word in (part.strip() for part in columns[3].split("|")) if word][:NUM_CANDIDATES]
+    if not document or not answer or not candidates or not any(MARKS[PLACEHOLDER] in word for word in query):
+        raise UserError(f"{place} lacks the document, XXXXX, the answer or the candidates of a query: fetch it again")
+    if answer not in candidates:  # it is a word too many, or is not among them at all
+        candidates[NUM_CANDIDATES - 1:] = [answer]
+    return Question(document, query, candidates, answer)
+
+
+def encode_questions(questions: Iterable[Question], numbers: dict[str, int], *, grow: bool) -> list[EncodedQuestion]:
+    """Samples in numbers; where the vocabulary may grow, new words get the next numbers in `numbers`.
+
+    Raises:
+        UserError: it grows beyond any language's.
+    """
+    def encode(words: Iterable[str]) -> Words:
+        found = (numbers.setdefault(word, len(numbers)) if grow else numbers.get(word, UNKNOWN) for word in words)
+        return np.fromiter(found, np.int32)
+
+    encoded = []
+    for document, query, candidates, answer in questions:
+        blank = next(place for place, word in enumerate(query) if MARKS[PLACEHOLDER] in word)
+        query[blank] = MARKS[PLACEHOLDER]
+        # A long query is cut around the blank.
+        start = max(0, min(blank - QUERY_LENGTH // 2, len(query) - QUERY_LENGTH))
+        encoded.append(EncodedQuestion(encode(document), encode(query[start: start + QUERY_LENGTH]),
+                                       encode(candidates), candidates.index(answer)))
+        if len(numbers) > MOST_WORDS:
+            raise UserError(f"cbtest has more than {MOST_WORDS:,} different words, which no book has: fetch it again")
+    return encoded
+
+
+def make_questions(request: "DataRequest", length: int, num_words: int) -> list[EncodedQuestion]:
+    """Made-up samples that can be answered: the query repeats a stretch of the document with one word left out.
+
+    Words follow Zipf's law; if nothing else was asked for, documents fill about 85 % of `length`, as CBTest's mean of
+    433 does of 512. The other candidates are words of the document, fewer than nine where it has no more. The
+    vocabulary holds `num_words` words, marks included.
+    """
+    asked = request.synthetic
+    generator = np.random.default_rng((request.seed, [*NUM_SYNTHETIC_SAMPLES].index(request.split)))
+    mean = length * (0.85 if asked.length_mean_frac is None else asked.length_mean_frac)
+    spread = length * (0.15 if asked.length_spread_frac is None else asked.length_spread_frac)
+    lengths = sentence_lengths(generator, NUM_SYNTHETIC_SAMPLES[request.split], mean, spread, length)
+    ends = np.cumsum(lengths)
+    tokens = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), asked.zipf_exponent) + len(MARKS)
+    return [_make_question(generator, document) for document in np.split(tokens.astype(np.int32), ends[:-1])]
+
+
+def _make_question(generator: np.random.Generator, document: Words) -> EncodedQuestion:
+    blank = int(generator.integers(len(document)))
+    start = max(0, blank - 15)
+    query = document[start: blank + 16].copy()
+    query[blank - start] = PLACEHOLDER
+    others = np.setdiff1d(document, document[blank])
+    chosen = generator.choice(others, min(len(others), NUM_CANDIDATES - 1), replace=False)
+    answer = int(generator.integers(len(chosen) + 1))
+    return EncodedQuestion(document, query, np.insert(chosen, answer, document[blank]).astype(np.int32), answer)
+
+
+def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:
+    def read(spec: StoredDatasetSpec, directory: Path, split: Split) -> Questions:
+        name, train_name = (f"cbtest_{kind}_{_FILE_SPLITS[one]}.txt" for one in (split, "train"))
+        path, content = spec.find(directory, ARCHIVE, name)
+        contents = {name: content}
+        if path.name == ARCHIVE:
+            contents = tar_files(content, (name, train_name), path, MOST_BYTES)
+            if name not in contents:
+                raise UserError(f"{path} holds no {name}: fetch it again from {spec.source}")
+        elif spec.place(directory, train_name) is not None:
+            contents[train_name] = spec.find(directory, train_name)[1]
+        numbers = {mark: number for number, mark in enumerate(MARKS)}
+        if split != "train" and train_name in contents:
+            encode_questions(parse_questions(contents.pop(train_name), path), numbers, grow=True)
+        grow = len(numbers) == len(MARKS)
+        questions = encode_questions(parse_questions(contents[name], path), numbers, grow=grow)
+        published = NUM_SAMPLES[kind][split]
+        if len(questions) != published:
+            raise UserError(f"{path} has {len(questions):,} samples for {split}, {published:,} were published: "
+                            f"fetch it again from {spec.source}")
+        return questions, Vocabulary(numbers, unknown=MARKS[UNKNOWN])
+
+    return read
+
+
+DATASETS = [
+    StoredDatasetSpec(
+        name=f"cbtest_{kind.lower()}", kind="cloze", splits=("train", "valid", "test"), read=_reader(kind),
+        description=f"a word left out of a children's book, to be chosen among ten {words}",
+        source="http://www.thespermwhale.com/jaseweston/babi/",
+        home="cbtest", folders=("CBTest/data", "data"),
+        files=(PublishedFile(ARCHIVE, 120_547_669, "932df0cadc1337b2a12b4c696b1041c1d1c6d4b6bd319874c6288f02e4a61e92",
+                             splits=("train", "valid", "test")),
+               *(PublishedFile(f"cbtest_{kind}_{part}.txt", None, None, most_bytes=MOST_BYTES)
+                 for part in _FILE_SPLITS.values())),
+    )
+    for kind, words in (("NE", "named entities"), ("CN", "common nouns"))
+]

@@ -1,0 +1,143 @@
+"""CIFAR-10: coloured 32×32 pictures in 10 classes, in its binary form, or in the pickled one without unpickling it.
+
+A binary batch holds records of one label byte and 3×32×32 bytes (red, green, blue planes); a pickled one is a
+dictionary with the array `data` of such rows and the list `labels`. The binary form is preferred where both lie there,
+and of each form the archive; an archive is read without unpacking it on the disk.
+Source: the formats' description on the dataset's home page; sizes and checksums as TensorFlow Datasets,
+Keras and torchvision have them.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from charact.core.archives import tar_files
+from charact.core.errors import UserError
+from charact.datasets._common.cifar_pickle import PickledArray, read_pickle
+from charact.datasets._common.spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
+
+ARCHIVE = "cifar-10-binary.tar.gz"
+BATCHES: dict[Split, tuple[str, ...]] = {
+    "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
+PICKLED_ARCHIVE = "cifar-10-python.tar.gz"
+PICKLED_BATCHES: dict[Split, tuple[str, ...]] = {
+    split: tuple(name.removesuffix(".bin") for name in names) for split, names in BATCHES.items()
+}
+NUM_CLASSES = 10
+PICTURE_SHAPE = (3, 32, 32)
+RECORD_BYTES = 1 + 3 * 32 * 32
+BATCH_PICTURES = 10_000
+MOST_BYTES = 2**28
+"""Limit of what the files of a split unpack to, some 155 million bytes."""
+
+
+def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
+    """Pictures (N, 3, 32, 32) and labels (N,) of a batch file's content; `path` is for messages.
+
+    Raises:
+        UserError: the content is not a whole number of records.
+    """
+    if not content or len(content) % RECORD_BYTES:
+        raise UserError(f"{path} has {len(content):,} bytes, no whole number of {RECORD_BYTES:,}-byte records: "
+                        "fetch it again")
+    records = np.frombuffer(content, np.uint8).reshape(-1, RECORD_BYTES)
+    return records[:, 1:].reshape(-1, *PICTURE_SHAPE), records[:, 0].astype(np.int64)
+
+
+def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
+    """Pictures (N, 3, 32, 32) and labels (N,) of a pickled batch's content; `path` is for messages.
+
+    Raises:
+        UserError: the pickle is damaged, holds anything but plain values, or no rows of a picture and its label.
+    """
+    batch = read_pickle(content, path)
+    labels, rows = batch.get("labels"), batch.get("data")
+    if not isinstance(rows, PickledArray) or not isinstance(labels, list):
+        raise UserError(f"{path} holds no array 'data' and list 'labels': fetch it again")
+    # The lengths are compared before anything is made of them.
+    shape = (len(labels), RECORD_BYTES - 1)
+    if not labels or rows.shape != shape or rows.dtype != "u1" or len(rows.content) != shape[0] * shape[1]:
+        raise UserError(f"{path} holds {len(labels):,} labels and not as many rows of {shape[1]:,} bytes: "
+                        "fetch it again")
+    if not all(type(label) is int and 0 <= label < NUM_CLASSES for label in labels):
+        raise UserError(f"{path} holds labels that are not from 0 to {NUM_CLASSES - 1}: fetch it again")
+    return np.frombuffer(rows.content, np.uint8).reshape(-1, *PICTURE_SHAPE), np.array(labels, np.int64)
+
+
+def unpack(archive: bytes, names: tuple[str, ...], path: Path) -> list[bytes]:
+    """Contents of an archive's files of these names, in their order; `path` is for messages.
+
+    Raises:
+        UserError: the archive is damaged, lacks a file, or unpacks to more than the limit.
+    """
+    contents = tar_files(archive, names, path, MOST_BYTES)
+    for name in names:
+        if name not in contents:
+            raise UserError(f"{path} holds no {name}: fetch it again")
+    return [contents[name] for name in names]
+
+
+class Form(NamedTuple):
+    """One of the two forms: its archive, its unpacked files, and how one of them is read."""
+
+    archive: str
+    batches: dict[Split, tuple[str, ...]]
+    parse: Callable[[bytes, Path], tuple[Pictures, Labels]]
+
+    def first(self, split: Split) -> tuple[str, str]:
+        """Names of which one is there where the form is."""
+        return self.archive, self.batches[split][0]
+
+
+FORMS = (Form(ARCHIVE, BATCHES, parse_batch), Form(PICKLED_ARCHIVE, PICKLED_BATCHES, parse_pickled_batch))
+
+
+def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
+    """Pictures (N, 3, 32, 32) and labels (N,) of a split.
+
+    Raises:
+        UserError: a file is missing, truncated or foreign.
+    """
+    path, content = spec.find(directory, *(name for form in FORMS for name in form.first(split)))
+    form = next(form for form in FORMS if path.name in form.first(split))
+    names = form.batches[split]
+    if path.name == form.archive:
+        found = [(path / name, batch) for name, batch in zip(names, unpack(content, names, path), strict=True)]
+    else:
+        found = [(path, content), *(spec.find(directory, form.archive, name) for name in names[1:])]
+    images, labels = zip(*(form.parse(batch, place) for place, batch in found), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+_PICKLED_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+
+DATASETS = [
+    StoredImagesSpec(
+        name="cifar10", description="objects and animals, coloured 32×32, 50,000 + 10,000 pictures",
+        source="https://www.cs.toronto.edu/~kriz/", num_classes=NUM_CLASSES,
+        num_pictures={split: len(names) * BATCH_PICTURES for split, names in BATCHES.items()},
+        home="cifar10",
+        folders=tuple(home + folder for home in ("", "cifar10/") for folder in ("cifar-10-batches-bin",
+                                                                                "cifar-10-batches-py")),
+        files=(
+            PublishedFile(ARCHIVE, 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                          splits=("train", "test")),
+            *(PublishedFile(name, BATCH_PICTURES * RECORD_BYTES, None) for names in BATCHES.values() for name in names),
+            PublishedFile(PICKLED_ARCHIVE, 170_498_071,
+                          "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"),
+            *(PublishedFile(name, None, md5) for name, md5 in _PICKLED_MD5.items()),
+        ),
+        read=read_split,
+    ),
+]

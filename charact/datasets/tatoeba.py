@@ -1,0 +1,205 @@
+"""English-French sentence pairs of the Tatoeba project, in the selection that PyTorch's translation tutorial trains on.
+
+A line is `english<TAB>french`, in newer files with a third column of attribution, which is not read. Sentences are
+decomposed (NFD) and lose their accents, are lower-cased, and keep letters, `!` and `?` alone. A pair is kept whose
+sentences are both shorter than the input size in words, so that an end mark fits, and whose English begins like
+"I am" or "he is".
+
+Published: 135,842 pairs, of which at 10 words 11,445 are kept, with 4,601 French and 2,991 English words. No split was
+published: here the pairs of every tenth different English sentence are the test split, and both splits share the
+vocabularies of all kept pairs. Source: pytorch/tutorials, "Translation with a Sequence to Sequence Network".
+
+Tatoeba grows every week, and no checksum of the tutorial's archive was published. Its digest is recorded when it is
+fetched, and compared whenever it is read.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from charact.core.archives import zip_file
+from charact.core.errors import UserError
+from charact.datasets._common.spec import PublishedFile, Split, StoredDatasetSpec
+from charact.datasets._common.vocabulary import Tokens, Vocabulary, sentence_lengths, zipf_tokens
+
+if TYPE_CHECKING:
+    from charact.datasets._common.request import DataRequest
+
+SOS = PADDING = 0
+"""The start mark; what fills a sentence up has the same number, since it is never a target before the end mark."""
+EOS = 1
+MARKS = ("<sos>", "<eos>")
+ARCHIVE, FILE = "data.zip", "eng-fra.txt"
+MOST_BYTES = 2**26
+"""Limit of the file, which has some ten million bytes; newer ones have four times as many."""
+MOST_PAIRS = 1_000_000
+MOST_LINE_LETTERS = 10_000
+ENGLISH_BEGINNINGS = (
+    "i am ", "i m ", "he is", "he s ", "she is", "she s ", "you are", "you re ", "we are", "we re ", "they are",
+    "they re ",
+)
+NUM_SYNTHETIC_PAIRS: dict[Split, int] = {"train": 10_000, "test": 1_000, "valid": 1_000}
+"""About as many as the tutorial keeps."""
+
+Pair = tuple[str, str]
+"""English and French."""
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """Sentences as numbers: sources and targets (N, length), each ended by its mark and filled up with zeros."""
+
+    sources: Tokens
+    targets: Tokens
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+
+
+class _Bare(dict[int, str]):
+    """What is left of each letter without its accents, found when it is first asked for.
+
+    Letter by letter: normalizing a whole sentence takes quadratic time where it has many accents in a row.
+    """
+
+    def __missing__(self, letter: int) -> str:
+        decomposed = unicodedata.normalize("NFD", chr(letter))
+        self[letter] = "".join(part for part in decomposed if unicodedata.category(part) != "Mn")
+        return self[letter]
+
+
+_BARE = _Bare()
+
+
+def normalize(sentence: str) -> str:
+    """Words of a sentence, lower-case and without accents, one space apart; `!` and `?` are words."""
+    bare = sentence.lower().translate(_BARE)
+    return re.sub(r"[^a-z!?]+", " ", re.sub(r"([.!?])", r" \1", bare)).strip()
+
+
+def parse_pairs(content: bytes, path: Path) -> list[Pair]:
+    """Normalized pairs of a file's content; `path` is for messages.
+
+    Raises:
+        UserError: the content is not UTF-8, has absurdly many or long lines, or a line has not two or three columns.
+    """
+    try:
+        lines = content.decode("utf-8-sig").strip().split("\n", MOST_PAIRS)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no UTF-8 text from byte {error.start:,} on: fetch it again") from error
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        if number > MOST_PAIRS or len(line) > MOST_LINE_LETTERS:
+            raise UserError(f"{path} has more than {MOST_PAIRS:,} lines, or {MOST_LINE_LETTERS:,} letters in line "
+                            f"{number:,}: fetch it again")
+        columns = line.split("\t")
+        if len(columns) not in (2, 3):
+            raise UserError(f"{path} has {len(columns)} columns in line {number:,}, a pair has 2 or 3: fetch it again")
+        pairs.append((normalize(columns[0]), normalize(columns[1])))
+    return pairs
+
+
+def select(pairs: Iterable[Pair], length: int) -> list[Pair]:
+    """Pairs that the tutorial would keep: both sentences below `length` words, the English one of its kind."""
+    return [
+        (english, french) for english, french in pairs
+        if french and english.startswith(ENGLISH_BEGINNINGS)
+        and len(english.split()) < length and len(french.split()) < length
+    ]
+
+
+def in_split(pairs: Sequence[Pair], split: Split) -> list[Pair]:
+    """Pairs of a split; translations of one English sentence stay together."""
+    numbers = {english: number for number, english in enumerate(dict.fromkeys(english for english, _ in pairs))}
+    return [pair for pair in pairs if (numbers[pair[0]] % 10 == 9) == (split == "test")]
+
+
+def encode_pairs(pairs: Sequence[Pair], split: Split, length: int) -> EncodedPairs:
+    """Selected pairs of a split as numbers, French to English; words are numbered by first occurrence, as published.
+
+    Raises:
+        UserError: no pair of the split is short enough.
+    """
+    kept = select(pairs, length)
+    chosen = in_split(kept, split)
+    if not chosen:
+        raise UserError(f"tatoeba has no pair for {split} below {length} words that begins like 'I am' or 'he is': "
+                        "choose a larger --input-sizes, or give the whole file")
+    french, english = (
+        Vocabulary.from_tokens((word for pair in kept for word in pair[side].split()), specials=MARKS)
+        for side in (1, 0)
+    )
+    sources = [french.encode(pair[1].split()) for pair in chosen]
+    targets = [english.encode(pair[0].split()) for pair in chosen]
+    return EncodedPairs(padded(sources, length), padded(targets, length), french, english)
+
+
+def padded(sentences: Sequence[Tokens], length: int) -> Tokens:
+    """Sentences as rows (N, length): the words, the end mark, zeros."""
+    rows = np.full((len(sentences), length), PADDING, np.int64)
+    for row, sentence in zip(rows, sentences, strict=True):
+        row[: len(sentence)] = sentence
+        row[len(sentence)] = EOS
+    return rows
+
+
+def make_pairs(request: "DataRequest", length: int, num_source_words: int, num_target_words: int) -> EncodedPairs:
+    """Made-up pairs: independent words after Zipf's law, mean length 7 tenths of what fits if no other was asked for.
+
+    Both sentences of a pair have the same length. The vocabularies hold `num_source_words` and `num_target_words`
+    words, marks included.
+    """
+    asked = request.synthetic
+    generator = np.random.default_rng((request.seed, [*NUM_SYNTHETIC_PAIRS].index(request.split)))
+    longest = length - 1
+    mean = max(1.0, 0.7 * longest) if asked.length_mean_frac is None else asked.length_mean_frac * length
+    spread = 0.2 * longest if asked.length_spread_frac is None else asked.length_spread_frac * length
+    lengths = sentence_lengths(generator, NUM_SYNTHETIC_PAIRS[request.split], mean, spread, longest)
+    ends = np.cumsum(lengths)
+    sides = []
+    for num_words in (num_source_words, num_target_words):
+        words = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), asked.zipf_exponent) + len(MARKS)
+        sides.append(padded(np.split(words, ends[:-1]), length))
+    sources, targets = sides
+    return EncodedPairs(sources, targets, _numbered_words(num_source_words), _numbered_words(num_target_words))
+
+
+def _numbered_words(num_words: int) -> Vocabulary:
+    return Vocabulary([*MARKS, *(f"w{number}" for number in range(len(MARKS), num_words))])
+
+
+def unpack(archive: bytes, path: Path) -> bytes:
+    """Content of the file of pairs in the tutorial's archive; `path` is for messages.
+
+    Raises:
+        UserError: the archive is damaged, does not hold the file, or unpacks to more than the limit.
+    """
+    content = zip_file(archive, FILE, path, MOST_BYTES)
+    if content is None:
+        raise UserError(f"{path} holds no {FILE}: fetch it again")
+    return content
+
+
+def read_pairs(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[Pair]:
+    """All normalized pairs, whatever the split: which are in it is told after those too long are left out.
+
+    Raises:
+        UserError: the file is missing or foreign.
+    """
+    path, content = spec.find(directory, ARCHIVE, FILE, "fra.txt")
+    return parse_pairs(unpack(content, path) if path.name == ARCHIVE else content, path)
+
+
+DATASETS = [
+    StoredDatasetSpec(
+        name="tatoeba", kind="translation", splits=("train", "test"), read=read_pairs,
+        description="French and English sentences that begin like 'I am' or 'he is', 11,445 pairs below 10 words",
+        source="https://download.pytorch.org/tutorial/", home="tatoeba", folders=("data", "fra-eng"),
+        files=(PublishedFile(ARCHIVE, None, None, splits=("train", "test")),
+               *(PublishedFile(name, None, None) for name in (FILE, "fra.txt"))),
+    ),
+]

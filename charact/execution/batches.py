@@ -1,0 +1,70 @@
+"""Batches of a case's data, moved to its device."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader, Dataset
+
+from charact.execution.case import Case
+
+
+class Batches:
+    """A dataset's batches on the case's device, an epoch at a time.
+
+    Args:
+        case: tells the batch size, the device and how the data are loaded.
+        dataset: the samples.
+        shuffle: whether their order is drawn anew in each epoch, unless it is part of the data.
+        whole: leave out the last batch where it is smaller, so that all iterations are alike.
+        persistent: keep the workers from epoch to epoch, which spares their start; their random numbers then depend
+            on all epochs before.
+    """
+
+    def __init__(self, case: Case, dataset: Dataset[Any], *, shuffle: bool, whole: bool,
+                 persistent: bool = True) -> None:
+        on_cuda = case.device.type == "cuda"
+        self._case = case
+        self._dtype = case.dtype
+        self._in_place = not on_cuda and not case.channels_last and self._dtype in (None, torch.float32)
+        self._generator = torch.Generator()
+        self._num_samples = len(dataset)  # type: ignore[arg-type]
+        self._loader: DataLoader[Any] = DataLoader(
+            dataset, batch_size=case.batch_size, shuffle=shuffle and getattr(dataset, "shuffled", True),
+            drop_last=whole, num_workers=case.num_workers,
+            persistent_workers=persistent and case.num_workers > 0,
+            pin_memory=on_cuda, generator=self._generator, collate_fn=getattr(dataset, "collate", None),
+        )
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return len(self._loader)
+
+    def size(self, number: int) -> int:
+        """Samples of a batch; numbers count from 0."""
+        return min(self._case.batch_size, self._num_samples - number * self._case.batch_size)
+
+    def epoch(self, seed: int | None = None) -> Iterator[Any]:
+        """One epoch's batches; a seed makes their order and new workers' random numbers a function of it."""
+        if seed is not None:
+            self._generator.manual_seed(seed)
+        # `map` lets go of what it was given: a loop's variable would hold the batch a second time.
+        return iter(self._loader) if self._in_place else map(self._move, self._loader)
+
+    def first(self, seed: int) -> Iterator[Any]:
+        """The batch that the epoch of that seed begins with, over and over, each time fetched anew."""
+        self._generator.manual_seed(seed)
+        indices = iter(self._loader)._next_index()  # type: ignore[no-untyped-call]
+        again = DataLoader(self._loader.dataset, batch_sampler=itertools.repeat(indices),
+                           pin_memory=self._loader.pin_memory, collate_fn=self._loader.collate_fn)
+        return iter(again) if self._in_place else map(self._move, again)
+
+    def _move(self, batch: Any) -> Any:
+        return tree_map_only(torch.Tensor, self._to_device, batch)
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        layout = torch.channels_last if self._case.channels_last and tensor.dim() == 4 else torch.preserve_format
+        dtype = self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self._case.device, dtype, non_blocking=True, memory_format=layout)

@@ -1,0 +1,42 @@
+"""What a case leaves in the manifest: its coordinates, and how it ended."""
+
+from typing import Any
+
+from charact.execution.case import Case
+from charact.execution.out_of_memory import is_out_of_memory, reason_line, requested_bytes
+from charact.machine.facts import device_name
+
+
+def case_entry(case: Case, name: str | None = None) -> dict[str, Any]:
+    """A case's entry in the manifest, before anything has run; its device's name is asked of it where it is not given.
+
+    A device that is not there cannot be asked.
+    """
+    return {
+        "case": case.id, "workload": case.workload.name, "variant": case.workload.variant,
+        "input_kind": case.workload.input_kind, "input_size": case.input_size, "batch_size": case.batch_size,
+        "mode": case.mode, "precision": case.precision, "device": str(case.device),
+        "device_name": name or device_name(case.device), "data": case.data.name, "num_parameters": None,
+        "source": case.workload.source, "status": "ok", "reason": None, "requested_bytes": None, "passes": {},
+    }
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """What an error changes in the entry: status, reason, and the size that there was no memory for."""
+    if is_out_of_memory(error):
+        return {"status": "oom", "reason": f"out of memory: {reason_line(error)}",
+                "requested_bytes": requested_bytes(error)}
+    return {"status": "error", "reason": one_line(error)}
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line: its type, and the first line of what it says."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in words, e.g. 1.5 GB, in powers of ten as in the views."""
+    unit, factor = next(((unit, factor) for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+                         if num_bytes >= factor), ("B", 1.0))
+    return f"{num_bytes / factor:.4g} {unit}"

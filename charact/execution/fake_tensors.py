@@ -1,0 +1,79 @@
+"""Cases on fake tensors, which have shapes and types but no values: an iteration costs no memory and little time."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
+
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.execution.precision import PRECISIONS
+
+_AS_COMPUTED = {"fp16": "bf16", "tf32": "fp32"}
+"""Fake tensors have no values to scale by, and the work and the size of these are alike."""
+
+
+def fake_case(case: Case) -> Case:
+    """The case as it runs on fake tensors: on the CPU, whatever its device."""
+    return replace(case, device=torch.device("cpu"), channels_last=False, compiled=False,
+                   precision=_AS_COMPUTED.get(case.precision, case.precision))
+
+
+@contextlib.contextmanager
+def fake_tensors(case: Case, fake: FakeTensorMode | None = None) -> Iterator[FakeTensorMode]:
+    """Make tensors fake, and of the type that the case keeps its weights in: fake ones cannot be converted.
+
+    Fake tensors of one mode go with no others: a mode that is given is gone on with.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(PRECISIONS[fake_case(case).precision].weights)
+    try:
+        with fake or FakeTensorMode() as entered:
+            yield entered
+    finally:
+        torch.set_default_dtype(before)
+
+
+def fake_loop(case: Case, batches: Iterator[Any], fake: FakeTensorMode) -> Loop:
+    """Loop over fake batches; a model that reads numbers as it is made is made in earnest, and its tensors then faked.
+
+    Optimizers update many tensors at once where they would on the case's device.
+    """
+    on_cpu = fake_case(case)
+    try:
+        loop = Loop(on_cpu, batches)
+    except DataDependentOutputException:
+        with unset_fake_temporarily():
+            dataset = on_cpu.dataset()
+            model = on_cpu.workload.prepare(on_cpu.workload.variant).model(dataset)
+            _replace_tensors(model, fake)
+        loop = Loop(on_cpu, batches, dataset=dataset, model=model)
+    if case.device.type == "cuda":
+        _choose_foreach(loop.optimizers)
+    return loop
+
+
+def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
+    """Put fake tensors in the place of parameters and buffers; one that is shared stays so."""
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and id(tensor) not in made:
+                    faked: torch.Tensor = fake.from_tensor(tensor.detach())
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(faked, tensor.requires_grad) if is_parameter else faked
+                if tensor is not None:
+                    tensors[name] = made[id(tensor)]  # type: ignore[assignment]
+
+
+def _choose_foreach(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Let optimizers update many tensors at once, as PyTorch chooses by itself where parameters are on a GPU."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+                group["foreach"] = True

@@ -1,0 +1,167 @@
+"""The iteration, written once: every pass runs this loop and differs only in the marks that it puts around phases."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import Dataset
+
+from charact.execution.batches import Batches
+from charact.execution.case import Case
+from charact.execution.precision import PRECISIONS
+
+Mark = Callable[[str], AbstractContextManager[Any]]
+"""Gives, for a phase's name, the context that is entered around it."""
+
+
+class Step(NamedTuple):
+    """What an iteration leaves: its batch, the model's outputs, and the loss where one was computed."""
+
+    batch: Any
+    outputs: Any
+    loss: torch.Tensor | None
+
+
+class Loop:
+    """A case brought to life: its model on the device, its optimizers, and one iteration after another.
+
+    Args:
+        case: what to run.
+        batches: batches on the device; by default those of the case's data, epoch after epoch without end.
+        dataset: the case's data; by default read anew.
+        model: its model, `placed`; by default one with random weights.
+    """
+
+    def __init__(self, case: Case, batches: Iterator[Any] | None = None, *, dataset: Dataset[Any] | None = None,
+                 model: torch.nn.Module | None = None) -> None:
+        torch.manual_seed(case.data.seed)
+        self.case = case
+        self.precision = PRECISIONS[case.precision]
+        self.workload = case.workload.prepare(case.workload.variant)
+        self.dataset = case.dataset() if dataset is None else dataset
+        self.model = placed(self.workload.model(self.dataset), case) if model is None else model
+        self.model.train(case.training)
+        # `model.compile()` would skip a model that is made of PyTorch's own modules alone.
+        self._called: Any = torch.compile(self.model) if case.compiled else self.model
+        self._compiling = case.compiled
+        if case.compiled:
+            torch._dynamo.utils.counters.clear()
+        self.optimizers = self.workload.optimizers(self.model) if case.training else []
+        # From PyTorch's own initial scale the first steps overflow and are skipped, which would make updates too short.
+        self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,
+                                           enabled=case.training and self.precision.scaled)
+        self.batch: Any = None
+        """Batch of the iteration that is going on, on the device; None between iterations."""
+        self._batches = self._endless_batches() if batches is None else batches
+
+    def iteration(self, mark: Mark) -> Step:
+        """Run one iteration, each phase inside `mark(phase)`.
+
+        Raises:
+            StopIteration: the batches are at their end.
+            RuntimeError: the model was to be compiled, and nothing of it was.
+        """
+        step = self._train(mark) if self.case.training else self._predict(mark)
+        self.batch = None
+        if self._compiling:
+            self._check_compiled()
+            self._compiling = False
+        return step
+
+    def validate(self, mark: Mark) -> Step:
+        """Predict a batch and tell its loss, without gradients; the caller puts the model into evaluation mode.
+
+        Raises:
+            StopIteration: the batches are at their end.
+        """
+        step = self._predict(mark)
+        with mark("loss"), torch.inference_mode(), self.autocast():
+            loss = self.workload.loss(step.outputs, step.batch)
+        self.batch = None
+        return step._replace(loss=loss)
+
+    def feed(self, batches: Iterator[Any]) -> None:
+        """Go on with other batches, on the device, as from the beginning of an epoch."""
+        self.workload.start_epoch()
+        self._batches = batches
+
+    def next_batch(self) -> Any:
+        """Fetch the next batch, on the device.
+
+        Raises:
+            StopIteration: the batches are at their end.
+        """
+        return next(self._batches)
+
+    @property
+    def num_compiled(self) -> int:
+        """Graphs that were compiled so far: one for each shape that comes up, and mode of the model."""
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"] if self.case.compiled else 0
+
+    def close(self) -> None:
+        """Let go of the loader, which stops its workers."""
+        self._batches = iter(())
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Autocast of the case's precision; nothing where it has none."""
+        dtype = self.precision.autocast
+        return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
+
+    def _train(self, mark: Mark) -> Step:
+        for _ in range(self.case.accumulate):
+            with mark("data"):
+                self.batch = self.next_batch()
+            with mark("forward"), self.autocast():
+                outputs = self.workload.forward(self._called, self.batch)
+            with mark("loss"), self.autocast():
+                loss = self.workload.loss(outputs, self.batch)
+            with mark("backward"):
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        with mark("update"):
+            for optimizer in self.optimizers:
+                self.scaler.unscale_(optimizer)
+            self.workload.clip_gradients(self.model)
+            for optimizer in self.optimizers:
+                self.scaler.step(optimizer)
+            self.scaler.update()
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
+        return Step(self.batch, outputs, loss)
+
+    def _predict(self, mark: Mark) -> Step:
+        with mark("data"):
+            self.batch = self.next_batch()
+        with mark("forward"), torch.inference_mode(), self.autocast():
+            outputs = self.workload.forward(self._called, self.batch)
+        return Step(self.batch, outputs, None)
+
+    def _check_compiled(self) -> None:
+        """Refuse to measure as compiled what PyTorch left as it was, which it does without a word."""
+        if not self.num_compiled:
+            raise RuntimeError("torch.compile left all of this model as it was (it cannot compile PyTorch's recurrent "
+                               "layers): leave --compile out")
+
+    def _endless_batches(self) -> Iterator[Any]:
+        batches = Batches(self.case, self.dataset, shuffle=self.case.training, whole=True)
+        seed: int | None = self.case.data.seed
+        while True:
+            self.workload.start_epoch()
+            yield from batches.epoch(seed)
+            seed = None
+
+
+def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
+    """The model on the case's device, in its type and layout."""
+    dtype = case.dtype
+    if dtype is not None and (dtype != torch.float32 or any(
+            one.is_floating_point() and one.dtype != dtype for one in model.parameters())):
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(dtype)  # `model.to` refuses fake ones, and takes complex ones for real
+    if case.device.type != "cpu":
+        model = model.to(case.device)
+    if case.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model

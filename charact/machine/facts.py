@@ -1,0 +1,252 @@
+"""The machine and the software on it, as the record keeps them, and the choice of a device."""
+
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from charact.core.errors import UserError
+from charact.machine.cgroups import memory_limit_bytes, quota_cores
+from charact.record.redaction import speed_variables
+
+if TYPE_CHECKING:
+    import torch
+
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+_GIT_LIMIT_S = 2.0
+"""Time that finding a repository's state may take, all in all."""
+_GIT_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false",
+                 "core.sshCommand=false", "status.submoduleSummary=false", "submodule.recurse=false",
+                 "protocol.allow=never")  # fmt: skip
+_GIT_KEPT = {"GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_CONFIG_GLOBAL",
+             "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}  # fmt: skip
+
+
+def machine_facts() -> dict[str, Any]:
+    """Facts about the machine; `fingerprint` is equal where everything that determines speed is."""
+    import psutil
+
+    gpus, no_gpu_reason = gpu_facts()
+    facts: dict[str, Any] = {
+        "hostname": socket.gethostname(), "os": _os_name(), "kernel": platform.release(),
+        "architecture": platform.machine(), "cpu": cpu_facts(),
+        "memory_bytes": psutil.virtual_memory().total, "memory_limit_bytes": memory_limit_bytes(),
+        "gpus": gpus, "no_gpu_reason": no_gpu_reason,
+    }
+    return facts | {"fingerprint": fingerprint(facts)}
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """Short hash of what determines speed: not of the machine's name, nor of which of two equal GPUs it has."""
+    gpus = [{key: value for key, value in gpu.items() if key not in ("index", "uuid")} for gpu in facts["gpus"]]
+    # A kernel update moves the memory's total by some megabytes: whole GiB stay.
+    speed = [facts["architecture"], facts["cpu"], round(facts["memory_bytes"] / 2**30), gpus]
+    return hashlib.sha256(json.dumps(speed, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def cpu_facts() -> dict[str, Any]:
+    """The processor: model, number of cores, and the instruction set that PyTorch's own kernels use."""
+    import psutil
+    import torch
+
+    return {
+        "model": cpu_model(), "num_physical_cores": psutil.cpu_count(logical=False),
+        "num_logical_cores": psutil.cpu_count(), "num_usable_cores": usable_cores(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Name of the processor's model as the system tells it, else its architecture."""
+    if cpuinfo.exists():
+        named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
+        if named:
+            return named[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Instructions of the processor that multiply bfloat16, as the system names them."""
+    lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
+    return sorted(set(found[1].split()) & _BF16_FLAGS) if found else []
+
+
+def usable_cores() -> int:
+    """Number of cores the process may use: its affinity, and its control group's quota rounded up."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = quota_cores()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
+    """The GPUs that PyTorch can use, and where there are none the reason."""
+    import torch
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        return [], f"torch {torch.__version__} is built without CUDA"
+    with warnings.catch_warnings(record=True) as caught:  # a driver that is too old is told as a warning
+        warnings.simplefilter("always")
+        try:
+            driver = driver_version()
+            gpus = [_gpu(index, driver) for index in range(torch.cuda.device_count())]
+        except RuntimeError as error:
+            return [], f"CUDA does not start: {_first_line(error)}"
+    if gpus:
+        return gpus, None
+    return [], _first_line(caught[0].message) if caught else "torch finds no CUDA device"
+
+
+def _gpu(index: int, driver: str | None) -> dict[str, Any]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    uuid = str(properties.uuid)
+    return {
+        "index": index, "name": properties.name, "uuid": uuid if uuid.startswith("GPU-") else f"GPU-{uuid}",
+        "memory_bytes": properties.total_memory, "compute_capability": f"{properties.major}.{properties.minor}",
+        "num_multiprocessors": properties.multi_processor_count, "driver": driver,
+    }
+
+
+def driver_version() -> str | None:
+    """Version of NVIDIA's driver; null where there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def software_facts() -> dict[str, Any]:
+    """Versions, the git state of the working directory, and the environment variables that change speed."""
+    import torch
+
+    onednn = re.search(r"MKL-DNN v([\d.]+)", torch.__config__.show())
+    return {
+        "charact": version("charact"), "python": platform.python_version(), "torch": torch.__version__,
+        "numpy": version("numpy"), "cuda": torch.version.cuda, "hip": torch.version.hip,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "mkldnn": onednn[1] if onednn else None,
+        "git": git_state(Path(".")), "environment": speed_variables(os.environ),
+    }
+
+
+def git_state(directory: Path) -> dict[str, Any] | None:
+    """Return the commit that is checked out in a directory, and whether files differ from it.
+
+    Null outside of a repository, and where git cannot be run or takes longer than 2 s. `dirty` is null where only the
+    commit could be found.
+
+    Nothing that the repository configures is run: no hook, no filter, no monitor of the file system, no transport.
+    """
+    executable, until = find_program("git"), time.monotonic() + _GIT_LIMIT_S
+    filters: set[str] = set()
+    if executable is None:
+        return None
+
+    def git(*arguments: str, found: Sequence[int] = (0,)) -> bytes | None:
+        settings = [part for setting in (*_GIT_SETTINGS, *_without_filters(filters)) for part in ("-c", setting)]
+        try:
+            done = subprocess.run(
+                [executable, "--no-pager", *settings, *arguments], cwd=directory, env=_git_environment(os.environ),
+                stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=until - time.monotonic())
+        except (OSError, subprocess.TimeoutExpired):  # such as no directory, no permission, no process left
+            return None
+        return done.stdout if done.returncode in found else None
+
+    commit = os.fsdecode(git("rev-parse", "--verify", "--quiet", "HEAD") or b"").strip()
+    if not re.fullmatch("[0-9a-f]+", commit):
+        return None
+    listed = git("config", "--null", "--name-only", "--get-regexp", r"^filter\.", found=(0, 1))
+    if listed is None:
+        return {"commit": commit, "dirty": None}
+    filters |= {os.fsdecode(name).removeprefix("filter.").rpartition(".")[0] for name in listed.split(b"\0") if name}
+    if any(re.search("[=\n]", name) for name in filters):  # `-c` cannot name such a filter
+        return {"commit": commit, "dirty": None}
+    changed = git("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=all", "--no-renames")
+    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
+
+
+def _without_filters(names: Iterable[str]) -> list[str]:
+    """Settings by which git reads files as they are: `git status` runs the filters of those that were touched."""
+    return [f"filter.{name}.{setting}" for name in sorted(names)
+            for setting in ("clean=", "smudge=", "process=", "required=false")]
+
+
+def _git_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables for git that name no other repository, program or configuration, and allow no transport."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("GIT_") or name in _GIT_KEPT}
+    return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1",
+                   "GIT_ALLOW_PROTOCOL": "none", "GIT_SSH_COMMAND": "false", "GIT_ASKPASS": "false"}
+
+
+def find_program(name: str, path: str | None = None) -> str | None:
+    """Return where a program is on PATH, whose relative folders are left out: one of them is the working directory.
+
+    Args:
+        name: of the program.
+        path: folders to look in, instead of PATH.
+    """
+    folders = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
+    absolute = [folder for folder in folders if os.path.isabs(folder)]
+    return shutil.which(name, path=os.pathsep.join(absolute)) if absolute else None
+
+
+def resolve_device(text: str) -> "torch.device":
+    """Device named `auto` (a GPU where there is one), `cpu`, `cuda` (the first GPU) or `cuda:N`.
+
+    Raises:
+        UserError: the name is malformed, or there is no such device here.
+    """
+    import torch
+
+    gpus, reason = gpu_facts()
+    here = ", ".join(["cpu", *(f"cuda:{gpu['index']}" for gpu in gpus)])
+    if text == "auto":
+        return torch.device("cuda", 0) if gpus else torch.device("cpu")
+    if text == "cpu":
+        return torch.device("cpu")
+    named = re.fullmatch(r"cuda(?::(0|[1-9]\d{0,3}))?", text)
+    if named is None:
+        raise UserError(f"unknown device '{text}': choose auto, cpu, cuda or cuda:N (here are {here})")
+    if not gpus:
+        raise UserError(f"no device {text} here ({reason}): choose --device cpu")
+    index = int(named[1] or 0)
+    if index >= len(gpus):
+        raise UserError(f"no device {text} here: choose from {here}")
+    return torch.device("cuda", index)
+
+
+def device_name(device: "torch.device") -> str:
+    """Model of a device, e.g. `NVIDIA H100 80GB HBM3` or that of the processor."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.platform(terse=True)
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0]

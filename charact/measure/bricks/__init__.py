@@ -1,0 +1,1 @@
+"""Timing the bricks of a suite."""

@@ -1,0 +1,167 @@
+"""What bricks are called with: weights that take turns, and activations that were written just before."""
+
+import hashlib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from charact.bricks.brick import Brick, BrickInput, canonical
+from charact.bricks.captured_graph import ITEM_BYTES
+from charact.bricks.value_distributions import draw, storage_elements
+from charact.core.bounded_reading import limit_bytes
+from charact.core.errors import UserError
+from charact.execution.case_outcome import size
+from charact.execution.out_of_memory import free_host_bytes
+from charact.measure.bricks.weight_pool import WeightBelts, comes_from_belt
+
+_WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
+"""Shares of the free memory that are kept from one visit to the next. What is drawn anew takes time that is not timed;
+weights that are drawn anew were written just now, and a cache holds them."""
+
+MOST_BRICK_BYTES = 16 * 2**30
+
+Tensors = dict[int, Tensor]
+"""By the number of the brick's input."""
+
+
+def check_size(brick: Brick) -> None:
+    """Check that a brick's inputs, weights included, are within the limit of what a brick may take.
+
+    Raises:
+        UserError: they are not.
+    """
+    num_bytes = sum(storage_elements(each.type.shape, each.type.stride) * ITEM_BYTES[each.type.dtype]
+                    for each in brick.inputs)
+    if num_bytes > (limit := most_bytes()):
+        raise UserError(f"its inputs take {size(num_bytes)}, the limit is {size(limit)}: raise it with --max-bytes if "
+                        "you trust the suite")
+
+
+def most_bytes() -> int:
+    """What a brick may take: its inputs, and in addition to them what its layers make."""
+    return limit_bytes(MOST_BRICK_BYTES)
+
+
+class InputPool:
+    """Tensors that are drawn once and kept, as far as memory goes; what does not fit is drawn anew for each visit.
+
+    Weights come from belts, another part at each call.
+
+    Args:
+        bricks: all that are to be called.
+        device: where.
+        pool_bytes: what weights may take, and what all else may; by default shares of the memory that is free.
+        seed: of the values.
+    """
+
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, pool_bytes: int | None = None,
+                 seed: int = 0) -> None:
+        self.device = device
+        self._generator = torch.Generator().manual_seed(seed)
+        free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        weights_bytes, self._left_bytes = (
+            int(frac * free) if pool_bytes is None else pool_bytes for frac in (_WEIGHTS_FRAC, _OTHERS_FRAC))
+        self._kept: dict[str, Tensor] = {}
+        self._of_visit: dict[str, Tensor] = {}
+        self.belts = WeightBelts(bricks, device, weights_bytes, self._generator)
+        """Of weights and buffers of which no values are told."""
+
+    def pristine(self, of: BrickInput, key: str) -> Tensor:
+        """Values for an input, which the caller must not change."""
+        for there in (self._kept, self._of_visit):
+            if key in there:
+                return there[key]
+        drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
+        num_bytes = drawn.untyped_storage().nbytes()
+        if num_bytes > self._left_bytes:
+            self._of_visit[key] = drawn
+        else:
+            self._left_bytes -= num_bytes
+            self._kept[key] = drawn
+        return drawn
+
+    def end_visit(self) -> None:
+        """Let go of what was drawn for a brick and does not fit."""
+        self._of_visit.clear()
+
+
+class Arguments:
+    """The tensors that a brick is called with.
+
+    In training those that carry a gradient are new leaves, without gradients of an earlier call; what is written in
+    place is a copy of its leaf.
+    """
+
+    def __init__(self, brick: Brick, pool: InputPool, *, training: bool) -> None:
+        self._brick, self._pool, self._training = brick, pool, training
+        self._keys = [key_of(each) for each in brick.inputs]
+
+    def weights(self) -> Tensors:
+        """The next weights and buffers; those that the brick changes are copies."""
+        found: Tensors = {}
+        for number, each in enumerate(self._brick.inputs):
+            if each.kind in ("weight", "buffer"):
+                taken = (self._pool.belts.next(each) if comes_from_belt(each)
+                         else self._pool.pristine(each, self._keys[number]))
+                found[number] = copied(taken) if number in self._brick.written else taken
+        return found
+
+    def others(self) -> Tensors:
+        """Activations, written just now; constants are written only where the brick changes them."""
+        found: Tensors = {}
+        for number, each in enumerate(self._brick.inputs):
+            if each.kind in ("weight", "buffer"):
+                continue
+            first = None if each.repeated is None else found.get(each.repeated)
+            if first is not None and (shared := _sharing(first, self._brick, each)) is not None:
+                found[number] = shared
+            else:
+                pristine = self._pool.pristine(each, self._keys[number])
+                kept = each.kind == "constant" and number not in self._brick.written
+                found[number] = pristine if kept else copied(pristine)
+        return found
+
+    def restored(self, others: Tensors) -> Tensors:
+        """The same activations once more, written anew where the brick has changed any."""
+        return self.others() if self._brick.written & others.keys() else others
+
+    def call_with(self, tensors: Tensors) -> list[Tensor]:
+        """What the brick is called with."""
+        if not self._training:
+            return [tensors[number] for number in range(len(tensors))]
+        leaves: dict[int, Tensor] = {}  # an input that stands twice is one leaf
+        return [self._leaf(number, tensors[number], leaves) for number in range(len(tensors))]
+
+    def _leaf(self, number: int, tensor: Tensor, leaves: dict[int, Tensor]) -> Tensor:
+        if not self._brick.inputs[number].requires_grad:
+            return tensor
+        if id(tensor) not in leaves:
+            leaf = tensor.detach().requires_grad_()
+            leaves[id(tensor)] = leaf.clone() if number in self._brick.written else leaf
+        return leaves[id(tensor)]
+
+
+def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
+    """What shares its memory with an earlier input; None where that changes nothing, or is out of reach."""
+    if tuple(first.shape) == of.type.shape and first.stride() == of.type.stride:
+        return first
+    elements = first.untyped_storage().nbytes() // first.element_size()
+    same_type = str(first.dtype).removeprefix("torch.") == of.type.dtype
+    if not brick.written or not same_type or storage_elements(of.type.shape, of.type.stride) > elements:
+        return None
+    return first.as_strided(of.type.shape, of.type.stride)
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy of its own with the same strides, also where elements share places or leave gaps."""
+    if tensor.is_contiguous():
+        return tensor.clone()
+    reached = storage_elements(tensor.shape, tensor.stride())
+    return tensor.as_strided((reached,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def key_of(of: BrickInput) -> str:
+    """What tensors have in common that can stand for one another."""
+    sample = hashlib.sha256(canonical(of.sample).encode()).hexdigest()
+    return f"{of.kind}-{of.type}-{sample}"

@@ -1,0 +1,260 @@
+"""Rounds over all bricks of a run: what is timed of each, what fails, and when it is enough."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from statistics import fmean
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from charact.bricks.brick import Brick
+from charact.bricks.executable import BrickFunction, runnable
+from charact.core.errors import UserError
+from charact.execution.case_outcome import failure, size
+from charact.execution.memory_limit import growth_limit
+from charact.measure.bricks.crash_notes import DESCRIBING, TIMING, Crashes
+from charact.measure.bricks.inputs import InputPool, check_size, most_bytes
+from charact.measure.bricks.memory import described, memory_and_work, step_peak_bytes
+from charact.measure.bricks.timing import InferenceWork, Work
+from charact.measure.bricks.training_timing import GradientSumWork, TrainingWork, UpdateWork, backward_start
+from charact.measure.microbench.call_timer import Times, by_clock, clock_for, seconds
+from charact.measure.passes.timing import MIN_ITERATIONS, StopRule, ended_by
+from charact.record.reader import Rows
+
+_NUM_RESAMPLES = 50
+_STANDARD_ERRORS = 1.96
+_GOLDEN_SHARE = (5**0.5 - 1) / 2
+"""Whose multiples, without their whole parts, lie far from one another."""
+
+Item = TypeVar("Item")
+
+
+def begun_elsewhere(items: list[Item], number: int) -> list[Item]:
+    """The items in their order, from another one on in each round: what slows a machine then meets others each time."""
+    first = int(number * _GOLDEN_SHARE % 1 * len(items))
+    return items[first:] + items[:first]
+
+
+class Rounds:
+    """What is known of each brick, and rounds that add to it.
+
+    Args:
+        bricks: in the order in which they are visited.
+        training: whether sequences are differentiated.
+        device: where they run.
+        before: rows of the tables `bricks` and `brick_times` that an earlier process left of whole rounds.
+        crashes: bricks that ended an earlier process, and is told of each before it runs.
+    """
+
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, *, training: bool, before: dict[str, Rows],
+                 crashes: Crashes | None = None) -> None:
+        self._crashes = crashes or Crashes()
+        self.bricks = {brick.id: brick for brick in bricks}
+        self._training, self._device = training, device
+        self._clock = clock_for(device)
+        self._calls: dict[str, BrickFunction] = {}
+        self._works: dict[str, Work] = {}
+        self.rows: dict[str, dict[str, Any]] = {
+            brick.id: {**described(brick), "status": "running", "reason": None, "num_rounds": 0, "set_up_s": 0.0}
+            for brick in self.bricks.values()}
+        self.times: Rows = []
+        self.timed_s = 0.0
+        """Time of all calls that were timed."""
+        self._seconds: dict[str, list[float]] = {brick: [] for brick in self.bricks}
+        self.uncounted: set[str] = set()
+        """Heavy operators whose FLOP no formula counts."""
+        self.undescribed: dict[str, str] = {}
+        """Why bricks have times and nothing is told of their work and memory."""
+        self._take_up(before)
+        for crashed, ending in self._crashes.endings(TIMING).items():
+            if crashed in self.rows:
+                self._fail(crashed, ending)
+        for brick in self._running():
+            self._try(brick.id, partial(check_size, brick))
+        self._pool = InputPool(self._running(), device)
+        for brick in self._running():
+            self._try(brick.id, partial(self._prepare, brick))
+        self._unlimited = set[str]()
+        """Bricks that have stayed within the limit of what one may take."""
+        starts = [work.start for work in self._works.values() if isinstance(work, UpdateWork)]
+        self.facts: dict[str, Any] = {
+            "clock_s": self._clock.own_s,
+            "backward_start_s": by_clock(backward_start(device, self._clock)) if training else None,
+            "step_start_s": by_clock(max(starts, key=seconds)) if starts else None,
+        }
+
+    @property
+    def num_rounds(self) -> int:
+        """Whole rounds so far."""
+        return int(max(row["num_rounds"] for row in self.rows.values()))
+
+    @property
+    def left(self) -> list[str]:
+        """Bricks that have not failed."""
+        return list(self._works)
+
+    def round(self, between: Callable[[], object] = lambda: None,
+              interruptible: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        """Visit each brick once, beginning elsewhere each time.
+
+        A round that is interrupted leaves nothing but what failed in it.
+
+        Args:
+            between: is called before each visit; its time is nobody's.
+            interruptible: what the visits are made in. A round is taken in outside of it, as a whole.
+        """
+        number, found = self.num_rounds, {}
+        with interruptible():
+            for brick in begun_elsewhere(self.left, number):
+                between()
+                found[brick] = self._visit(brick, self._works[brick].in_context)
+        for brick, times in found.items():
+            if times:
+                self._add(brick, number, times)
+
+    def repeat_warm(self, brick: str, rule: StopRule) -> None:
+        """Time one brick again and again, until the rule is met."""
+        begun, spent = time.perf_counter(), self._seconds[brick]
+        while ended_by(spent, len(spent), rule, time.perf_counter() - begun) is None:
+            times = self._visit(brick, lambda: [self._works[brick].warm()])
+            if not times:
+                return
+            self._add(brick, len(spent), times)
+        self._works[brick].release()
+
+    def interval_frac(self) -> float | None:
+        """Half the width of the 95 % interval of the sum of all medians, as a share of it; null below 6 rounds.
+
+        Rounds are drawn anew, the same for all bricks, so that what slows a whole round is told.
+        """
+        matrix = np.array([self._seconds[brick] for brick in self.left])
+        if matrix.size == 0 or matrix.shape[1] < MIN_ITERATIONS:
+            return None
+        generator = np.random.default_rng(0)
+        sums = [np.median(matrix[:, generator.integers(0, matrix.shape[1], matrix.shape[1])], axis=1).sum()
+                for _ in range(_NUM_RESAMPLES)]
+        return float(_STANDARD_ERRORS * np.std(sums, ddof=1) / np.median(matrix, axis=1).sum())
+
+    def ended_by(self, rule: StopRule) -> str | None:
+        """Which part of the rule is met; None to go on."""
+        if not self._works:
+            return "no brick left"
+        if self.num_rounds >= rule.max_iterations:
+            return "max_rounds"
+        interval = self.interval_frac()
+        if interval is None:
+            return None
+        if interval <= rule.precision_target_frac:
+            return "precision"
+        return "max_seconds" if self.timed_s + self.set_up_s >= rule.max_seconds else None
+
+    @property
+    def set_up_s(self) -> float:
+        """Time that went into all else at the bricks' visits."""
+        return float(sum(row["set_up_s"] for row in self.rows.values()))
+
+    def describe(self) -> None:
+        """Tell each brick's work and memory; they are null where that fails, which costs a brick no more."""
+        ended = self._crashes.endings(DESCRIBING)
+        for brick in self.left:
+            if brick in ended:
+                self.undescribed[brick] = ended[brick]["reason"]
+                continue
+            try:
+                with self._crashes.running(brick, DESCRIBING):
+                    self._describe(brick)
+            except Exception as error:
+                self.undescribed[brick] = failure(error)["reason"]
+            self._pool.end_visit()
+        for brick in self.left:
+            self.rows[brick]["status"] = "ok"
+
+    def _take_up(self, before: dict[str, Rows]) -> None:
+        """Go on from what an earlier process left; what failed is not tried again."""
+        for row in before.get("bricks", []):
+            failed = row["status"] in ("oom", "error")
+            self.rows[row["brick"]] |= {
+                "num_rounds": row["num_rounds"], "set_up_s": row["set_up_s"], "reason": row["reason"],
+                "status": row["status"] if failed else "running"}
+        self.times = before.get("brick_times", [])
+        by_round: dict[tuple[str, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for row in self.times:
+            times = row["host_s"], row["device_s"]
+            self.timed_s += row["num_calls"] * seconds(times)
+            by_round[row["brick"], row["round"]][row["call"]] += seconds(times)
+        for (brick, _), calls in by_round.items():
+            self._seconds[brick].append(fmean(calls.values()))
+
+    def _running(self) -> list[Brick]:
+        return [brick for brick in self.bricks.values() if self.rows[brick.id]["status"] == "running"]
+
+    def _prepare(self, brick: Brick) -> None:
+        """Make what runs the brick."""
+        if brick.kind == "update":
+            self._works[brick.id] = UpdateWork(brick, self._pool, self._clock)
+            return
+        call = self._calls[brick.id] = runnable(brick, str(self._device))
+        kinds = {"gradient_sum": GradientSumWork, "sequence": TrainingWork if self._training else InferenceWork}
+        self._works[brick.id] = kinds[brick.kind](brick, call, self._pool, self._clock)
+
+    def _visit(self, brick: str, work: Callable[[], list[dict[str, Times]]]) -> list[dict[str, Times]]:
+        """Times by phase of each call; none where it failed."""
+        found: list[list[dict[str, Times]]] = []
+        begun = time.perf_counter()
+        if brick in self._unlimited:
+            self._try(brick, lambda: found.append(work()))
+        else:
+            with growth_limit(self._device, most_bytes() + self._pool.belts.num_bytes):
+                self._try(brick, lambda: found.append(work()))
+            self._unlimited.add(brick)
+        self._pool.end_visit()
+        if not found:
+            return []
+        spent = sum(host_s for times in found[0] for host_s, _ in times.values()) * self._num_calls(brick)
+        self.rows[brick]["set_up_s"] += max(0.0, time.perf_counter() - begun - spent)
+        return found[0]
+
+    def _add(self, brick: str, number: int, calls: list[dict[str, Times]]) -> None:
+        self.times += [{"brick": brick, "phase": phase, "round": number, "call": call,
+                        "num_calls": self._num_calls(brick), "host_s": host_s, "device_s": device_s}
+                       for call, times in enumerate(calls) for phase, (host_s, device_s) in times.items()]
+        totals_s = [sum(map(seconds, times.values())) for times in calls]
+        self._seconds[brick].append(fmean(totals_s))
+        self.timed_s += self._num_calls(brick) * sum(totals_s)
+        self.rows[brick]["num_rounds"] = number + 1
+
+    def _num_calls(self, brick: str) -> int:
+        work = self._works[brick]
+        return work.num_parameters if isinstance(work, UpdateWork) else 1
+
+    def _describe(self, brick: str) -> None:
+        work = self._works[brick]
+        if isinstance(work, UpdateWork):
+            # Of one parameter: a step of several holds what the one before has left, which is small in a model.
+            self.rows[brick] |= {"saved_bytes": work.kept_bytes(),
+                                 "peak_bytes": step_peak_bytes(work.stepped(1).step, self._device)}
+            return
+        columns, uncounted = memory_and_work(self.bricks[brick], self._calls[brick], self._pool,
+                                             training=self._training)
+        self.rows[brick] |= columns
+        self.uncounted |= set(uncounted)
+
+    def _try(self, brick: str, work: Callable[[], object]) -> None:
+        """Do something with a brick that may fail: it then has no time, and the others go on."""
+        try:
+            with self._crashes.running(brick, TIMING):
+                work()
+        except Exception as error:
+            ending = {"status": "error", "reason": str(error)} if isinstance(error, UserError) else failure(error)
+            if ending["status"] == "oom":
+                ending["reason"] += f" (a brick may take {size(most_bytes())} where there is as much: see --max-bytes)"
+            self._fail(brick, ending)
+
+    def _fail(self, brick: str, ending: dict[str, Any]) -> None:
+        self.rows[brick] |= {"status": ending["status"], "reason": ending["reason"], "num_rounds": 0}
+        self._works.pop(brick, None)
+        self.times = [row for row in self.times if row["brick"] != brick]

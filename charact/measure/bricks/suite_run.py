@@ -1,0 +1,261 @@
+"""Running a suite of bricks into the record: flushed as rounds end, gone on with after a kill."""
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from charact.bricks.brick import Brick, runs_as
+from charact.bricks.suite.index import Suite
+from charact.core.errors import UserError
+from charact.core.observer import Observer
+from charact.execution.case_outcome import failure
+from charact.execution.interrupt import Interrupt
+from charact.execution.memory_limit import release_memory
+from charact.execution.out_of_memory import host_memory_guard
+from charact.execution.precision import refusal
+from charact.machine.facts import device_name
+from charact.measure.bricks.allocator_settings import brick_settings
+from charact.measure.bricks.crash_notes import Crashes
+from charact.measure.bricks.memory import as_stored
+from charact.measure.bricks.rounds import Rounds
+from charact.measure.bricks.subset import left_out
+from charact.measure.passes.timing import StopRule
+from charact.record.reader import Rows, load_run
+from charact.record.schema import LEFT_OUT, UNFINISHED
+from charact.record.writer import RunWriter
+
+_FLUSH_EVERY_S = 2.0
+_FLUSH_FRAC = 0.05
+"""Share of the time that may go into flushing."""
+
+
+def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, rule: StopRule, writer: RunWriter,
+               observer: Observer, interrupt: Interrupt, batch_sizes: Sequence[int] | None = None,
+               method: str = "contextual", place: tuple[int, int] = (1, 1), share_frac: float = 1.0,
+               models: Sequence[Mapping[str, int]] = (), precisions: Sequence[str] | None = None,
+               crashes: Crashes | None = None) -> None:
+    """Time a suite's bricks on a device, and flush them to the record every few seconds and at the end.
+
+    A case that the record holds unfinished is gone on with after its last whole round. A brick that fails is recorded
+    with its reason, and the others go on. A signal ends it after the last whole round: `interrupt.signal` tells which.
+
+    Args:
+        suite: what is run of it are the bricks of the mode, the precision and the batch sizes.
+        mode: as in `schema.MODES`.
+        precision: as in `schema.PRECISIONS`.
+        device: where.
+        rule: when it is enough; its iterations are rounds. Warm bricks share its seconds and have up to as many
+            repetitions each.
+        writer: of the record.
+        observer: who is told; iterations are rounds.
+        interrupt: what ends it early.
+        batch_sizes: of the models that bricks are taken from; by default all.
+        method: one of `brick_timing.METHODS`.
+        place: of the case among those that are run, and how many these are, for the observer.
+        share_frac: of the bricks that is timed, in inference; of the others the record tells what their times can be
+            predicted from.
+        models: how often each uses which bricks, to choose those that matter most, as far as models are known.
+        precisions: of the models that bricks are taken from; by default all that run in `precision`.
+        crashes: bricks that ended earlier processes of this run.
+
+    Raises:
+        UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; or the
+            record cannot be written.
+    """
+    if reason := refusal(precision, device):
+        raise UserError(reason)
+    bricks = [suite.brick(identifier) for identifier in chosen_bricks(
+        suite, mode, precision, batch_sizes, precisions)]
+    crashes = crashes or Crashes()
+    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method, crashes,
+                    lambda: left_out(bricks, share_frac, models, crashes) if share_frac < 1 else [])
+    before = writer.entry(run.case)
+    if before is not None and before["status"] not in UNFINISHED:
+        return
+    observer.case_started(run.case, *place)
+    entry = run.run(before)
+    observer.case_ended(entry["status"], entry["reason"])
+
+
+def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence[int] | None,
+                  precisions: Sequence[str] | None = None) -> list[str]:
+    """Identifiers of the bricks that fit, sorted: the order in which models have them is not known.
+
+    Bricks of autocast's precisions and of pure-bf16 hold their types themselves, and stand among those of fp32. Bricks
+    of models without a batch size fit every one.
+
+    Raises:
+        UserError: there are none.
+    """
+    runs_in = runs_as(precision)
+    found = {name: entry for name, entry in suite.bricks.items()
+             if entry["mode"] == mode and entry["precision"] == runs_in}
+    if not found:
+        there = sorted({f"{entry['mode']} in {entry['precision']}" for entry in suite.bricks.values()})
+        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} (it has {', '.join(there)}): "
+                        "choose another --mode or --precision, or generate them")
+    sizes = {size for entry in found.values() for size in entry["batch_sizes"]}
+    fitting = sorted(name for name, entry in found.items()
+                     if (batch_sizes is None or not entry["batch_sizes"]
+                         or set(batch_sizes) & set(entry["batch_sizes"]))
+                     and (precisions is None or set(precisions) & set(entry["precisions"])))
+    if not fitting:
+        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} of what was asked for (it has "
+                        f"batch sizes {', '.join(map(str, sorted(sizes)))}): choose another --batch-sizes, or generate "
+                        "them")
+    return fitting
+
+
+class _SuiteRun:
+    """One case: all bricks of a mode and a precision."""
+
+    def __init__(self, suite: Suite, bricks: list[Brick], mode: str, precision: str, device: torch.device,
+                 rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt, method: str,
+                 crashes: Crashes, left_out: Callable[[], Rows]) -> None:
+        self._bricks, self._mode, self._precision, self._device = bricks, mode, precision, device
+        self._rule, self._writer, self._observer, self._interrupt = rule, writer, observer, interrupt
+        self._method, self._crashes, self._leave_out = method, crashes, left_out
+        self._left_out: Rows = []
+        self.case = f"bricks-{suite.name}-g{suite.g}-{mode}-{precision}-{str(device).replace(':', '')}"
+        self._facts: dict[str, Any] = {
+            "status": "ok", "reason": None, "method": method, "suite": suite.name, "suite_digest": suite.digest,
+            "g": suite.g, "cut_method": suite.method, "num_bricks": len(bricks), "num_failed": 0, "num_left_out": 0,
+            "num_rounds": 0,
+            "ended_by": None, "precision_target_frac": rule.precision_target_frac, "interval_frac": None,
+            "timed_s": 0.0, "set_up_s": 0.0, "preparing_s": 0.0, "describing_s": None, "backward_start_s": None,
+            "step_start_s": None, "clock_s": None, "uncounted": [], "undescribed": {},
+            "num_resumed": 0,
+        }
+        self._entry: dict[str, Any] = {
+            "case": self.case, "workload": "bricks", "variant": suite.name, "input_kind": None, "input_size": None,
+            "batch_size": None, "mode": mode, "precision": precision, "device": str(device),
+            "device_name": device_name(device), "data": "synthetic", "num_parameters": None, "source": None,
+            "status": "running", "reason": None, "requested_bytes": None, "passes": {"bricks": self._facts},
+        }
+        self._rounds: Rounds | None = None
+        self._flushed, self._flushing_s = time.perf_counter(), 0.0
+
+    def run(self, before: dict[str, Any] | None) -> dict[str, Any]:
+        """Time them; returns the case's entry in the manifest."""
+        rows = {} if before is None else self._rows_before(before)
+        try:
+            with host_memory_guard(), brick_settings(self._precision), self._gradients():
+                self._time(rows)
+            self._entry["status"] = "ok"
+            if (first := self._first_failure()) is not None:
+                self._end(status=first["status"], reason=f"every brick failed; the first: {first['reason']}")
+        except UserError:
+            raise
+        except KeyboardInterrupt:
+            self._end(**self._interrupt.ending())
+        except Exception as error:
+            self._end(**failure(error))
+        self._flush()
+        self._rounds = None
+        release_memory(self._device)
+        return self._entry
+
+    def _time(self, before: dict[str, Rows]) -> None:
+        begun = time.perf_counter()
+        with self._interrupt.allowed():
+            if self._device.type == "cuda":
+                torch.cuda.set_device(self._device)  # events are recorded on the current one
+            # Which were left out depends on models that may have come since: what was begun so is ended so.
+            begun_as = before.get("bricks")
+            untimed = [row for row in begun_as if row["status"] == LEFT_OUT] if begun_as else self._leave_out()
+            self._left_out = untimed
+            names = {row["brick"] for row in untimed}
+            timed = [brick for brick in self._bricks if brick.id not in names]
+            rounds = Rounds(timed, self._device, training=self._mode == "train", before={
+                table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()},
+                crashes=self._crashes)
+        self._rounds = rounds
+        self._facts |= rounds.facts | {"preparing_s": self._facts["preparing_s"] + time.perf_counter() - begun}
+        self._observer.pass_started("bricks")
+        self._warm(rounds) if self._method == "paper" else self._in_context(rounds)
+        if self._crashes.note is not None:
+            self._flush()  # a brick that ends the process while it is described loses no times
+        begun = time.perf_counter()
+        self._observer.pass_started("memory")
+        with self._interrupt.allowed():
+            rounds.describe()
+        self._facts |= {"describing_s": time.perf_counter() - begun, "uncounted": sorted(rounds.uncounted),
+                        "undescribed": rounds.undescribed}
+
+    def _in_context(self, rounds: Rounds) -> None:
+        while (reason := rounds.ended_by(self._rule)) is None:
+            begun = time.perf_counter()
+            rounds.round(interruptible=self._interrupt.allowed)
+            self._observer.iteration(rounds.num_rounds, time.perf_counter() - begun)
+            self._flush_if_due()
+        self._facts |= {"ended_by": reason, "interval_frac": rounds.interval_frac()}
+
+    def _warm(self, rounds: Rounds) -> None:
+        """Each brick has its share of the time, and is done with before the next."""
+        rule = replace(self._rule, max_seconds=self._rule.max_seconds / max(1, len(rounds.left)))
+        for number, brick in enumerate(rounds.left, start=1):
+            begun = time.perf_counter()
+            with self._interrupt.allowed():
+                rounds.repeat_warm(brick, rule)
+            self._observer.iteration(number, time.perf_counter() - begun)
+            self._flush_if_due()
+        self._facts["ended_by"] = "repetitions"
+
+    @contextlib.contextmanager
+    def _gradients(self) -> Iterator[None]:
+        with torch.enable_grad() if self._mode == "train" else torch.inference_mode():
+            yield
+
+    def _end(self, **ending: Any) -> None:
+        self._entry |= ending
+        self._facts |= {"status": "failed", "reason": ending["reason"]}
+
+    def _first_failure(self) -> dict[str, Any] | None:
+        """Row of the first brick that failed where all have."""
+        assert self._rounds is not None
+        return None if self._rounds.left else next(iter(self._rounds.rows.values()))
+
+    def _rows(self) -> dict[str, Rows]:
+        if self._rounds is None:
+            return {}
+        rows = [as_stored(row) for row in self._rounds.rows.values()]
+        return {"bricks": rows + self._left_out, "brick_times": self._rounds.times}
+
+    def _flush_if_due(self) -> None:
+        since = time.perf_counter() - self._flushed
+        if since >= max(_FLUSH_EVERY_S, self._flushing_s / _FLUSH_FRAC):
+            begun = time.perf_counter()
+            self._flush()
+            self._flushing_s = time.perf_counter() - begun
+
+    def _flush(self) -> None:
+        if self._rounds is not None:
+            failed = sum(row["reason"] is not None for row in self._rounds.rows.values())
+            self._facts |= {"num_rounds": self._rounds.num_rounds, "num_failed": failed,
+                            "num_left_out": len(self._left_out), "timed_s": self._rounds.timed_s,
+                            "set_up_s": self._rounds.set_up_s}
+        # A copy: what is flushed must not change with the round that is going on.
+        self._writer.add_case(copy.deepcopy(self._entry), self._rows())
+        self._flushed = time.perf_counter()
+
+    def _rows_before(self, entry: dict[str, Any]) -> dict[str, Rows]:
+        """Rows that the record holds of whole rounds."""
+        told = entry["passes"]["bricks"]
+        if told["suite_digest"] != self._facts["suite_digest"]:
+            raise UserError(f"the suite {self._facts['suite']} is no longer what {self.case} was begun with: run it "
+                            "anew")
+        resumed = 0 if self._crashes.signals else 1
+        self._facts |= told | {"status": "ok", "reason": None, "num_resumed": told["num_resumed"] + resumed}
+        run = load_run(self._writer.directory, partial=True)
+        found: dict[str, Rows] = {}
+        for table in ("bricks", "brick_times"):
+            rows = run.table(table)
+            rows = rows[rows["case"] == self.case].drop(columns="case")
+            records = rows.astype(object).where(rows.notna(), None).to_dict("records")
+            found[table] = [{str(column): value for column, value in record.items()} for record in records]
+        return found

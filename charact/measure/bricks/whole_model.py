@@ -1,0 +1,57 @@
+"""Timing a whole model as its bricks are timed: the same settings, and one batch that is there already."""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from charact.bricks.capture.sources import Source
+from charact.execution.loop import Loop
+from charact.execution.out_of_memory import host_memory_guard
+from charact.measure.bricks.allocator_settings import brick_settings
+from charact.measure.passes.timing import StopRule, Timing, timing_pass
+
+
+def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None = None,
+                    on_iteration: Callable[[int, float], None] = lambda num_iterations, median_s: None) -> Timing:
+    """Time iterations of a model: forward, and in training loss, backward and update.
+
+    Bricks know of no data, so the batch is made before and is the same in each iteration. Fetching it is no phase: the
+    moment that it takes counts as `other`. The fact `on_core_frac` is the share of the time that the calling thread had
+    a core: on a CPU it works all the time, unless other programs take its place.
+
+    Args:
+        source: which model, with its sizes, mode and precision.
+        rule: when it is enough.
+        device: where; by default where the source is captured.
+        on_iteration: told (iterations so far, median seconds) between iterations.
+    """
+    case = source.case if device is None else replace(source.case, device=device)
+    with host_memory_guard(), brick_settings(case.precision):
+        loop = Loop(case)
+        try:
+            batch = loop.next_batch()
+        finally:
+            loop.close()  # workers of a loader would run beside the model
+        loop.feed(itertools.repeat(batch))
+        begun, ran = time.perf_counter(), time.thread_time()
+        timing = timing_pass(loop, rule, on_iteration)
+        on_core_frac = (time.thread_time() - ran) / (time.perf_counter() - begun)
+    return replace(timing, rows=_without_data(timing.rows), facts=timing.facts | {"on_core_frac": on_core_frac})
+
+
+def _without_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the table `iterations` whose data phase is part of `other`."""
+    data = {row["iteration"]: row for row in rows if row["phase"] == "data"}
+    kept = []
+    for row in rows:
+        if row["phase"] == "other":
+            fetched = data[row["iteration"]]
+            row = row | {column: None if row[column] is None else row[column] + fetched[column]
+                         for column in ("host_s", "device_s")}
+        if row["phase"] != "data":
+            kept.append(row)
+    return kept

@@ -1,0 +1,1 @@
+"""What counter sources share."""

@@ -1,0 +1,170 @@
+"""What PyTorch calls on a CUDA device where it calls something else on a CPU, on fake CPU tensors.
+
+Fake CUDA tensors cannot be trained on where there is no GPU. So the tape is taken on fake CPU tensors, and calls whose
+tensors differ are answered as on CUDA: dropout keeps a mask of a byte a number, recurrent layers are one operator that
+keeps what cuDNN needs for its backward pass, attention is one of CUDA's kernels, and autocast goes by CUDA's lists.
+
+Not checked on a GPU. Known to be missing: cells (`LSTMCell`), which CUDA fuses; the copy of a batch norm's input that
+channels-last may need; `fp16` under autocast, which is taken as `bf16` and so converts what it need not for a softmax;
+and what autocast computes in fp32 on a CPU alone (3-D pooling, padding by reflection).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch._meta_registrations
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from charact.measure.memory_estimate.cuda_attention import attention
+
+_aten = torch.ops.aten
+
+RNN_RELU, RNN_TANH, LSTM, GRU = range(4)
+"""Numbers of cuDNN's modes (`cudnnRNNMode_t`)."""
+RESERVED_UNITS = {RNN_RELU: 1, RNN_TANH: 1, LSTM: 5, GRU: 6}
+"""Numbers that cuDNN keeps of a layer for its backward pass, by hidden unit and step; between layers it keeps one more.
+
+Source: pytorch/pytorch issue #2895 has 736,000,000 bytes for an LSTM and 864,000,000 for a GRU on a P100; for their 23
+and 27 times 32,000,000 bytes the four layers that their numbers of weights point to are 4 · 5 + 3 and 4 · 6 + 3. Those
+of plain cells are a guess.
+"""
+
+_IN_FP32 = (
+    "layer_norm", "native_layer_norm", "group_norm", "rms_norm", "exp", "expm1", "log", "log10", "log1p", "log2",
+    "pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "reciprocal", "rsqrt", "softplus", "logsumexp",
+    "linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity", "dist",
+)
+"""What autocast computes in fp32 on CUDA and leaves alone on a CPU (`aten/src/ATen/autocast_mode.h`)."""
+_TO_FP32 = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum", "cumprod")
+"""Likewise, by telling the operator the type of its result."""
+
+
+@contextlib.contextmanager
+def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
+    """Let what is called on CPU tensors make the tensors that it would on CUDA; for fake tensors only.
+
+    Inference mode is a mode without gradients meanwhile: in it operators would not be taken apart, and a recorder would
+    see a whole `aten::linear` or `aten::lstm`. What it holds is the same.
+
+    Args:
+        capability: compute capability of the device.
+    """
+    rules: dict[Any, Callable[..., Any]] = {
+        _aten.dropout.default: _dropout,
+        _aten.scaled_dot_product_attention.default: partial(attention, capability),
+        _aten.lstm.input: _lstm,
+        _aten.gru.input: partial(_recurrent, GRU),
+        _aten.rnn_tanh.input: partial(_recurrent, RNN_TANH),
+        _aten.rnn_relu.input: partial(_recurrent, RNN_RELU),
+    }
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    inference_mode = torch.inference_mode
+    try:
+        for operator, rule in rules.items():
+            library.impl(operator, rule, "AutogradCPU")
+        for name in (*_IN_FP32, *_TO_FP32):
+            library.impl(name, partial(_autocast, _overload(name), name in _TO_FP32), "AutocastCPU")
+        _fake_cudnn_rnn(library, _cudnn_rnn)
+        library.impl("_cudnn_rnn_backward", _cudnn_rnn_backward, "Meta")
+        torch.inference_mode = _without_gradients  # type: ignore[assignment,misc]
+        yield
+    finally:
+        torch.inference_mode = inference_mode  # type: ignore[misc]
+        _fake_cudnn_rnn(library, torch._meta_registrations._cudnn_rnn)
+        library._destroy()
+
+
+def _fake_cudnn_rnn(library: Any, kernel: Callable[..., Any]) -> None:
+    """Let a kernel answer for cuDNN's recurrent layers, in the place of PyTorch's, whose reserve is empty.
+
+    That is written in Python too. `Library.impl` of older PyTorch does not replace such a kernel, and once replaced it
+    is not there again for fake tensors when the library goes, unless it is the last that was put there.
+    """
+    library.m.impl("_cudnn_rnn", "Meta", kernel, False)
+
+
+def _without_gradients(mode: bool = True) -> contextlib.AbstractContextManager[Any]:
+    return torch.no_grad() if mode else contextlib.nullcontext()
+
+
+def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """Source: `aten/src/ATen/native/Dropout.cpp`; the mask is of bool, not of the input's type."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    outputs: Tensor = _aten.native_dropout(x, p, train)[0]
+    return outputs
+
+
+def _lstm(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
+    hidden, cell = state
+    return _cudnn(LSTM, x, hidden, cell, weights, *options)
+
+
+def _recurrent(mode: int, x: Tensor, hidden: Tensor, weights: Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
+    return _cudnn(mode, x, hidden, None, weights, *options)[:2]
+
+
+def _cudnn(mode: int, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor], has_biases: bool,
+           num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, ...]:
+    """Source: `aten/src/ATen/native/cudnn/RNN.cpp`. Outputs, hidden state and, of an LSTM, cell state.
+
+    The weights lie in one buffer, which the model's are parts of; autocast makes another of its own type.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        x, hidden, weights = x.to(dtype), hidden.to(dtype), [weight.to(dtype) for weight in weights]
+        cell = None if cell is None else cell.to(dtype)
+    num_gates, num_outputs = weights[1].shape
+    hidden_size = num_gates // {LSTM: 4, GRU: 3}.get(mode, 1)
+    projected = num_outputs if num_outputs != hidden_size else 0
+    stride = (4 if has_biases else 2) + (projected > 0)
+    outputs, *states, _, _ = _aten._cudnn_rnn(
+        x, weights, stride, weights[0].detach(), hidden, cell, mode, hidden_size, projected, num_layers, batch_first,
+        dropout, train, bidirectional, [], None)
+    return outputs, *states
+
+
+def _cudnn_rnn(x: Tensor, weights: Sequence[Tensor], stride: int, buffer: Tensor, hidden: Tensor, cell: Tensor | None,
+               mode: int, hidden_size: int, projected: int, num_layers: int, batch_first: bool, dropout: float,
+               train: bool, bidirectional: bool, *_: Any) -> tuple[Tensor, ...]:
+    """Outputs, states, the reserve (bytes) and the weights' buffer; the reserve is what the tape is told it is."""
+    directions = 1 + bidirectional
+    outputs = x.new_empty(*x.shape[:2], (projected or hidden_size) * directions)
+    units = RESERVED_UNITS[mode] * num_layers + num_layers - 1
+    num_steps = x.shape[0] * x.shape[1]
+    reserved = num_steps * hidden_size * directions * units * x.element_size() if train else 0
+    new_cell = x.new_empty(0) if cell is None else torch.empty_like(cell)
+    return outputs, torch.empty_like(hidden), new_cell, x.new_empty(reserved, dtype=torch.uint8), buffer
+
+
+def _cudnn_rnn_backward(x: Tensor, weights: Sequence[Tensor], stride: int, buffer: Tensor, hidden: Tensor,
+                        cell: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
+    """Gradients of the input, of both states and of the weights; CUDA's are parts of one block."""
+    *_, mask = rest
+    return (torch.empty_like(x), torch.empty_like(hidden), None if cell is None else torch.empty_like(cell),
+            [torch.empty_like(weight) for weight in weights] if mask[3] else [])
+
+
+def _overload(name: str) -> Any:
+    operator, _, overload = name.partition(".")
+    return getattr(getattr(_aten, operator), overload or "default")
+
+
+def _autocast(operator: Any, by_type: bool, *args: Any, **kwargs: Any) -> Any:
+    """Call an operator in fp32, as autocast does on CUDA."""
+    def cast(value: Any) -> Any:
+        is_low = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        return value.float() if is_low else value
+
+    with torch.autocast("cpu", enabled=False):
+        if not by_type:
+            return operator(*tree_map(cast, args), **tree_map(cast, kwargs))
+        names = [argument.name for argument in operator._schema.arguments]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if given["self"].is_floating_point() and given.get("dtype") is None:
+            given["dtype"] = torch.float32
+        return operator(**given)

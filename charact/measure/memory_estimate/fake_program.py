@@ -1,0 +1,142 @@
+"""A case on fake tensors: its iteration's tape at any input and batch size, with nothing allocated."""
+
+import contextlib
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    unset_fake_temporarily,
+)
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils.data import default_collate
+
+from charact.core.errors import UserError
+from charact.execution.batches import Batches
+from charact.execution.case import Case
+from charact.execution.fake_tensors import fake_case, fake_loop, fake_tensors
+from charact.execution.precision import PRECISIONS
+from charact.execution.running_layer import RunningLayer
+from charact.measure.memory_estimate.allocation_trace import Recorder, Tape, record_iteration
+from charact.workload.base import Workload
+
+_SIGNS = (
+    (r"(\.numpy\(\)) is not supported|annot access (data pointer)", "its {} reads numbers, of which there are none"),
+    (r"convert all Tensors to FakeTensors first(?s:.*) Found in ([\w.]+)",
+     "its operator {} meets a tensor that was made outside of it: make that inside"),
+    (r"SparseTensorImpl()", "it makes sparse tensors, whose size depends on numbers"),
+    (r"(UninitializedParameter)", "it has lazy layers: give them their sizes"),
+    (r"(?:no fake impl registered for|Could not run) .*?(\w+::\w+)", "its operator {} has no fake kernel"),
+)
+"""What PyTorch says where fake tensors cannot do what real ones can, and what that is in other words."""
+
+
+class CannotPredict(UserError):
+    """A model does on fake tensors what only real ones can."""
+
+
+class FakeProgram:
+    """The loop of a case on fake tensors.
+
+    Args:
+        case: tells model, mode and precision; the device decides how optimizers update.
+
+    Raises:
+        CannotPredict: the model reads numbers of tensors, or has an operator without a fake kernel.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        with predictable(case.workload.name), fake_tensors(case) as self._fake:
+            self._loop = fake_loop(case, _fake_batches(case), self._fake)
+            self._recorder = Recorder(RunningLayer(self._loop.model))
+        self._warm = False
+        self._carries = type(case.workload).start_epoch is not Workload.start_epoch
+
+    def tape(self, case: Case) -> Tape:
+        """Tape of a later iteration at the case's input and batch size.
+
+        Raises:
+            CannotPredict: as above.
+        """
+        with predictable(case.workload.name), fake_tensors(case, self._fake):
+            self._loop.feed(_fake_batches(case))
+            if self._carries or not self._warm:  # what is kept from iteration to iteration is there after one
+                record_iteration(self._loop, self._recorder)
+                self._warm = True
+            return record_iteration(self._loop, self._recorder)
+
+
+def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:
+    """Shapes of the case's parameters and buffers, in order; None where only numbers or inputs tell them."""
+    dataset = fake_case(case).dataset()
+    try:
+        with torch.device("meta"):
+            model = case.workload.prepare(case.workload.variant).model(dataset)
+        return [tuple(tensor.shape) for tensor in (*model.parameters(), *model.buffers())]
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+@contextlib.contextmanager
+def predictable(name: str) -> Iterator[None]:
+    """Say in one line why something cannot be run on fake tensors; PyTorch's own log of it is left out."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_off, log.disabled = log.disabled, True
+    try:
+        yield
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        why = _why(error)
+        if why is None:
+            raise
+        raise CannotPredict(f"the memory of {name} cannot be predicted: {why}; run it with --measure") from error
+    finally:
+        log.disabled = was_off
+
+
+def _why(error: Exception) -> str | None:
+    """Why fake tensors cannot do what real ones can; None where an error is none of theirs."""
+    operator = getattr(error, "func", None)
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        return f"its operator {operator} depends on numbers, not on shapes alone"
+    if isinstance(error, UnsupportedOperatorException):
+        return f"its operator {operator} has no fake kernel"
+    for sign, why in _SIGNS:
+        if found := re.search(sign, str(error)):
+            return why.format(next(filter(None, found.groups()), "").replace("::", "."))
+    return None
+
+
+def _fake_batches(case: Case) -> Iterator[Any]:
+    """Batches that have the shapes and types of the case's first, over and over; fake where they are fetched."""
+    leaves, structure = tree_flatten(_first_batch(case))
+    alike = [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+    return (tree_unflatten([leaf if one is None else torch.empty(one[0], dtype=one[1])
+                            for leaf, one in zip(leaves, alike, strict=True)], structure)
+            for _ in itertools.count())
+
+
+def _first_batch(case: Case) -> Any:
+    """The case's first batch; pictures, which are all alike, are fake: a batch of them may be larger than memory."""
+    dataset = fake_case(case).dataset()
+    if case.workload.input_kind == "sequence":
+        with unset_fake_temporarily():
+            batches = Batches(fake_case(case), dataset, shuffle=case.training, whole=True)
+            return next(batches.first(case.data.seed))
+    with unset_fake_temporarily():
+        sample = dataset[0]
+    dtype = PRECISIONS[fake_case(case).precision].weights
+
+    def fake(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return torch.empty(leaf.shape, dtype=dtype if leaf.is_floating_point() else leaf.dtype)
+
+    collate: Callable[[list[Any]], Any] = getattr(dataset, "collate", None) or default_collate
+    return collate([tree_map(fake, sample)] * case.batch_size)

@@ -1,0 +1,137 @@
+"""Devices that memory is predicted for: this machine's, one of a table, or one that is known by its memory alone."""
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal
+
+from charact.core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+MIB, GIB = 2**20, 2**30
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40}
+_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+_LOADED_BYTES = 128 * MIB
+"""Kernels of PyTorch, cuBLAS and cuDNN that CUDA loads as they are first used; a guess, not measured."""
+_BARE_CONTEXT_BYTES = {3: 300 * MIB, 6: 300 * MIB, 7: 300 * MIB, 8: 422 * MIB, 9: 522 * MIB, 10: 600 * MIB,
+                       12: 600 * MIB}
+"""A process's memory on a GPU before its first kernel, by major compute capability, with modules loaded lazily.
+
+Source: process sizes in public reports: 418 MiB (A100), 426 MiB (RTX 6000 Ada, unslothai/unsloth-zoo #1053), 522 MiB
+(H100); 274 MiB on an unnamed GPU of 2022 (pytorch/pytorch #86509), which stands for what is older than Ampere. Those of
+Blackwell are an estimate. Reports of one architecture differ by 100 MiB and more with the driver.
+"""
+ASSUMED_CAPABILITY = (8, 0)
+"""Compute capability of a GPU that is known by its memory alone: Ampere's."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device that memory is predicted for."""
+
+    name: str
+    kind: Literal["cpu", "cuda"]
+    memory_bytes: int | None
+    """What a program can have of it, its CUDA context included; None where that is not asked."""
+    context_bytes: int
+    """Of that, what the CUDA context takes, an estimate; 0 on a CPU."""
+    source: str
+    """Where `memory_bytes` is from."""
+    capability: tuple[int, int] | None = None
+    """Compute capability, which decides how CUDA's libraries compute; None on a CPU."""
+
+
+_MESSAGES = "lowest total capacity in PyTorch's out-of-memory messages of public reports"
+_TABLE: dict[str, tuple[float, tuple[int, int], str]] = {
+    "k80": (11.17, (3, 7), _MESSAGES),
+    "p100": (15.90, (6, 0), _MESSAGES),
+    "v100-16gb": (15.77, (7, 0), _MESSAGES),
+    "v100-32gb": (31.73, (7, 0), _MESSAGES),
+    "t4": (14.56, (7, 5), _MESSAGES),
+    "a100-40gb": (39.25, (8, 0), _MESSAGES),
+    "a100-80gb": (79.14, (8, 0), _MESSAGES),
+    "rtx3090": (23.68, (8, 6), _MESSAGES),
+    "rtx4090": (23.64, (8, 9), _MESSAGES),
+    "rtx6000-ada": (50_865_307_648 / GIB, (8, 9), "get_device_properties, in unslothai/unsloth-zoo #1053"),
+    "l4": (22.03, (8, 9), _MESSAGES),
+    "l40s": (44.34, (8, 9), _MESSAGES),
+    "h100-80gb": (79.10, (9, 0), f"{_MESSAGES}; 79.18 in a profiler's trace"),
+    "h200": (139.72, (9, 0), _MESSAGES),
+    "b200": (178.35, (10, 0), _MESSAGES),
+    "rtx5090": (31.36, (12, 0), _MESSAGES),
+}
+"""Total in GiB, compute capability, and where the total is from.
+
+The totals are what CUDA offers, 1 to 11 % under the datasheets' figures: the driver keeps some, and error correction
+takes 1/16 where it has no memory of its own (T4, L4, L40S). They vary by tenths of a GiB with the driver.
+"""
+
+
+def target_like(name: str) -> Target:
+    """The device of that name in the table; upper case, spaces and underscores do not matter.
+
+    Raises:
+        UserError: it is not in the table.
+    """
+    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
+    if wanted not in _TABLE:
+        # a100 has two sizes, RTX 4090 is written apart
+        near = [known for known in _TABLE if known.split("-")[0] == wanted.split("-")[0]]
+        near += [known for known in _TABLE if known.replace("-", "") == wanted.replace("-", "")]
+        near = list(dict.fromkeys(near)) or get_close_matches(wanted, _TABLE) or list(_TABLE)
+        raise UserError(f"there is no device '{name}' in the table: try {', '.join(near)}, or give its memory, such as "
+                        "16GiB")
+    total_gib, capability, source = _TABLE[wanted]
+    return Target(wanted, "cuda", int(total_gib * GIB), _context_bytes(capability), source, capability)
+
+
+def target_of_memory(memory_bytes: int, kind: Literal["cpu", "cuda"]) -> Target:
+    """A device that is known by its memory alone; a GPU counts as one of Ampere's generation."""
+    name = f"a {'GPU' if kind == 'cuda' else 'CPU'} with {memory_bytes / GIB:.4g} GiB"
+    if kind == "cpu":
+        return Target(name, kind, memory_bytes, 0, "given")
+    return Target(name, kind, memory_bytes, _context_bytes(ASSUMED_CAPABILITY), "given", ASSUMED_CAPABILITY)
+
+
+def this_device(device: "torch.device") -> Target:
+    """A device of this machine; its CPU's memory is what the process may have of it."""
+    if device.type == "cpu":
+        import psutil
+
+        from charact.machine.cgroups import memory_limit_bytes
+
+        total, limit = psutil.virtual_memory().total, memory_limit_bytes()
+        if limit is not None and limit < total:
+            return Target("this machine", "cpu", limit, 0, "limit of the process's control group")
+        return Target("this machine", "cpu", total, 0, "the machine's memory")
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    capability = (properties.major, properties.minor)
+    return Target(properties.name, "cuda", properties.total_memory, _context_bytes(capability),
+                  "torch.cuda.get_device_properties", capability)
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of `16GiB`, `1.5 TiB`, `16GB` (powers of ten), or a plain number of bytes.
+
+    Raises:
+        UserError: it is none of these, or less than a byte.
+    """
+    match = _MEMORY.fullmatch(text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise UserError(f"'{text}' is not an amount of memory: write it as 16GiB, 900MiB, 16GB, or in bytes")
+    num_bytes = int(float(match[1]) * _UNITS[match[2].upper()])
+    if num_bytes < 1:
+        raise UserError(f"'{text}' is no memory at all: write it as 16GiB, 900MiB, 16GB, or in bytes")
+    return num_bytes
+
+
+def _context_bytes(capability: tuple[int, int]) -> int:
+    """That of the newest known architecture that is not newer."""
+    major = max((known for known in _BARE_CONTEXT_BYTES if known <= capability[0]), default=min(_BARE_CONTEXT_BYTES))
+    return _BARE_CONTEXT_BYTES[major] + _LOADED_BYTES

@@ -1,0 +1,138 @@
+"""Measuring the memory of one case, under a limit or none, and what was held when there was not enough of it."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import Dataset
+
+from charact.execution.batches import Batches
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.execution.memory_limit import Limit, give_back_to_system, memory_limit, release_memory, warm_up_process
+from charact.execution.out_of_memory import is_out_of_memory, requested_bytes
+from charact.execution.precision import float32_products
+from charact.measure.passes.memory_pass import MemoryProbe, probe_for, run_under
+from charact.measure.passes.memory_timeline import Moment, phase_peaks
+from charact.measure.passes.resident_memory import reset_resident_peak, resident_bytes, resident_peak_bytes
+
+Rows = list[dict[str, Any]]
+Made = TypeVar("Made")
+
+
+class MemoryCase:
+    """A case whose memory is measured.
+
+    Iterations see the first batch of the data's first epoch, each time fetched anew, as predictions do: texts differ in
+    length. The first one makes the optimizer's state, the second tells the composition, the third each phase's peak
+    once more, hardly slowed.
+
+    Args:
+        case: what to run.
+        limit_bytes: what it may take of its device's memory; None leaves it what is free.
+    """
+
+    def __init__(self, case: Case, limit_bytes: int | None) -> None:
+        self._case, self._limit_bytes = case, limit_bytes
+        self.shortage: dict[str, Any] | None = None
+        """Where memory ran out: requested, free and limit (bytes), phase, and composition (bytes by category); what is
+        not known is None."""
+        self.description: dict[str, Any] = {}
+        """What a run of it adds to the case's entry: number of parameters, and what the workload tells."""
+
+    def measure(self) -> tuple[Rows, dict[str, Any]]:
+        """Run it; returns rows of the table `memory`, and facts.
+
+        Facts are those of `MemoryProbe`; phase_peak_bytes, each phase's peak in an iteration without marks of layers
+        and operators; process_before_bytes and process_peak_bytes, the process's resident set before the case and at
+        the most from then on (None where the system does not tell).
+        """
+        case, dataset = self._case, self._case.dataset()
+        warm_up_process()
+        if self._limit_bytes is not None and case.device.type == "cpu":
+            give_back_to_system()
+            _run_unlimited(case)
+        release_memory(case.device)
+        anew, before_bytes = reset_resident_peak(), resident_bytes()
+        with memory_limit(case.device, self._limit_bytes) as limit, float32_products(case.precision):
+            loop = self._attempt(limit, lambda: _loop(case, dataset))
+            for _ in range(2):
+                probe = probe_for(loop)
+                self._attempt(limit, partial(run_under, probe, loop), probe)
+            process_peak_bytes = resident_peak_bytes() if anew else None
+            rows, facts = probe.found()
+            peaks = self._phase_peaks(loop, limit)
+        self.description = {"num_parameters": sum(parameter.numel() for parameter in loop.model.parameters()),
+                            "facts": loop.workload.facts()}
+        return rows, facts | {"phase_peak_bytes": peaks, "process_before_bytes": before_bytes,
+                              "process_peak_bytes": process_peak_bytes}
+
+    def _phase_peaks(self, loop: Loop, limit: Limit) -> dict[str, int]:
+        """Peak of each phase of one iteration (bytes): on CUDA the allocator's own statistics tell."""
+        if loop.case.device.type == "cuda":
+            return self._attempt(limit, lambda: allocator_peaks(loop))
+        probe = probe_for(loop, operators=False)
+        self._attempt(limit, lambda: run_under(probe, loop), probe)
+        return {phase: moment.total_bytes for phase, moment in phase_peaks(probe.read()[1]).items()}
+
+    def _attempt(self, limit: Limit, action: Callable[[], Made], probe: MemoryProbe | None = None) -> Made:
+        """Do a part of it, and know what was held if memory runs out."""
+        try:
+            return action()
+        except Exception as error:
+            if is_out_of_memory(error):
+                self._note(error, limit, probe)
+            raise
+
+    def _note(self, error: Exception, limit: Limit, probe: MemoryProbe | None) -> None:
+        """Keep what is known of a shortage."""
+        free_bytes = limit.free_bytes()
+        failed = _failed(probe) if probe is not None and probe.has_stopped else None
+        if failed is not None and self._case.device.type == "cpu":  # the operator that failed has let go of its own
+            at_failure, now = failed
+            free_bytes -= at_failure.total_bytes - now.total_bytes
+            free_bytes = min(free_bytes, limit.limit_bytes - at_failure.total_bytes)  # holes in the heap took some
+        self.shortage = {
+            "requested_bytes": requested_bytes(error), "free_bytes": max(0, free_bytes),
+            "limit_bytes": limit.limit_bytes, "phase": None if failed is None else failed[0].phase,
+            "composition": None if failed is None else failed[0].categories,
+        }
+
+
+def _loop(case: Case, dataset: Dataset[Any]) -> Loop:
+    """The case, fed with the same batch over and over."""
+    batches = Batches(case, dataset, shuffle=case.training, whole=True).first(case.data.seed)
+    return Loop(case, batches, dataset=dataset)
+
+
+def _run_unlimited(case: Case) -> None:
+    """Do all of it before the limit: kernels that oneDNN writes for its shapes, and what Python keeps, do not count."""
+    with contextlib.suppress(MemoryError, RuntimeError):  # it will fail again
+        MemoryCase(case, None).measure()
+
+
+def _failed(probe: MemoryProbe) -> tuple[Moment, Moment]:
+    """The moment at which an iteration that has failed lacked memory, and that at which its failure was known."""
+    tree, moments = probe.read(failed=True)
+    if tree.out_of_memory_ns is not None:
+        before = [moment for moment in moments if moment.time_ns <= tree.out_of_memory_ns]
+        return before[-1], moments[-1]
+    # A library asked the system for itself: that was when most was held in the phase that failed.
+    inside = [moment for moment in moments if moment.time_ns >= tree.marks[-1][0]]
+    return max(inside, key=lambda moment: moment.total_bytes), moments[-1]
+
+
+def allocator_peaks(loop: Loop) -> dict[str, int]:
+    """Peak of each phase of one iteration on CUDA (bytes), by the allocator's statistics, which wait for nothing."""
+    device, peaks = loop.case.device, dict[str, int]()
+
+    @contextlib.contextmanager
+    def mark(phase: str) -> Iterator[None]:
+        torch.cuda.reset_peak_memory_stats(device)
+        yield
+        peaks[phase] = max(peaks.get(phase, 0), torch.cuda.max_memory_allocated(device))
+
+    loop.iteration(mark)
+    return peaks

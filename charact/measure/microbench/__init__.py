@@ -1,0 +1,1 @@
+"""Timing of basic operations and of the device's ceilings."""

@@ -1,0 +1,168 @@
+"""Running basic operations into the record: one case a problem and precision, each failure kept to its case."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from charact.core.observer import Observer
+from charact.execution.case_outcome import failure
+from charact.execution.interrupt import Interrupt
+from charact.execution.memory_limit import release_memory
+from charact.execution.out_of_memory import host_memory_guard
+from charact.execution.precision import float32_products
+from charact.machine.facts import device_name
+from charact.measure.microbench.collective_timing import time_over_ranks
+from charact.measure.microbench.operation_timing import OperationTiming, result_error, rotated_inputs, time_direction
+from charact.measure.passes.timing import StopRule
+from charact.ops import Kind, Problem, all_kinds, all_suites
+from charact.ops.tolerances import DTYPES
+from charact.record.reader import Rows
+from charact.record.writer import RunWriter
+
+
+@dataclass(frozen=True)
+class OperationCase:
+    """A problem in a precision on a device."""
+
+    problem: Problem
+    precision: str
+    device: torch.device
+    number: int = 1
+    """Which of the places where the suite lists the problem, from 1."""
+
+    @property
+    def id(self) -> str:
+        """Readable and stable identifier, e.g. `gemm-3072x128x1024-fp32-cpu`."""
+        parts = [self.problem.text.replace(":", "-"), self.variant, self.precision, str(self.device).replace(":", "")]
+        return "-".join(part for part in parts if part)
+
+    @property
+    def variant(self) -> str:
+        """Where the problem was listed, e.g. `deepbench-training`, and `deepbench-training-2` where it was again."""
+        again = str(self.number) if self.number > 1 else None
+        return "-".join(part for part in (self.problem.suite, self.problem.set, again) if part)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Kind of its operation."""
+        return all_kinds()[self.problem.operation]
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Directions that are measured."""
+        return ("forward",) if self.problem.forward_only else self.kind.directions(self.problem)
+
+    def refusal(self) -> str | None:
+        """Why it cannot run; None where it can."""
+        return self.kind.refusal(self.problem, self.precision, self.device)
+
+
+def operation_cases(problems: Sequence[Problem], precisions: Sequence[str],
+                    device: torch.device) -> list[OperationCase]:
+    """Every problem in every precision; what a suite lists twice twice, what is named twice once."""
+    cases: list[OperationCase] = []
+    seen: Counter[tuple[str, str | None, str | None]] = Counter()
+    for problem in problems:
+        place = (problem.text, problem.suite, problem.set)
+        seen[place] += 1
+        if seen[place] == 1 or problem.suite is not None:
+            cases += [OperationCase(problem, precision, device, seen[place]) for precision in precisions]
+    return cases
+
+
+def run_operations(cases: Sequence[OperationCase], rule: StopRule, writer: RunWriter, observer: Observer,
+                   interrupt: Interrupt, *, hot: bool = False) -> None:
+    """Time each case and flush it to the record; the run goes on after one that fails.
+
+    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+
+    Args:
+        cases: in this order.
+        rule: when a direction has been measured enough; its iterations are repetitions.
+        writer: of the record.
+        observer: who is told.
+        interrupt: what ends it early.
+        hot: whether all calls have the same inputs.
+    """
+    for number, case in enumerate(cases, start=1):
+        observer.case_started(case.id, number, len(cases))
+        entry, tables = _run_case(case, rule, observer, interrupt, hot=hot)
+        writer.add_case(entry, tables)
+        observer.case_ended(entry["status"], entry["reason"])
+        if interrupt.signal is not None:
+            return
+
+
+def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt: Interrupt, *,
+              hot: bool) -> tuple[dict[str, Any], dict[str, Rows]]:
+    problem_rows = [_problem_row(case, direction, hot=hot) for direction in case.directions]
+    entry, repetition_rows, facts = _entry(case), [], {}
+    try:
+        if (refusal := case.refusal()) is not None:
+            entry |= {"status": "error", "reason": refusal}
+        else:
+            with host_memory_guard(), interrupt.allowed(), float32_products(_float_precision(case.precision)):
+                for row in problem_rows:
+                    observer.pass_started(row["direction"])
+                    timing, checked = _measure(case, row["direction"], rule, observer, hot=hot)
+                    row |= checked
+                    repetition_rows += [{"direction": row["direction"], **repetition} for repetition in timing.rows]
+                    facts[row["direction"]] = timing.facts
+    except KeyboardInterrupt:
+        entry |= interrupt.ending()
+    except Exception as error:
+        entry |= failure(error)
+    if entry["status"] != "ok":
+        repetition_rows = []
+    entry["passes"] = {"ops": {"status": "ok" if entry["status"] == "ok" else "failed", "reason": entry["reason"],
+                               "directions": facts}}
+    release_memory(case.device)
+    return entry, {"problems": problem_rows, "repetitions": repetition_rows}
+
+
+def _measure(case: OperationCase, direction: str, rule: StopRule, observer: Observer, *,
+             hot: bool) -> tuple[OperationTiming, dict[str, Any]]:
+    """Times of a direction, and how far its result is from that in float64."""
+    kind, problem, device = case.kind, case.problem, case.device
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # events are recorded on the current one
+    prepared = kind.prepare(problem, direction, case.precision, device)
+    if "ranks" in problem.sizes:
+        timing, error = time_over_ranks(problem.text, case.precision, device, rule, hot=hot)
+    else:
+        rotated = rotated_inputs(prepared, device, hot=hot)
+        error = result_error(prepared, rotated[0])
+        timing = time_direction(prepared, rotated, device, rule, observer.iteration)
+    return timing, {"max_error": error, "tolerance": prepared.tolerance}
+
+
+def _problem_row(case: OperationCase, direction: str, *, hot: bool) -> dict[str, Any]:
+    kind, problem = case.kind, case.problem
+    published, convention = kind.published_flop(problem, direction) or (None, problem.convention)
+    return {
+        "operation": problem.operation, "problem": problem.text, "suite": problem.suite, "set": problem.set,
+        "direction": direction, "flop": kind.flop(problem, direction), "published_flop": published,
+        "convention": convention, "bytes": kind.num_bytes(problem, direction, DTYPES[case.precision].itemsize),
+        "sparsity_frac": kind.sparsity_frac(problem), "layout": problem.sizes.get("layout"),
+        "hot": "yes" if hot else "no", "max_error": None, "tolerance": None,
+    }
+
+
+def _entry(case: OperationCase) -> dict[str, Any]:
+    suite = case.problem.suite
+    return {
+        "case": case.id, "workload": case.problem.text, "variant": case.variant, "input_kind": None,
+        "input_size": None, "batch_size": None, "mode": "op", "precision": case.precision, "device": str(case.device),
+        "device_name": device_name(case.device), "data": "synthetic", "num_parameters": None,
+        "source": None if suite is None else all_suites()[suite].source, "status": "ok", "reason": None,
+        "requested_bytes": None, "passes": {},
+    }
+
+
+def _float_precision(precision: str) -> str:
+    """The precision that float32 products have meanwhile."""
+    return "tf32" if precision == "tf32" else "fp32"

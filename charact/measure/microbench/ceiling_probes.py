@@ -1,0 +1,134 @@
+"""The calls whose rates are a machine's ceilings: each does a known amount of work and next to nothing else."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from charact.execution.out_of_memory import free_host_bytes
+from charact.execution.precision import refusal
+from charact.machine.cache_sizes import cache_levels
+from charact.machine.facts import native_bf16
+from charact.measure.microbench.probe import Probe, call_seconds
+
+MEMORY_FRAC = 0.25
+"""Share of the free memory that all probes together may take."""
+
+_MEMORY_PROBES_FRAC, _PROBE_FRAC = 0.6, 1 / 16  # of that: the arrays that lie in memory, and those of another probe
+_FEW_CACHES = 4
+"""A working set of so many times the last cache is in memory: at most a quarter of it can be found in the cache."""
+_SMALLEST_MEMORY_BYTES = {"cpu": 64 * 2**20, "cuda": 2 * 2**30}
+_TRANSFER_BYTES = 64 * 2**20
+_SIDES = {"cpu": (512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192)}
+_LONG_S = 0.004
+"""Where a product takes so long a larger one, of eight times the work, is not tried."""
+_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def probes(device: torch.device) -> list[Probe]:
+    """All probes of a device, whose arrays have been written: the first touch of a page is not measured."""
+    free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    budget = int(MEMORY_FRAC * free)
+    found = [probe for precision in _precisions(device) for probe in _products(device, precision, budget)]
+    found += _bandwidths(device, budget)
+    tiny, zero = torch.ones(1, device=device), torch.zeros(1, device=device)
+    found.append(Probe("launch", "s", 1.0, lambda: tiny.add_(zero), on_host=True))
+    if device.type == "cuda":
+        found += _transfers(device, budget)
+    return found
+
+
+def _precisions(device: torch.device) -> list[str]:
+    """Precisions that the device has instructions for."""
+    if device.type == "cpu":
+        return ["fp32", *(["bf16"] if native_bf16() else [])]
+    return [precision for precision in _DTYPES if refusal(precision, device) is None]
+
+
+def _products(device: torch.device, precision: str, budget: int) -> Iterator[Probe]:
+    """Products of square matrices of growing size, by each library that PyTorch takes for them."""
+    dtype = _DTYPES[precision]
+    # A generator of its own: the program's random numbers must not depend on whether this was measured before.
+    generator = torch.Generator(device).manual_seed(0)
+    for side in _SIDES[device.type]:
+        num_bytes = 3 * side**2 * dtype.itemsize
+        if num_bytes > _PROBE_FRAC * budget:
+            break
+        # Random numbers: with zeros a GPU draws less power and runs at a higher clock.
+        left, right = (torch.randn(side, side, device=device, generator=generator).to(dtype) for _ in range(2))
+        calls: list[Callable[[], object]] = [partial(torch.mm, left, right.t())]
+        has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        if device.type == "cpu" and precision == "fp32" and has_onednn:
+            # For float32 torch.mm calls MKL, which on AMD's processors reaches half of what oneDNN does.
+            calls.append(partial(torch.ops.mkldnn._linear_pointwise, left, right, None, "none", [], ""))
+        made = [Probe("gemm", "flop_per_s", 2.0 * side**3, call, precision, working_set_bytes=num_bytes)
+                for call in calls]
+        yield from made
+        if max(call_seconds(probe, device) for probe in made) > _LONG_S:
+            break
+    if device.type == "cpu":
+        yield _convolution(dtype, precision, generator)
+
+
+def _convolution(dtype: torch.dtype, precision: str, generator: torch.Generator) -> Probe:
+    """A convolution, which is a matrix product whose blocks oneDNN lays out itself: a tenth faster than a plain one."""
+    batch, channels, side = max(4, torch.get_num_threads()), 128, 56
+    images = torch.randn(batch, channels, side + 2, side + 2, generator=generator)
+    weights = torch.randn(channels, channels, 3, 3, generator=generator)
+    images, weights = (tensor.to(dtype, memory_format=torch.channels_last) for tensor in (images, weights))
+    return Probe("gemm", "flop_per_s", 2.0 * batch * side**2 * channels**2 * 9,
+                 partial(torch.nn.functional.conv2d, images, weights), precision,
+                 working_set_bytes=(2 * images.numel() + weights.numel()) * dtype.itemsize)
+
+
+def _bandwidths(device: torch.device, budget: int) -> Iterator[Probe]:
+    """Copies and triads at the size of each cache and of memory.
+
+    L1 is left out: dispatching an operator takes longer than going through it.
+    """
+    sizes, last_cache = _gpu_sizes(device) if device.type == "cuda" else _cpu_sizes()
+    for level, num_bytes, num_threads in sizes:
+        if num_bytes <= _PROBE_FRAC * budget:
+            yield from _streams(device, level, num_bytes, num_threads)
+    wanted = max(_FEW_CACHES * last_cache, _SMALLEST_MEMORY_BYTES[device.type])
+    num_bytes = min(wanted, int(_MEMORY_PROBES_FRAC * budget / 1.5))
+    if num_bytes >= wanted / 2:
+        yield from _streams(device, "memory", num_bytes, None)
+
+
+def _cpu_sizes() -> tuple[list[tuple[str, int, int | None]], int]:
+    """Level, working set and threads, by one thread and by all: waking threads takes longer than some caches do."""
+    levels = cache_levels(torch.get_num_threads())
+    outer = [level for level in levels if level.level != "L1"]
+    each: list[tuple[str, int, int | None]] = [(level.level, level.bytes_each // 2, 1) for level in outer]
+    every: list[tuple[str, int, int | None]] = [(level.level, level.usable_bytes // 2, None) for level in outer]
+    return each + every, max((level.usable_bytes for level in levels), default=0)
+
+
+def _gpu_sizes(device: torch.device) -> tuple[list[tuple[str, int, int | None]], int]:
+    cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
+    return [("L2", cache // 2, None)], cache
+
+
+def _streams(device: torch.device, level: str, num_bytes: int, num_threads: int | None) -> Iterator[Probe]:
+    """A copy and a triad, each of so many bytes in all its arrays together."""
+    itemsize = torch.float32.itemsize
+    # Filled by all threads, as they will be read: a page is laid where the thread is that touches it first.
+    first, second, third = (torch.ones(num_bytes // 2 // itemsize, device=device) for _ in range(3))
+    yield Probe("copy", "bytes_per_s", 2.0 * first.nbytes, partial(first.copy_, second), level=level,
+                working_set_bytes=2 * first.nbytes, num_threads=num_threads)
+    parts = [array[: num_bytes // 3 // itemsize] for array in (first, second, third)]
+    yield Probe("triad", "bytes_per_s", 3.0 * parts[0].nbytes,
+                partial(torch.add, parts[1], parts[2], alpha=1.5, out=parts[0]), level=level,
+                working_set_bytes=3 * parts[0].nbytes, num_threads=num_threads)
+
+
+def _transfers(device: torch.device, budget: int) -> Iterator[Probe]:
+    """Copies between pinned memory of the host and the device."""
+    num_bytes = min(_TRANSFER_BYTES, int(_PROBE_FRAC * budget), int(MEMORY_FRAC * free_host_bytes()))
+    host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=True)
+    there = torch.ones(num_bytes, dtype=torch.uint8, device=device)
+    yield Probe("host_to_device", "bytes_per_s", num_bytes, partial(there.copy_, host, non_blocking=True),
+                working_set_bytes=num_bytes)
+    yield Probe("device_to_host", "bytes_per_s", num_bytes, partial(host.copy_, there, non_blocking=True),
+                working_set_bytes=num_bytes)

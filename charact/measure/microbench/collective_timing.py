@@ -1,0 +1,187 @@
+"""Timing an exchange between ranks: a process each, started here, whose times and error come back."""
+
+import contextlib
+import itertools
+import json
+import math
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException, start_processes
+
+from charact.measure.microbench.operation_timing import (
+    REPETITION_S,
+    Inputs,
+    OperationTiming,
+    Times,
+    cache_bytes,
+    result_error,
+    rotated_inputs,
+    tensor_bytes,
+)
+from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
+from charact.ops import Prepared, parse_problem
+from charact.ops.kinds.all_reduce import KIND
+
+_RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What every rank is told."""
+
+    folder: str
+    text: str
+    precision: str
+    device_type: str
+    num_ranks: int
+    num_threads: int
+    hot: bool
+    rule: StopRule
+
+
+def time_over_ranks(text: str, precision: str, device: torch.device, rule: StopRule, *, hot: bool,
+                    ) -> tuple[OperationTiming, float]:
+    """Times of an all_reduce between the ranks that its text names, and its largest error in any of them.
+
+    The ranks agree on everything that decides how long they go on. They begin a repetition together; it lasts as long
+    as the slowest of them takes. The summed numbers are zeros, which remain zeros however often they are summed: how
+    long they travel does not depend on them.
+
+    *Error*: a barrier releases the ranks some microseconds apart, which is part of a repetition.
+
+    Args:
+        text: the problem, as in `all_reduce:1000000x2`.
+        precision: of the numbers.
+        device: its type tells where the ranks work; on CUDA each has the device of its number.
+        rule: when to stop; its iterations are repetitions.
+        hot: whether the same numbers are summed in each call.
+
+    Raises:
+        RuntimeError: a rank failed, for what its message says.
+    """
+    num_ranks = int(parse_problem(text).sizes["ranks"])
+    num_threads = max(1, torch.get_num_threads() // num_ranks)
+    with tempfile.TemporaryDirectory(prefix="charact-ranks-") as folder:
+        task = _Task(folder, text, precision, device.type, num_ranks, num_threads, hot, rule)
+        _run_ranks(task)
+        found = json.loads((Path(folder) / _RESULT).read_text(encoding="utf-8"))
+    return OperationTiming(found["rows"], found["facts"]), found["max_error"]
+
+
+def _run_ranks(task: _Task) -> None:
+    with _interrupts_held():
+        ranks: Any = start_processes(  # type: ignore[no-untyped-call]
+            _run_rank, args=(task,), nprocs=task.num_ranks, join=False, daemon=True, start_method="spawn")
+    try:
+        while not ranks.join():
+            pass
+    except ProcessException as error:
+        # A rank's message is its traceback; the error itself stands in the last line.
+        raise RuntimeError(f"rank {error.error_index}: {str(error).strip().splitlines()[-1]}") from error
+    finally:
+        for process in ranks.processes:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let processes that are started inside begin with Ctrl-C held back: while they import, it would print a traceback.
+
+    The process that starts them gets it at the end.
+    """
+    resource_tracker.ensure_running()  # else it would be started inside, which lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run_rank(rank: int, task: _Task) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C, and the end of the process that started it, end a rank too
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    torch.set_num_threads(task.num_threads)
+    device = torch.device(task.device_type, rank) if task.device_type == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=task.num_ranks,
+                            init_method=f"file://{task.folder}/store",
+                            device_id=device if device.type == "cuda" else None)
+    try:
+        prepared = KIND.prepare(parse_problem(task.text), "forward", task.precision, device)
+        max_error, = _largest([result_error(prepared, prepared.inputs())], device)
+        timing = _timed(prepared, device, task)
+        if rank == 0:
+            found = {"rows": timing.rows, "facts": timing.facts, "max_error": max_error}
+            (Path(task.folder) / _RESULT).write_text(json.dumps(found), encoding="utf-8")
+    finally:
+        dist.destroy_process_group()
+
+
+def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTiming:
+    """Warm up and repeat as `op_timing` does, by times that all ranks agree on."""
+    rotated = rotated_inputs(prepared, device, hot=task.hot)
+    for inputs in rotated:
+        inputs[0].zero_()
+    turns = itertools.cycle(rotated)
+
+    def seconds_of(num_calls: int) -> float:
+        host_s, device_s = _repetition(prepared, turns, num_calls, device)
+        return host_s if device_s is None else device_s
+
+    seconds_of(1)  # at the first call connections are made
+    begun = time.perf_counter()
+    num_calls = math.ceil(REPETITION_S / min(seconds_of(1) for _ in range(3)))
+    # A limit of time would be met in one rank sooner than in another.
+    warmup_ended_by, warmup_s = warm_up(lambda: [seconds_of(num_calls)], replace(task.rule, max_seconds=math.inf))
+    rows: list[dict[str, Any]] = []
+    seconds: list[float] = []
+    spent_s = 0.0
+    while (reason := ended_by(seconds, len(rows), task.rule, spent_s)) is None:
+        host_s, device_s = _repetition(prepared, turns, num_calls, device)
+        seconds.append(host_s if device_s is None else device_s)
+        rows.append({"repetition": len(rows), "num_calls": num_calls, "host_s": host_s, "device_s": device_s})
+        spent_s, = _largest([time.perf_counter() - begun], device)
+    return OperationTiming(rows, {
+        "num_warmup_repetitions": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_repetitions": len(rows),
+        "num_calls": num_calls, "ended_by": reason, "precision_target_frac": task.rule.precision_target_frac,
+        "interval_frac": spread_frac(seconds), "num_inputs": len(rotated),
+        "inputs_bytes": sum(map(tensor_bytes, rotated[0])), "cache_bytes": cache_bytes(device),
+        "num_ranks": task.num_ranks, "backend": dist.get_backend(),
+    })
+
+
+def _repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device) -> Times:
+    """Time of a call in the slowest rank, mean over some."""
+    on_cuda = device.type == "cuda"
+    dist.barrier()
+    if on_cuda:
+        torch.cuda.synchronize(device)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        first.record()
+    begun = time.perf_counter()
+    for inputs in itertools.islice(turns, num_calls):
+        prepared.call(*inputs)
+    host_s = (time.perf_counter() - begun) / num_calls
+    if not on_cuda:
+        return _largest([host_s], device)[0], None
+    last.record()
+    last.synchronize()
+    host_s, device_s = _largest([host_s, first.elapsed_time(last) / 1e3 / num_calls], device)
+    return host_s, device_s
+
+
+def _largest(values: list[float], device: torch.device) -> list[float]:
+    """The largest that any rank has, of each value."""
+    values_of_ranks = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(values_of_ranks, op=dist.ReduceOp.MAX)
+    return values_of_ranks.tolist()

@@ -1,0 +1,1 @@
+"""The passes of `charact profile`: timing, operators, memory, FLOP, counters."""

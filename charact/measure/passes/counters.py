@@ -1,0 +1,58 @@
+"""The counter pass: iterations along which counters are read, and those of the sources that need their own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from charact.execution.loop import Loop
+from charact.measure.counters._support.phase_spans import PhaseTimeline, drawable
+from charact.measure.counters._support.protocol import CounterSource, PassSource, Refused, Rows, outcome, refusal_of
+from charact.measure.passes.sampler import Sampler, failed
+
+MIN_SECONDS = 1.0
+"""Long enough for the windows over which devices average: up to a second for utilization, 0.1 s for GPM."""
+MIN_ITERATIONS = 2
+
+
+def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, dict[str, Any]]:
+    """Rows of the table `counters` for some iterations, and facts about the pass.
+
+    The facts tell how many iterations and seconds it was, `spans` (start and end since counting began, phase; those of
+    the first iterations) and how reading each source ended. Sources that need a pass of their own follow after.
+
+    *Error*: one sample stands for the time since the one before. On short phases many are needed.
+    """
+    timeline = PhaseTimeline(loop.case.device)
+    sampler = Sampler(sources, loop.case.device)
+    num_iterations = 0
+    try:
+        sampler.start()
+        while num_iterations < MIN_ITERATIONS or sampler.elapsed_s() < MIN_SECONDS:
+            loop.iteration(timeline)
+            num_iterations += 1
+        spans = timeline.spans()
+        duration_s = sampler.elapsed_s()
+    except BaseException:
+        sampler.abandon()
+        raise
+    rows = sampler.stop(lambda: spans)
+    outcomes = sampler.outcomes
+    for source in sources:
+        if source.taken == "own pass":
+            found, outcomes[source.name] = _own_pass(loop, source)  # type: ignore[arg-type]  # what `taken` says
+            rows += found
+    return rows, {"num_iterations": num_iterations, "duration_s": duration_s, "sources": outcomes,
+                  "spans": drawable(spans, sampler.begun_ns)}
+
+
+def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:
+    refusal = refusal_of(source, loop.case.device)
+    if refusal is not None:
+        return [], outcome(refusal)
+    try:
+        found = source.take(loop)
+    except Refused as refused:
+        return [], outcome(refused.refusal)
+    except Exception as error:  # a single optional instrument, whose failure is shown
+        return [], failed(error)
+    return ([{"phase": None, "time_s": None, "rank": 0, "kernel": None, "source": source.name, **row}
+             for row in found.rows], outcome(None, found.missing) | dict(found.facts))

@@ -1,0 +1,65 @@
+"""Marks that charact writes into the profiler's stream, so that phases and layers are found again in its events."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._profiler import _RecordFunctionFast
+
+from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
+
+
+def phase_mark(name: str) -> AbstractContextManager[Any]:
+    """A mark around a phase, visible as a span of its own in the trace."""
+    return torch.profiler.record_function(PHASE_PREFIX + name)
+
+
+def mark_release(number: int) -> None:
+    """Mark the moment at which something of that number is given back."""
+    with torch.profiler.record_function(f"{RELEASE_PREFIX}{number}"):
+        pass
+
+
+@contextlib.contextmanager
+def layer_marks(model: nn.Module, prefix: str = "") -> Iterator[None]:
+    """Mark the forward of every module below the model, by its qualified name. About 9 µs a module and call."""
+    handles = []
+    try:
+        for name, module in model.named_modules():
+            if name:
+                open_marks: list[Any] = []
+                handles.append(module.register_forward_pre_hook(_opener(LAYER_PREFIX + prefix + name, open_marks)))
+                handles.append(module.register_forward_hook(_closer(open_marks), always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def layer_rows(model: nn.Module, prefix: str = "") -> list[dict[str, Any]]:
+    """Rows of the table `layers`: every module below the model."""
+    return [
+        {"layer": prefix + name, "layer_type": type(module).__name__,
+         "num_parameters": sum(parameter.numel() for parameter in module.parameters(recurse=False))}
+        for name, module in model.named_modules() if name
+    ]
+
+
+def _opener(name: str, open_marks: list[Any]) -> Any:
+    def enter(*_: Any) -> None:
+        mark = _RecordFunctionFast(name)
+        mark.__enter__()
+        open_marks.append(mark)
+
+    return enter
+
+
+def _closer(open_marks: list[Any]) -> Any:
+    def leave(*_: Any) -> None:
+        if open_marks:
+            open_marks.pop().__exit__(None, None, None)
+
+    return leave

@@ -1,0 +1,160 @@
+"""Running cases: one pass per instrument, each failure kept to its pass or its case."""
+
+import contextlib
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from charact.core.observer import Observer
+from charact.execution.case import Case
+from charact.execution.case_outcome import case_entry, failure, one_line
+from charact.execution.interrupt import Interrupt
+from charact.execution.loop import Loop
+from charact.execution.out_of_memory import host_memory_guard
+from charact.execution.precision import float32_products
+from charact.measure.counters._support.protocol import CounterSource
+from charact.measure.passes.counters import counter_pass
+from charact.measure.passes.flops import flop_pass
+from charact.measure.passes.marks import layer_rows
+from charact.measure.passes.memory_pass import memory_pass
+from charact.measure.passes.operators import operator_pass, place_flop
+from charact.measure.passes.timing import StopRule, timing_pass
+from charact.record.reader import Rows
+from charact.record.writer import RunWriter
+from charact.traces.counters import outcome
+
+PASSES = ("timing", "operators", "kernels", "memory", "flop", "counters")
+
+
+def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt,
+              sources: Sequence[CounterSource] = ()) -> None:
+    """Run each case and flush it to the record; the sweep goes on after a case that fails.
+
+    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+
+    Args:
+        cases: in this order.
+        rule: when the timing pass has measured enough.
+        writer: of the record.
+        observer: who is told.
+        interrupt: what ends it early.
+        sources: of counters that are asked for; without any there is no counter pass.
+    """
+    for number, case in enumerate(cases, start=1):
+        observer.case_started(case.id, number, len(cases))
+        entry, tables = _CaseRun(case, rule, sources, writer.trace_path(case.id), observer).run(interrupt)
+        writer.add_case(entry, tables)
+        observer.case_ended(entry["status"], entry["reason"])
+        if interrupt.signal is not None:
+            return
+
+
+class _CaseRun:
+    """The passes over one case, and what they leave: an entry of the manifest and rows of tables."""
+
+    def __init__(self, case: Case, rule: StopRule, sources: Sequence[CounterSource], trace_path: Path,
+                 observer: Observer) -> None:
+        self._case, self._rule, self._sources = case, rule, sources
+        self._trace_path, self._observer = trace_path, observer
+        self._tables: dict[str, Rows] = {}
+        self._passes: dict[str, dict[str, Any]] = {}
+        self._from_trace: Rows = []
+        self._entry = case_entry(case) | {"passes": self._passes}
+
+    def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
+        """Run the passes; a failure of the timing pass fails the case, of another pass only that pass."""
+        try:
+            with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
+                self._run_passes()
+        except KeyboardInterrupt:
+            self._fail(**interrupt.ending())
+        except Exception as error:
+            self._fail(**failure(error))
+        gc.collect()  # profilers leave cycles behind that hold whole iterations
+        if self._case.device.type == "cuda":
+            # After a fault in a kernel the device refuses everything: the next case will say so.
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
+        return self._entry, self._tables
+
+    def _run_passes(self) -> None:
+        if self._case.device.type == "cuda":
+            torch.cuda.set_device(self._case.device)  # the loader pins memory for the current one
+        if self._case.compiled:
+            torch.compiler.reset()  # so that each case is compiled by itself, and its time for that told
+        loop = Loop(self._case)
+        try:
+            self._describe(loop)
+            self._timing(loop)
+            self._optional("operators", lambda: self._operators(loop))
+            self._passes["kernels"] = self._kernels()
+            self._optional("memory", lambda: self._memory(loop))
+            self._optional("flop", lambda: self._flop(loop))
+            if self._sources:
+                self._optional("counters", lambda: self._counters(loop))
+            else:
+                self._passes["counters"] = {"status": "skipped", "reason": "not asked for: --counters auto"}
+        finally:
+            loop.close()
+
+    def _describe(self, loop: Loop) -> None:
+        self._entry["num_parameters"] = sum(parameter.numel() for parameter in loop.model.parameters())
+        self._tables["layers"] = layer_rows(loop.model)
+
+    def _timing(self, loop: Loop) -> None:
+        self._observer.pass_started("timing")
+        timing = timing_pass(loop, self._rule, self._observer.iteration)
+        self._tables["iterations"] = timing.rows
+        self._passes["timing"] = {"status": "ok", "reason": None, **timing.facts, "median_s": median(timing.wall_s)}
+        self._entry["facts"] = loop.workload.facts()
+
+    def _operators(self, loop: Loop) -> dict[str, Any]:
+        found = operator_pass(loop, self._trace_path)
+        self._tables |= {"operators": found.operator_rows, "kernels": found.kernel_rows}
+        self._from_trace = found.counter_rows
+        return found.facts | {"overhead_ratio": found.facts["iteration_s"] / self._passes["timing"]["median_s"]}
+
+    def _kernels(self) -> dict[str, Any]:
+        """Kernels come with the operator pass, where there is a GPU."""
+        if self._case.device.type != "cuda":
+            return {"status": "skipped", "reason": "kernels run on GPUs only"}
+        return {key: self._passes["operators"][key] for key in ("status", "reason")}
+
+    def _memory(self, loop: Loop) -> dict[str, Any]:
+        self._tables["memory"], facts = memory_pass(loop)
+        return facts
+
+    def _flop(self, loop: Loop) -> dict[str, Any]:
+        self._tables["flop"], facts = flop_pass(self._case, loop.next_batch())
+        counts = self._tables["flop"]
+        if self._case.compiled:  # its operators belong to no layer
+            counts = [count | {"layer": None} for count in counts]
+        return facts | place_flop(self._tables.get("operators", []), counts)
+
+    def _counters(self, loop: Loop) -> dict[str, Any]:
+        """Sources that are read along or in passes of their own; rows of those from the trace are there by now."""
+        from_trace = [source.name for source in self._sources if source.taken == "trace"]
+        self._tables["counters"] = self._from_trace if from_trace else []
+        rows, facts = counter_pass(loop, self._sources)
+        self._tables["counters"] = self._tables["counters"] + rows
+        ended = outcome(self._from_trace, self._passes["kernels"]["reason"])
+        return facts | {"sources": facts["sources"] | dict.fromkeys(from_trace, ended)}
+
+    def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
+        """Run a pass that the case can do without; its failure is kept with its reason."""
+        self._observer.pass_started(name)
+        try:
+            self._passes[name] = {"status": "ok", "reason": None, **take()}
+        except Exception as error:
+            self._passes[name] = {"status": "failed", "reason": one_line(error)}
+
+    def _fail(self, **ending: Any) -> None:
+        self._entry |= ending
+        for name in PASSES:
+            self._passes[name] = {"status": "skipped", "reason": ending["reason"]}
+        self._tables.clear()
+        self._trace_path.unlink(missing_ok=True)

@@ -1,0 +1,177 @@
+"""Reading counter sources along with a program: before it, after it, and from threads in between."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from charact.core.trace_marks import phase_at
+from charact.execution.case_outcome import one_line
+from charact.measure.counters._support.phase_spans import Span
+from charact.measure.counters._support.protocol import (
+    CounterSource,
+    Reading,
+    Refusal,
+    Refused,
+    Rows,
+    SampledSource,
+    outcome,
+    refusal_of,
+)
+
+MAX_SAMPLES = 2000
+"""Samples of a source at most: then it is read no more, so that an endless stretch fills no memory."""
+
+
+class Sampler:
+    """Reads sources from `start` to `stop`.
+
+    One that is refused or fails leaves its reason in `outcomes`, by source; the others go on.
+
+    Args:
+        sources: to read; of those that are not taken along nothing is said.
+        device: where the program computes.
+    """
+
+    def __init__(self, sources: Sequence[CounterSource], device: torch.device) -> None:
+        self._sources: list[SampledSource] = [source for source in sources  # type: ignore[misc]  # what `taken` says
+                                              if source.taken == "along"]
+        self._device = device
+        self._threads: list[_SourceThread] = []
+        self._process: int | None = None
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self.begun_ns = 0
+        """When counting began, by `time.perf_counter_ns`: samples' times count from here."""
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._process = os.getpid()
+        # All are asked before any counts: what one does to find out is no part of what another counts.
+        refusals = [refusal_of(source, self._device) for source in self._sources]
+        for source, refusal in zip(self._sources, refusals, strict=True):
+            if refusal is None:
+                thread = _SourceThread(source)
+                thread.attempt(thread.open, self._device)
+                self._threads.append(thread)
+            else:
+                self.outcomes[source.name] = outcome(refusal)
+        self.begun_ns = time.perf_counter_ns()
+        for thread in self._threads:
+            thread.start()
+
+    def elapsed_s(self) -> float:
+        """Time since counting began."""
+        return (time.perf_counter_ns() - self.begun_ns) / 1e9
+
+    def stop(self, phases: Callable[[], Sequence[Span]] = tuple) -> Rows:
+        """End counting; returns rows of the table `counters`, without `case`.
+
+        Args:
+            phases: tells when phases ran, once counting has ended; a sample outside of all has none.
+        """
+        for thread in self._threads:
+            thread.halt()
+        # Those of the device first, which rests already: the host's last reading takes longer, the more it holds.
+        for thread in sorted(self._threads, key=lambda thread: thread.source.reads != "device"):
+            thread.end()
+            thread.attempt(thread.close)
+        for thread in self._threads:
+            self.outcomes[thread.source.name] = thread.outcome()
+        spans = sorted(phases())
+        rows = []
+        for thread in self._threads:
+            rows += [self._row(thread.source, counter, value) for counter, value in thread.whole.items()]
+            rows += [self._row(thread.source, counter, value, (moment_ns - self.begun_ns) / 1e9,
+                               phase_at(spans, moment_ns))
+                     for moment_ns, values in thread.samples for counter, value in values.items()]
+        self._threads.clear()
+        return rows
+
+    def abandon(self) -> None:
+        """End counting without a result; in a process that was forked meanwhile there is nothing to end."""
+        if self._process == os.getpid():
+            self.stop()
+
+    def _row(self, source: SampledSource, counter: str, value: float, time_s: float | None = None,
+             phase: str | None = None) -> dict[str, Any]:
+        return {"phase": phase, "time_s": time_s, "rank": 0, "source": source.name, "counter": counter,
+                "device": "cpu" if source.reads == "host" else str(self._device), "kernel": None,
+                "value": float(value)}
+
+
+class _SourceThread(threading.Thread):
+    """Reads one source: opens it, samples every `period_s` where it has one, and closes it."""
+
+    def __init__(self, source: SampledSource) -> None:
+        super().__init__(name="charact-sampler", daemon=True)
+        self.source = source
+        self.samples: list[tuple[int, Mapping[str, float]]] = []
+        self.whole: Mapping[str, float] = {}
+        self._reading: Reading | None = None
+        self._ended = threading.Event()
+        self._problem: dict[str, Any] | None = None
+
+    def open(self, device: torch.device) -> None:
+        """Begin to count."""
+        self._reading = self.source.open(device)
+
+    def start(self) -> None:
+        """Begin to sample, where there is anything to sample."""
+        if self._reading is not None and self.source.period_s is not None:
+            super().start()
+
+    def run(self) -> None:
+        """Sample until the end; a source that has failed once is asked no more."""
+        self.attempt(self._sample_until_end)
+
+    def halt(self) -> None:
+        """Sample no more."""
+        self._ended.set()
+
+    def end(self) -> None:
+        """Wait for the last sample, and take one where there has been no time for any."""
+        if self.ident is not None:
+            self.join()
+            if not self.samples and self._problem is None:
+                self.attempt(self._sample)
+
+    def close(self) -> None:
+        """End counting."""
+        if self._reading is not None:
+            self.whole = self._reading.close()
+
+    def outcome(self) -> dict[str, Any]:
+        """How reading it ended."""
+        missing = self._reading.missing if self._reading is not None else {}
+        return outcome(None, missing) if self._problem is None else self._problem | {"missing": dict(missing)}
+
+    def attempt(self, act: Callable[..., None], *args: Any) -> None:
+        """Do something with the source, a single optional instrument; the first problem is kept as its outcome."""
+        try:
+            act(*args)
+        except Refused as refused:
+            problem = outcome(refused.refusal)
+        except Exception as error:
+            problem = failed(error)
+        else:
+            return
+        if self.samples:
+            problem["reason"] = f"gave no more after sample {len(self.samples)}: {problem['reason']}"
+        self._problem = self._problem or problem
+
+    def _sample_until_end(self) -> None:
+        while not self._ended.wait(self.source.period_s) and len(self.samples) < MAX_SAMPLES:
+            self._sample()
+
+    def _sample(self) -> None:
+        assert self._reading is not None
+        moment_ns = time.perf_counter_ns()
+        self.samples.append((moment_ns, self._reading.sample()))
+
+
+def failed(error: Exception) -> dict[str, Any]:
+    """Outcome of a source that broke."""
+    return outcome(Refusal(one_line(error))) | {"status": "failed"}

@@ -1,0 +1,131 @@
+"""The timing pass: iterations with nothing but phase marks. All reported times come from here."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from charact.core.statistics import median_interval
+from charact.execution.loop import Loop
+from charact.measure.passes.phase_timer import phases_for
+
+MIN_ITERATIONS = 6  # fewer give no 95 % interval of the median
+STABLE_ITERATIONS = 3
+STABLE_FRAC = 0.1
+MAX_WARMUP_ITERATIONS = 10
+WARMUP_TIME_FRAC = 0.4  # of the time limit
+
+Durations = dict[str, tuple[float, float | None]]
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When a case has been measured enough: at the precision asked for, or at a limit."""
+
+    precision_target_frac: float = 0.02
+    max_iterations: int = 100
+    max_seconds: float = 15.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What the timing pass found: rows of the table `iterations`, wall times, and how it went."""
+
+    rows: list[dict[str, Any]]
+    wall_s: list[float]
+    facts: dict[str, Any]
+
+
+def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None]) -> Timing:
+    """Warm up until iterations are alike, then measure until the rule is met.
+
+    The wall time that the rule watches is the device's on CUDA and the host's on a CPU. At least 6 iterations are
+    measured, whatever the limits, unless `max_iterations` is smaller. Where the model is compiled, the fact `compile_s`
+    is how much longer the first iteration took than the median one.
+
+    *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
+
+    Args:
+        loop: the case.
+        rule: when to stop.
+        on_iteration: told (iterations so far, median seconds) between iterations, outside of what is measured.
+    """
+    begun = time.perf_counter()
+    warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
+    phases = phases_for(loop.case.device)
+    measured: list[Durations] = []
+    wall_s: list[float] = []
+    num_started = 0
+    while (reason := ended_by(wall_s, num_started, rule, time.perf_counter() - begun)) is None:
+        with phases:
+            loop.iteration(phases)
+        num_started += 1
+        measured += phases.take()
+        wall_s += [_wall_s(durations) for durations in measured[len(wall_s):]]
+        if wall_s:
+            on_iteration(len(wall_s), median(wall_s))
+    measured += phases.take(wait=True)
+    wall_s += [_wall_s(durations) for durations in measured[len(wall_s):]]
+    rows = [
+        {"iteration": i, "phase": phase, "host_s": host_s, "device_s": device_s}
+        for i, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()
+    ]
+    return Timing(rows, wall_s, {
+        "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
+        "ended_by": reason, "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(wall_s),
+        "compile_s": max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,
+    })
+
+
+def _warm_up_loop(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
+    phases = phases_for(loop.case.device)
+
+    def iterate() -> list[float]:
+        with phases:
+            loop.iteration(phases)
+        return [_wall_s(durations) for durations in phases.take(wait=True)]
+
+    return warm_up(iterate, rule)
+
+
+def warm_up(iterate: Callable[[], list[float]], rule: StopRule) -> tuple[str, list[float]]:
+    """Iterate until the last few are alike; returns what ended it and each iteration's wall time.
+
+    Args:
+        iterate: runs an iteration; returns the wall times (s) that are known by now and were not before.
+        rule: tells how much time there is.
+    """
+    begun = time.perf_counter()
+    wall_s: list[float] = []
+    while len(wall_s) < MAX_WARMUP_ITERATIONS:
+        wall_s += iterate()
+        last = wall_s[-STABLE_ITERATIONS:]
+        if len(wall_s) > STABLE_ITERATIONS and max(last) <= (1 + STABLE_FRAC) * min(last):
+            return "stable", wall_s
+        if len(wall_s) >= 2 and time.perf_counter() - begun > WARMUP_TIME_FRAC * rule.max_seconds:
+            return "max_seconds", wall_s
+    return "max_iterations", wall_s
+
+
+def ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: float) -> str | None:
+    """Which part of the rule is met; None to go on."""
+    if num_started >= rule.max_iterations:
+        return "max_iterations"
+    if len(wall_s) < MIN_ITERATIONS:
+        return None
+    spread = spread_frac(wall_s)
+    if spread is not None and spread <= rule.precision_target_frac:
+        return "precision"
+    return "max_seconds" if spent_s >= rule.max_seconds else None
+
+
+def spread_frac(wall_s: list[float]) -> float | None:
+    """Half the width of the median's 95 % interval as a share of the median; null below 6 iterations."""
+    interval = median_interval(wall_s)
+    return None if interval is None else (interval[1] - interval[0]) / 2 / median(wall_s)
+
+
+def _wall_s(durations: Durations) -> float:
+    """Wall time of an iteration: the device's where it has one, else the host's."""
+    return sum(host_s if device_s is None else device_s for host_s, device_s in durations.values())

@@ -1,0 +1,1 @@
+"""Patches of PyTorch that report what a script calls."""

@@ -1,0 +1,154 @@
+"""The passes that follow the timing of a watched program, each on a stretch of its iterations. No torch in here.
+
+A pass measures some iterations, from the end of one to the end of the next, after one that only gets it going. So no
+instrument taints what another measures, and the timing none at all.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from charact.core.errors import UserError
+from charact.measure.script.spans.recorder import SpanRecorder
+
+if TYPE_CHECKING:
+    from charact.measure.script.pass_instruments import Instrument
+
+MOST_DROPPED = 3
+"""So many times a pass waits for another iteration where a validation came in between."""
+
+
+class Stretches:
+    """Runs the passes over the iterations as they come.
+
+    A pass that fails leaves its reason; no error of its own gets into the program.
+
+    Args:
+        passes: names of the passes, in their order.
+        directory: of the run.
+        recorder: tells what runs.
+        things: the program's models, optimizers and loaders by number.
+        names: gives what the program calls them, by number.
+        note: writes a note into the spool.
+    """
+
+    def __init__(self, passes: Sequence[str], directory: Path, recorder: SpanRecorder, things: Mapping[int, Any],
+                 names: Callable[[], Mapping[int, str]], note: Callable[[dict[str, Any]], None]) -> None:
+        self._waiting = list(passes)
+        self._directory, self._recorder, self._note = directory, recorder, note
+        self._things, self._names = things, names
+        self._begun = False
+        self._name = ""
+        self._instrument: Instrument | None = None
+        self._windows: list[list[int]] = []
+        self._since_ns: int | None = None
+        """When the iteration that is being measured began; None while none is."""
+        self._trained: set[int] = set()
+        """Models that ran in training mode with gradients."""
+        self._num_dropped = 0
+
+    def go_on(self, *, iteration_ended: bool) -> bool:
+        """Called when the timing is done and no span is open; returns whether more iterations are needed.
+
+        Args:
+            iteration_ended: whether an iteration has ended just now; else a model's forward has.
+        """
+        if self._waiting and not self._begun:
+            self._begun = True
+            self._note({"note": "timing ended", "time_ns": time.perf_counter_ns()})
+        if iteration_ended:
+            self._attempt(self._next_iteration)
+        else:
+            self._attempt(self._look_for_validation)
+        return self._instrument is not None or bool(self._waiting)
+
+    def stop(self) -> None:
+        """The program ends, or is to be watched no longer."""
+        if self._instrument is not None:
+            self._fail("the program ended before it had run enough iterations for this pass")
+        for name in self._waiting:
+            self._note({"note": "pass", "pass": name, "status": "skipped", "windows": [],
+                        "reason": "the program ended before this pass could begin: choose fewer --iterations"})
+        self._waiting.clear()
+
+    def stop_in_child(self) -> None:
+        """This is a process that the program has forked, amid an iteration maybe: there nothing is recorded."""
+        if self._since_ns is not None:
+            from torch._C import _autograd
+
+            if _autograd._profiler_enabled():
+                _autograd._disable_profiler()
+        self._recorder.on_change = None
+        if self._instrument is not None:
+            self._instrument.clean()
+        self._instrument, self._since_ns = None, None
+        self._waiting.clear()
+
+    def _next_iteration(self) -> None:
+        if self._instrument is None:
+            self._open_next()
+            return
+        if self._since_ns is not None:
+            last = len(self._windows) + 1 == self._instrument.num_iterations
+            window = [self._since_ns, time.perf_counter_ns()]
+            self._instrument.end(last=last)
+            self._windows.append(window)
+            self._since_ns = None
+            if last:
+                self._finish(self._instrument)
+                self._open_next()
+                return
+        self._since_ns = time.perf_counter_ns()
+        self._instrument.begin()
+
+    def _open_next(self) -> None:
+        if self._waiting:
+            from charact.measure.script.pass_instruments import INSTRUMENTS
+            from charact.measure.script.program_state import Seen
+
+            self._name, self._windows, self._num_dropped = self._waiting.pop(0), [], 0
+            seen = Seen(self._things, self._names)
+            self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory)
+            self._instrument.prepare()
+
+    def _finish(self, instrument: "Instrument") -> None:
+        tables, facts = instrument.found()
+        instrument.clean()
+        self._instrument = None
+        self._note({"note": "pass", "pass": self._name, "status": "ok", "reason": None, "windows": self._windows,
+                    "facts": facts, "tables": tables})
+
+    def _look_for_validation(self) -> None:
+        """A model in training that predicts: a validation is no part of the iteration that comes after it."""
+        if not self._recorder.slices:
+            return
+        last = self._recorder.slices[-1]
+        if last.grad and last.training:
+            self._trained.add(last.owner)
+        elif self._instrument is not None and self._since_ns is not None and last.owner in self._trained \
+                and self._num_dropped < MOST_DROPPED:
+            self._num_dropped += 1
+            self._since_ns = None
+            self._instrument.drop()
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except UserError as error:
+            self._fail(str(error))
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+
+    def _fail(self, reason: str) -> None:
+        """End the pass without a result."""
+        instrument, self._instrument = self._instrument, None
+        since_ns, self._since_ns = self._since_ns, None
+        if instrument is not None:
+            with contextlib.suppress(Exception):  # what comes of a failure is not its reason
+                if since_ns is not None:
+                    instrument.drop()
+            with contextlib.suppress(Exception):
+                instrument.clean()
+        self._note({"note": "pass", "pass": self._name, "status": "failed", "reason": reason, "windows": self._windows})

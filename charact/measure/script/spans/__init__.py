@@ -1,0 +1,1 @@
+"""Spans of a script: recorded, grouped into iterations and written as rows."""

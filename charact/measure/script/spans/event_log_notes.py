@@ -1,0 +1,167 @@
+"""What the lines of an event log's notes hold, and checking it. No torch in here."""
+
+import json
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from charact.record.schema import TABLES
+
+_Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Window = tuple[_Int, _Int]
+_Share = Annotated[float, Meta(ge=0, lt=1e6)]
+_Seconds = Annotated[float, Meta(gt=0, lt=1e9)]
+
+
+class _Unknown(Struct):
+    """What nothing is: of a kind that no writer knows."""
+
+    no_such_field: None
+
+
+class _Note(Struct):
+    note: str
+
+
+class _Owned(Struct):
+    owner: _Int
+    variable: str | None
+    class_: str = msgspec.field(name="class")
+
+
+class _Model(_Owned, kw_only=True):
+    num_parameters: _Count
+
+
+class _Optimizer(_Owned, kw_only=True):
+    models: list[_Int]
+
+
+class _Loader(_Owned, kw_only=True):
+    batch_size: Any
+
+
+class _Names(Struct):
+    names: dict[Annotated[str, Meta(pattern=r"^-?[0-9]{1,19}$")], str]
+
+
+class _End(Struct):
+    ending: str
+
+
+class _RuleFacts(Struct):
+    num_warmup_iterations: _Count
+    warmup_ended_by: str
+    ended_by: str
+    precision_target_frac: _Share | None
+    interval_frac: _Share | None
+
+
+class _Rule(Struct):
+    facts: _RuleFacts
+
+
+class _Frames(Struct):
+    places: list[tuple[str, str, str | None]]
+    samples: list[tuple[_Int, _Count]]
+
+
+class _TimingEnded(Struct):
+    time_ns: _Int
+
+
+class _OperatorFacts(Struct):
+    num_iterations: _Count
+    num_counted_iterations: _Count
+    iteration_s: _Seconds
+    phase_s: dict[str, float | None]
+
+
+class _MemoryFacts(Struct):
+    num_iterations: _Count
+    peak_bytes: float
+    allocator_peak_bytes: float | None
+    reserved_peak_bytes: float | None
+    process_peak_bytes: float | None
+
+
+class _Outcome(Struct):
+    status: str
+    reason: str | None
+    remedy: str | UnsetType | None = UNSET
+    missing: dict[str, str] | UnsetType = UNSET
+
+
+class _CounterFacts(Struct):
+    num_iterations: _Count
+    duration_s: _Seconds
+    spans: list[tuple[float, float, str]]
+    sources: dict[str, _Outcome]
+
+
+class _Pass(Struct):
+    pass_: Literal["operators", "memory", "counters"] = msgspec.field(name="pass")
+    status: Literal["ok", "failed", "skipped"]
+    reason: str | None
+    windows: list[_Window]
+    facts: dict[str, Any] | UnsetType = UNSET
+    tables: dict[str, list[dict[str, Any]]] | UnsetType = UNSET
+
+
+_OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
+_FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
+_KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames,
+                           "timing ended": _TimingEnded, "pass": _Pass}
+_TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
+_ROWS = {
+    table: msgspec.defstruct(table, [(column.name, _TYPES[column.type], None) for column in TABLES[table]
+                                     if column.name != "case"], forbid_unknown_fields=True)
+    for table in ("operators", "kernels", "layers", "memory", "counters")
+}
+
+
+def read_note(line: bytes) -> dict[str, Any]:
+    """A note from its line; one of a kind that is not known is returned, too.
+
+    Raises:
+        ValueError: the line is no note, and the event log damaged.
+    """
+    try:
+        note = json.loads(line)
+        if b"\\u" in line:  # records are UTF-8, which has no lone surrogates; names of files may hold some
+            note = json.loads(json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))
+        _check(note)
+    except (RecursionError, msgspec.ValidationError) as error:
+        raise ValueError(str(error)) from error
+    assert isinstance(note, dict)
+    return note
+
+
+def _check(note: Any) -> None:
+    kind = msgspec.convert(note, _Note).note
+    if kind == "owner":
+        msgspec.convert(note, _OWNERS.get(str(note.get("kind")), _Unknown))
+    elif kind in _KINDS:
+        msgspec.convert(note, _KINDS[kind])
+    if kind == "pass":
+        _check_found(note)
+
+
+def _check_found(note: dict[str, Any]) -> None:
+    """Check what a pass found."""
+    for table, rows in note.get("tables", {}).items():
+        for row in rows:
+            msgspec.convert(row, _ROWS.get(table, _Unknown))
+    if note["status"] == "ok":
+        msgspec.convert(note.get("facts"), _FACTS[note["pass"]])
+        _check_finite(note["facts"])
+
+
+def _check_finite(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is not finite")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_finite(inner)

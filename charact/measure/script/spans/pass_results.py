@@ -1,0 +1,91 @@
+"""What a watched program's passes left in the spool, put into its case. No torch in here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from charact.measure.script.spans.iterations import Iteration
+from charact.traces.counters import SOURCE, outcome
+
+_NO_GPU = "kernels run on GPUs only"
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Passes:
+    """Notes of the passes that followed the timing."""
+
+    timing_ended_ns: int | None = None
+    """When the first of them began to get going; None where there are none."""
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """How each ended, by its name."""
+    damaged: bool = False
+    """Whether the event log is damaged, which may have held more notes."""
+
+    def add(self, note: dict[str, Any]) -> None:
+        """Take in a note of the spool, if it is one of a pass."""
+        if note["note"] == "timing ended":
+            self.timing_ended_ns = note["time_ns"]
+        elif note["note"] == "pass":
+            self.notes[note["pass"]] = note
+
+    def timed(self, iterations: Sequence[Iteration]) -> list[Iteration]:
+        """Those that ended before any pass: no instrument but the phase marks was at work."""
+        if self.timing_ended_ns is None:
+            return list(iterations)
+        return [one for one in iterations if one.end_ns <= self.timing_ended_ns]
+
+    def put_into(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
+                 iterations: Sequence[Iteration]) -> None:
+        """Tell how each pass ended, which iterations served it, and what it found.
+
+        Args:
+            entry: the case's.
+            tables: the case's.
+            asked_for: names of the passes that the user wanted.
+            iterations: all of the case, timed or not.
+        """
+        passes = entry["passes"]
+        for name in asked_for:
+            note = self.notes.get(name)
+            if note is None:
+                reason = "its event log is damaged" if self.damaged else "the program was killed"
+                passes[name] = {"status": "failed", "reason": f"{reason} before this pass had ended"}
+                continue
+            passes[name] = {"status": note["status"], "reason": note["reason"],
+                            "iterations": _served(note["windows"], iterations), **note.get("facts", {})}
+            for table, rows in note.get("tables", {}).items():
+                tables[table] = [*tables.get(table, []), *rows]
+        if "operators" in asked_for:
+            _add_to_operators(entry)
+        if "counters" in asked_for and passes["counters"]["status"] == "ok":
+            _add_to_counters(entry, tables)
+
+
+def _add_to_operators(entry: dict[str, Any]) -> None:
+    passes = entry["passes"]
+    operators = passes["operators"]
+    if operators["status"] == "ok":
+        operators["overhead_ratio"] = operators["iteration_s"] / passes["timing"]["median_s"]
+    passes["kernels"] = ({"status": "skipped", "reason": _NO_GPU} if entry["device"] == "cpu"
+                         else {key: operators[key] for key in ("status", "reason")})
+
+
+def _add_to_counters(entry: dict[str, Any], tables: dict[str, Rows]) -> None:
+    """Tell of the counters that come from the trace, which the operator pass writes."""
+    passes = entry["passes"]
+    rows = [row for row in tables["counters"] if row["source"] == SOURCE]
+    if entry["device"] == "cpu":
+        ended = outcome(rows, _NO_GPU)
+    elif "operators" in passes:
+        ended = outcome(rows, passes["operators"]["reason"])
+    else:
+        ended = outcome(rows, "read from the operator pass's trace", "--passes operators,counters")
+    passes["counters"]["sources"] |= {SOURCE: ended}
+
+
+def _served(windows: Sequence[tuple[int, int]], iterations: Sequence[Iteration]) -> list[int]:
+    """Numbers of the iterations, from 0 for the program's first, that began in one of the windows."""
+    return [number for number, one in enumerate(iterations)
+            if any(start_ns <= one.start_ns < end_ns for start_ns, end_ns in windows)]

@@ -1,0 +1,1 @@
+"""Whole trainings and inferences, stage by stage."""

@@ -1,0 +1,125 @@
+"""Checkpoints of a training: all that its next epoch depends on. Random numbers are drawn anew in each epoch."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import torch
+
+from charact.core.errors import UserError
+from charact.core.files import reading
+from charact.execution.loop import Loop
+from charact.execution.tensor_files import DamagedFileError, outline, read, write_tensors
+from charact.measure.training.weight_files import limit_for
+from charact.record.reader import Rows, arrow_schema
+from charact.record.schema import TABLES
+
+_DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, pa.ArrowException)
+_COLUMN_TYPES = {"string": (str, type(None)), "int64": (int, type(None)), "float64": (float, int, type(None))}
+
+
+class Progress(NamedTuple):
+    """How far a training has come."""
+
+    epoch: int
+    """Number of whole epochs."""
+    stages: Rows
+    metrics: Rows
+    best: dict[str, Any] | None
+    """Name, value and epoch of the best value so far of the metric that chooses the weights."""
+
+
+def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Progress) -> None:
+    """Write a training's state.
+
+    Raises:
+        UserError: as `write_tensors`.
+    """
+    write_tensors({
+        "model": loop.model.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in loop.optimizers],
+        "schedulers": [scheduler.state_dict() for scheduler in schedulers], "scaler": loop.scaler.state_dict(),
+        "progress": progress._asdict(),
+    }, path)
+
+
+def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
+    """Bring a training to the state that it was written in.
+
+    Raises:
+        UserError: the file is damaged, or of another training.
+    """
+    again = "remove it, and its case begins anew"
+    with reading(path), path.open("rb"):  # what torch's reader says of a file that it may not open is no help
+        pass
+    try:
+        state = outline(path, limit_for(loop.model))
+        if {name: tensor.shape for name, tensor in state["model"].items()} != {
+                name: tensor.shape for name, tensor in loop.model.state_dict().items()}:
+            raise UserError(f"{path} is of another model: {again}")
+        state = read(path, loop.case.device)
+        progress = _progress(state["progress"])
+        loop.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(loop.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(_optimizer_state(optimizer, saved))
+        for scheduler, saved in zip(schedulers, state["schedulers"], strict=True):
+            _check_known(saved, scheduler.state_dict())
+            scheduler.load_state_dict(saved)
+        loop.scaler.load_state_dict(state["scaler"])
+        return progress
+    except (*_DAMAGED, DamagedFileError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}): {again}") from error
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer, saved: Any) -> dict[str, Any]:
+    """An optimizer's saved state, whose settings have the names and types of the optimizer's own.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is of another optimizer.
+    """
+    for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        _check_known(group, own)
+        for name, value in group.items():
+            if name != "params" and not isinstance(value, _types_like(own[name])):
+                raise TypeError(f"{name} is {type(value).__name__}")
+    return dict(saved)
+
+
+def _types_like(value: Any) -> tuple[type, ...]:
+    """Types that a setting may have; a number may have become one of another kind."""
+    if isinstance(value, (bool, int, float, torch.Tensor, type(None))):
+        return (bool, int, float, torch.Tensor, type(None))
+    return (list, tuple) if isinstance(value, (list, tuple)) else (type(value),)
+
+
+def _check_known(saved: dict[str, Any], own: dict[str, Any]) -> None:
+    """Check that a saved state sets nothing that an object does not have; schedulers would take over any attribute.
+
+    Raises:
+        KeyError: it does.
+    """
+    if not saved.keys() <= own.keys():
+        raise KeyError("a setting is unknown")
+
+
+def _progress(saved: Any) -> Progress:
+    """Progress with rows as the record's tables have them.
+
+    Raises:
+        ValueError, TypeError: it has not.
+    """
+    progress = Progress(**saved)
+    if type(progress.epoch) is not int or not 0 <= progress.epoch < 2**31:
+        raise ValueError("an epoch's number is wrong")
+    for table, rows in (("stages", progress.stages), ("metrics", progress.metrics)):
+        kinds = {column.name: _COLUMN_TYPES[column.type] for column in TABLES[table]}
+        if not isinstance(rows, list) or not all(
+                isinstance(row, dict) and row.keys() == kinds.keys() - {"case"}
+                and all(isinstance(value, kinds[name]) for name, value in row.items()) for row in rows):
+            raise ValueError(f"a row of {table} is wrong")
+        arrow = pa.Table.from_pylist([{"case": "", **row} for row in rows], schema=arrow_schema(table))
+        arrow.validate(full=True)
+    best = progress.best
+    if best is not None and (best.keys() != {"metric", "value", "epoch"} or not isinstance(best["metric"], str)
+                             or not isinstance(best["value"], float) or not isinstance(best["epoch"], int)):
+        raise ValueError("the best value is wrong")
+    return progress

@@ -1,0 +1,185 @@
+"""Inference from weights on disk to the last answer: load cold and warm, then predict a whole split."""
+
+import contextlib
+import gc
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from charact.core.observer import Observer
+from charact.execution.batches import Batches
+from charact.execution.case import Case
+from charact.execution.case_outcome import case_entry, failure
+from charact.execution.interrupt import Interrupt
+from charact.execution.loop import Loop, placed
+from charact.execution.out_of_memory import host_memory_guard
+from charact.execution.precision import float32_products
+from charact.measure.training.dataset_inference import predict, wait_for
+from charact.measure.training.page_cache import drop_cached
+from charact.measure.training.stage_timer import value_of
+from charact.measure.training.weight_files import place_weights, read_weights, save_weights
+from charact.record.in_progress import RANDOM_WEIGHTS
+from charact.record.reader import Rows
+from charact.record.schema import LOAD_PHASES
+from charact.record.writer import RunWriter
+
+
+@dataclass(frozen=True)
+class InferencePlan:
+    """What is loaded, how often, and how much is predicted."""
+
+    weights: Path | None = None
+    """File of the weights; None loads random ones, saved for the purpose."""
+    num_warm_loads: int = 5
+    max_batches: int | None = None
+    """Batches of the split at most; None predicts them all."""
+
+
+def infer_cases(cases: Sequence[Case], plan: InferencePlan, writer: RunWriter, observer: Observer,
+                interrupt: Interrupt) -> None:
+    """Load and predict each case and flush it to the record; the sweep goes on after a case that fails.
+
+    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+    """
+    for number, case in enumerate(cases, start=1):
+        observer.case_started(case.id, number, len(cases))
+        entry, tables = _InferenceRun(case, plan, writer.directory, observer).run(interrupt)
+        writer.add_case(entry, tables)
+        observer.case_ended(entry["status"], entry["reason"])
+        if interrupt.signal is not None:
+            return
+
+
+class _InferenceRun:
+    """One case: its loads, its prediction, and what they leave: an entry of the manifest and rows of tables."""
+
+    def __init__(self, case: Case, plan: InferencePlan, folder: Path, observer: Observer) -> None:
+        self._case, self._plan, self._folder, self._observer = case, plan, folder, observer
+        self._tables: dict[str, Rows] = {"stages": []}
+        self._facts: dict[str, Any] = {"status": "ok", "reason": None}
+        self._entry = case_entry(case) | {"passes": {"inference": self._facts}}
+
+    def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
+        """Load and predict; a failure fails the case."""
+        try:
+            with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
+                self._measure()
+        except KeyboardInterrupt:
+            self._fail(**interrupt.ending())
+        except Exception as error:
+            self._fail(**failure(error))
+        gc.collect()
+        if self._case.device.type == "cuda":
+            with contextlib.suppress(RuntimeError):  # after a fault in a kernel: the next case will say so
+                torch.cuda.empty_cache()
+        return self._entry, self._tables
+
+    def _measure(self) -> None:
+        begun = perf_counter()
+        case = self._case
+        if case.device.type == "cuda":
+            torch.cuda.set_device(case.device)
+            torch.zeros(1, device=case.device)  # the process's context on the device is no part of a load
+        if case.compiled:
+            torch.compiler.reset()
+        torch.manual_seed(case.data.seed)
+        dataset = case.dataset()
+        with self._weights_file(dataset) as path:
+            self._facts |= {"weights_bytes": path.stat().st_size, "setup_s": perf_counter() - begun}
+            self._observer.pass_started("load")
+            model = self._load_repeatedly(path, dataset)
+        self._entry["num_parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        loop = Loop(case, iter(()), dataset=dataset, model=model)
+        try:
+            self._predict(loop)
+        finally:
+            loop.close()
+
+    @contextlib.contextmanager
+    def _weights_file(self, dataset: Dataset[Any]) -> Iterator[Path]:
+        """The plan's file; without one, random weights beside the record, where disks are as for the user's files."""
+        if self._plan.weights is not None:
+            self._facts |= {"weights": str(self._plan.weights), "weights_reason": None}
+            yield self._plan.weights
+            return
+        self._facts |= {"weights": None, "weights_reason": "random: --weights names none"}
+        path = self._folder / RANDOM_WEIGHTS
+        try:
+            save_weights(self._case.workload.model(dataset), path)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _load_repeatedly(self, path: Path, dataset: Dataset[Any]) -> nn.Module:
+        """Load once with the file's pages dropped from memory, then with them there; returns the last model."""
+        cold_reason = self._facts["cold_reason"] = drop_cached(path)
+        model, durations = load(self._case, dataset, path)
+        if cold_reason is None:
+            self._add_load("load_cold", 1, durations)
+        for number in range(1, self._plan.num_warm_loads + 1):
+            del model
+            model, durations = load(self._case, dataset, path)
+            self._add_load("load_warm", number, durations)
+        return model
+
+    def _add_load(self, stage: str, number: int, durations: dict[str, float]) -> None:
+        self._tables["stages"] += [
+            {"stage": stage, "number": number, "phase": phase, "host_s": host_s, "device_s": None,
+             "num_iterations": 0, "num_samples": 0}
+            for phase, host_s in durations.items()
+        ]
+
+    def _predict(self, loop: Loop) -> None:
+        case = self._case
+        batches = Batches(case, loop.dataset, shuffle=False, whole=False)
+        num_batches = min(len(batches), self._plan.max_batches or len(batches))
+        num_samples = sum(map(batches.size, range(num_batches)))
+        compiling_s = None
+        if case.compiled:  # for every shape that occurs
+            self._observer.pass_started("compilation")
+            compiling_s = predict(loop, batches, num_batches, [], self._observer.iteration).wall_s
+        self._observer.pass_started("prediction")
+        metrics = loop.workload.metrics(loop.dataset)
+        told = [metric for metric in metrics if metric.unavailable() is None]
+        prediction = predict(loop, batches, num_batches, told, self._observer.iteration)
+        self._facts |= {
+            "num_samples": num_samples, "num_batches": num_batches,
+            "compile_s": None if compiling_s is None else max(0.0, compiling_s - prediction.wall_s),
+        }
+        self._tables["iterations"] = prediction.iteration_rows()
+        self._tables["stages"] += prediction.stage_rows(num_samples)
+        self._tables["metrics"] = [
+            {"stage": "prediction", "number": 1, "metric": metric.name, "value": value, "reason": reason}
+            for metric in metrics for value, reason in [value_of(metric)]
+        ]
+
+    def _fail(self, **ending: Any) -> None:
+        self._entry |= ending
+        self._facts |= {"status": "skipped", "reason": ending["reason"]}
+        self._tables.clear()
+
+
+def load(case: Case, dataset: Dataset[Any], path: Path) -> tuple[nn.Module, dict[str, float]]:
+    """Make the case's model with the weights of a file, ready on its device; returns it and each phase's time in s.
+
+    build: the model, with the random weights that its layers begin with; read: the file into host memory; place: the
+    weights into the model, and that onto the device in its precision and layout, until the device has it.
+    """
+    moments = [perf_counter()]
+    model = case.workload.model(dataset)
+    moments.append(perf_counter())
+    state = read_weights(path)
+    moments.append(perf_counter())
+    place_weights(model, state, path)
+    model = placed(model, case)
+    wait_for(case.device)
+    moments.append(perf_counter())
+    durations = [end - begin for begin, end in itertools.pairwise(moments)]
+    return model, dict(zip(LOAD_PHASES, durations, strict=True))

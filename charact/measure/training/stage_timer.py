@@ -1,0 +1,177 @@
+"""A stage of a training: one pass over the batches, with its time by phase, its loss and its metrics."""
+
+import contextlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from charact.execution.batches import Batches
+from charact.execution.loop import Loop, Step
+from charact.measure.passes.phase_timer import phases_for
+from charact.record.reader import Rows
+from charact.workload.metrics import Metric
+
+
+class DivergedError(Exception):
+    """The loss is no finite number any more."""
+
+
+class Stage(NamedTuple):
+    """What a pass over the batches leaves: rows of the tables `stages` and `metrics`, and the values by metric."""
+
+    stage_rows: Rows
+    metric_rows: Rows
+    values: dict[str, float | None]
+    compile_s: float | None
+    """What compiling the model took of it; None where it is not compiled."""
+
+
+def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, metrics: Sequence[Metric],
+              on_iteration: Callable[[str, int, int], None]) -> Stage:
+    """Train or validate on every batch once.
+
+    Starting and stopping the loader counts as data; metrics, progress and the wait for the device at the end as other.
+
+    Args:
+        name: `training` or `validation`.
+        epoch: its number, from 1.
+        loop: what is trained or validated.
+        batches: what on.
+        seed: of the batches' order.
+        metrics: fresh ones.
+        on_iteration: told the stage's name and how many iterations are done, of how many.
+
+    Raises:
+        DivergedError: the loss is not finite.
+    """
+    loop.model.train(name == "training")
+    iterate = loop.iteration if name == "training" else loop.validate
+    clock, tally, compiling = _Clock(loop.case.device), _Tally(loop.case.device, metrics), _Compiling(loop)
+    with clock.loading():
+        loop.feed(batches.epoch(seed))
+    for number in range(len(batches)):
+        with clock.phases, compiling.iteration():
+            step = iterate(clock.phases)
+            tally.add(step, batches.size(number), f"in iteration {number + 1} of the {name} of epoch {epoch}")
+        clock.read()
+        on_iteration(name, number + 1, len(batches))
+    del step
+    with clock.loading():
+        loop.close()
+    values = tally.values(f"over the {name} of epoch {epoch}")
+    where = {"stage": name, "number": epoch}
+    counts = {"num_iterations": len(batches), "num_samples": tally.num_samples}
+    return Stage(
+        [where | {"phase": phase, "host_s": host_s, "device_s": device_s} | counts
+         for phase, (host_s, device_s) in clock.stop().items()],
+        [where | {"metric": metric, "value": value, "reason": reason} for metric, (value, reason) in values.items()],
+        {metric: value for metric, (value, _) in values.items()}, compiling.seconds(),
+    )
+
+
+class _Clock:
+    """Adds up a stage's phases; together they are its wall time on the host's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.phases = phases_for(device)
+        self._device = device
+        self._host_s: dict[str, float] = defaultdict(float)
+        self._device_s: dict[str, float] = defaultdict(float)
+        self._begun = time.perf_counter()
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Count what runs inside, between iterations, as data."""
+        begun = time.perf_counter()
+        yield
+        self._host_s["data"] += time.perf_counter() - begun
+
+    def read(self, *, wait: bool = False) -> None:
+        """Take over the iterations that have ended."""
+        for durations in self.phases.take(wait=wait):
+            for phase, (host_s, device_s) in durations.items():
+                self._host_s[phase] += host_s
+                if device_s is not None:
+                    self._device_s[phase] += device_s
+
+    def stop(self) -> dict[str, tuple[float, float | None]]:
+        """Wait for the device; the time of each phase on the host and on the device."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.read(wait=True)
+        wall_s = time.perf_counter() - self._begun
+        self._host_s.pop("other")
+        self._host_s["other"] = wall_s - sum(self._host_s.values())
+        return {phase: (host_s, self._device_s.get(phase)) for phase, host_s in self._host_s.items()}
+
+
+class _Compiling:
+    """Tells by how much the iterations in which something was compiled took longer than the median other one."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._compiling_s: list[float] = []
+        self._usual_s: list[float] = []
+
+    @contextlib.contextmanager
+    def iteration(self) -> Iterator[None]:
+        """Time an iteration, on the host's clock."""
+        num_before, begun = self._loop.num_compiled, time.perf_counter()
+        yield
+        compiled = self._loop.num_compiled > num_before
+        (self._compiling_s if compiled else self._usual_s).append(time.perf_counter() - begun)
+
+    def seconds(self) -> float | None:
+        """Their sum; None where the model is not compiled."""
+        usual_s = median(self._usual_s) if self._usual_s else 0.0
+        return sum(max(0.0, wall_s - usual_s) for wall_s in self._compiling_s) if self._loop.case.compiled else None
+
+
+class _Tally:
+    """Adds up losses, weighted by samples, and metrics; on CUDA nothing of it waits for the device."""
+
+    def __init__(self, device: torch.device, metrics: Sequence[Metric]) -> None:
+        self.num_samples = 0
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._metrics = metrics
+        self._available = [metric for metric in metrics if metric.unavailable() is None]
+        self._may_wait = device.type == "cpu"
+
+    @torch.no_grad()
+    def add(self, step: Step, num_samples: int, where: str) -> None:
+        """Count an iteration in; on a CPU its loss must be finite."""
+        assert step.loss is not None
+        loss: Tensor = step.loss.detach()
+        if self._may_wait:
+            _check_finite(float(loss), where)
+        self.num_samples += num_samples
+        self._loss_sum = self._loss_sum + loss.double() * num_samples
+        for metric in self._available:
+            metric.update(step.outputs, step.batch)
+
+    def values(self, where: str) -> dict[str, tuple[float | None, str | None]]:
+        """Mean loss of a sample, which must be finite, and every metric: its value, or none and why."""
+        loss = float(self._loss_sum) / self.num_samples
+        _check_finite(loss, where)
+        return {"loss": (loss, None)} | {metric.name: value_of(metric) for metric in self._metrics}
+
+
+def _check_finite(loss: float, where: str) -> None:
+    if not math.isfinite(loss):
+        raise DivergedError(f"the loss is {loss} {where}")
+
+
+def value_of(metric: Metric) -> tuple[float | None, str | None]:
+    """A metric's value, or why there is none."""
+    if reason := metric.unavailable():
+        return None, reason
+    value = metric.value()
+    if value is None:
+        return None, "nothing to take it from"
+    return (value, None) if math.isfinite(value) else (None, f"it is {value}")

@@ -1,0 +1,149 @@
+"""Weights on disk: written whole or not at all, and read without running what a file may hold."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from charact.core.errors import UserError
+from charact.execution.case import Case
+from charact.execution.tensor_files import Outline, outline, read, write_tensors
+
+T = TypeVar("T")
+State = dict[str, Tensor]
+"""Tensors of a model by their qualified names: what `nn.Module.state_dict` gives."""
+Outlines = dict[str, Outline]
+"""The same before the tensors are read."""
+
+_PLACES = ("model", "state_dict", "weights")
+"""Where checkpoints keep the state among other things."""
+_LEAST_LIMIT_BYTES, _LIMIT_RATIO = 2**30, 16
+"""Limit of a file's size where the user sets none: a gibibyte, or so many times the model's. A checkpoint with Adam's
+state in double precision has 6 times."""
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write the model's state dict with `torch.save`, whole or not at all.
+
+    Raises:
+        UserError: the disk is full, or the place is not writable.
+    """
+    write_tensors(model.state_dict(), path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Give a model the weights of a file, converted to the model's type and device.
+
+    Raises:
+        UserError: as `read_outlines`, `read_weights` and `check_fit`.
+    """
+    check_fit(model, read_outlines(path, model), path)
+    place_weights(model, read_weights(path), path)
+
+
+def place_weights(model: nn.Module, state: State, path: Path) -> None:
+    """Copy weights into a model.
+
+    Raises:
+        UserError: as `check_fit`.
+    """
+    check_fit(model, state, path)
+    model.load_state_dict(state, strict=False)  # what it holds twice may be there once
+
+
+def read_outlines(path: Path, model: nn.Module) -> Outlines:
+    """Names and shapes of a file's weights, without reading these: a state dict, or a checkpoint that holds one.
+
+    Raises:
+        UserError: there is no such file, it is damaged, holds anything else, or is many times as large as the model.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file of weights {path}: name one that torch.save or safetensors wrote")
+    return _state_in(outline(path, limit_for(model)), Outline, path)
+
+
+def limit_for(model: nn.Module) -> int:
+    """Largest file in bytes that weights of a model, or a checkpoint of its training, may have."""
+    num_bytes: int = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict(keep_vars=True).values())
+    return max(_LEAST_LIMIT_BYTES, _LIMIT_RATIO * num_bytes)
+
+
+def read_weights(path: Path) -> State:
+    """Weights, in host memory, of a file whose structure was checked by `read_outlines`.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    return _state_in(read(path), Tensor, path)
+
+
+def _state_in(content: Any, kind: type[T], path: Path) -> dict[str, T]:
+    """The state dict in a file's content, which holds it as model, state_dict or weights, or is it.
+
+    Raises:
+        UserError: there is none.
+    """
+    candidates: list[Any] = [content, *(content.get(place) for place in _PLACES)] if isinstance(content, dict) else []
+    for candidate in candidates:
+        if isinstance(candidate, dict) and candidate and all(
+                isinstance(name, str) and isinstance(tensor, kind) for name, tensor in candidate.items()):
+            return dict(candidate)
+    raise UserError(f"{path} holds no state dict, neither by itself nor as {', '.join(_PLACES)}: "
+                    "save model.state_dict()")
+
+
+def check_weights(cases: Sequence[Case], weights: Path) -> None:
+    """Refuse weights that do not fit a case's model, before anything is written; the models are made of fake tensors.
+
+    Raises:
+        UserError: the file cannot be read, or is of another model.
+    """
+    state: State = {}
+    for case in {case.input_size: case for case in cases}.values():
+        with FakeTensorMode():
+            model = case.workload.model(case.dataset())
+        check_fit(model, read_outlines(weights, model), weights)
+        state = state or read_weights(weights)
+        check_fit(model, state, weights)
+
+
+def check_fit(model: nn.Module, state: Mapping[str, Tensor] | Mapping[str, Outline], path: Path) -> None:
+    """Compare names and shapes of weights with those of a model, which may be made of fake tensors.
+
+    Raises:
+        UserError: a weight is missing, is one too many, or has another shape.
+    """
+    wanted = model.state_dict(keep_vars=True)
+    # safetensors stores weights that are shared, such as tied embeddings, under one of their names.
+    there = {id(wanted[name]) for name in state if name in wanted}
+    missing = [name for name in wanted if name not in state and id(wanted[name]) not in there]
+    unexpected = [name for name in state if name not in wanted]
+    faults = [f"it lacks {_some(missing)}"] if missing else []
+    faults += [f"it holds {_some(unexpected)}, which the model does not"] if unexpected else []
+    if faults:
+        raise UserError(f"{path} is of another model: {' and '.join(faults)}; name the workload and --variant that it "
+                        "was saved from")
+    for name, tensor in state.items():
+        if tensor.shape != wanted[name].shape:
+            raise UserError(f"{path} does not fit: its {_shown(name)} is {_shape(tensor)}, the model's "
+                            f"{_shape(wanted[name])}; give the --variant, --input-sizes and --data (its classes or "
+                            "words) of its training")
+        if isinstance(tensor, Tensor) and tensor.is_complex() and not wanted[name].is_complex():
+            raise UserError(f"{path} does not fit: its {_shown(name)} holds complex numbers, the model's does not; "
+                            "save the state of the same model")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{_shown(names[0])}{more}"
+
+
+def _shown(name: str) -> str:
+    """A name of a file, as it can be printed in a line."""
+    return name[:80].encode("ascii", "backslashreplace").decode() if name[:80].isprintable() else ascii(name[:80])
+
+
+def _shape(tensor: Tensor | Outline) -> str:
+    return "×".join(map(str, tensor.shape)) or "a scalar"

@@ -1,0 +1,46 @@
+"""Reading the sizes of a problem, as in `gemm:3072x128x1024`."""
+
+import re
+from collections.abc import Sequence
+
+from charact.core.errors import UserError
+
+_LARGEST = 10**9
+_MOST_ELEMENTS = 2**56
+"""Of one tensor: PyTorch counts its bytes with 64 bits."""
+
+
+def whole_numbers(text: str, count: int, syntax: str) -> list[int]:
+    """So many positive whole numbers, which `x` joins.
+
+    Raises:
+        UserError: there are more or fewer, or one is zero, too large or no number.
+    """
+    parts = text.split("x")
+    if len(parts) != count or not all(re.fullmatch(r"[0-9]{1,20}", part) for part in parts):
+        raise malformed(text, syntax)
+    numbers = [int(part) for part in parts]
+    for number in numbers:
+        if not 1 <= number <= _LARGEST:
+            raise UserError(f"--problem: the size {number} in '{text[:60]}' is not from 1 to {_LARGEST:,}")
+    return numbers
+
+
+def malformed(text: str, syntax: str) -> UserError:
+    """The error of a text that is not written as it should be."""
+    return UserError(f"--problem: '{text[:60]}' does not fit {syntax}")
+
+
+def check_elements(text: str, *tensors: Sequence[int]) -> None:
+    """Refuse tensors of shapes that cannot even be asked for.
+
+    Raises:
+        UserError: one has too many elements.
+    """
+    for shape in tensors:
+        num_elements = 1
+        for size in shape:
+            num_elements *= size
+        if num_elements > _MOST_ELEMENTS:
+            raise UserError(f"--problem: '{text[:60]}' has a tensor of {num_elements:.3g} numbers, more than PyTorch "
+                            "can count the bytes of: choose smaller sizes")

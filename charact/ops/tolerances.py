@@ -1,0 +1,48 @@
+"""Numbers that operations work on: their types, how exact results are, and where they cannot be had."""
+
+import math
+
+import torch
+
+from charact.execution.precision import refusal as float_refusal
+
+DTYPES = {
+    "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8,
+}  # fmt: skip
+ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 0.0}
+"""Largest relative error of rounding a number."""
+
+
+def number_refusal(precision: str, device: torch.device, *, int8: str | None = None) -> str | None:
+    """Why operations of a precision are not measured on a device; None where they are.
+
+    Args:
+        precision: one of schema.OPERATION_PRECISIONS.
+        device: where they are to run.
+        int8: what is said of int8 by a kind of operation that has none; None where it has.
+    """
+    return int8 if precision == "int8" else float_refusal(precision, device)
+
+
+def pointwise_refusal(name: str, precision: str, device: torch.device) -> str | None:
+    """The same of a kind of operation that multiplies no matrices, which alone are rounded to TF32 or made of int8."""
+    if precision in ("tf32", "int8"):
+        return f"{precision} is for products of matrices, {name} has none: use --precision fp32"
+    return number_refusal(precision, device)
+
+
+def sum_tolerance(precision: str, num_terms: int, *, kept_in: str = "fp32") -> float:
+    """Error allowed of sums of so many products, over the largest of them.
+
+    Factors and results are rounded to the precision, and partial results on some GPUs: four times its rounding. Sums
+    are kept in float32 unless told otherwise; its errors are random and grow as the root of the number of terms: four
+    times that. Sums of integers are exact.
+    """
+    if precision == "int8":
+        return 0.0
+    return 4 * (ROUNDING[precision] + math.sqrt(num_terms) * ROUNDING[kept_in])
+
+
+def spread_indices(size: int, count: int) -> torch.Tensor:
+    """So many of the indices below a size, from the first to the last; all of them where there are no more."""
+    return torch.linspace(0, size - 1, min(size, count), dtype=torch.float64).round().long()

@@ -1,0 +1,131 @@
+"""The hidden directory of a run that is going on. Light: a watched program's process imports this.
+
+Who writes it holds its lock, so that nobody else takes it for the run of a killed one.
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from charact.core.errors import UserError
+from charact.core.files import is_begun, lock, sync, write_text, writing
+from charact.core.text import valid_values
+from charact.record.checksums import sealed
+from charact.record.redaction import redacted, redacted_text
+from charact.record.schema import SCHEMA_VERSION
+
+PARTIAL_PREFIX = ".partial-"
+LOCK = "lock"
+"""File that whoever writes the run has locked; in it stands the number of that process."""
+PANEL = "panel"
+"""File that a live view of the run has locked; in it stands what gives the terminal back."""
+SLICES, NOTES = "slices.bin", "notes.jsonl"
+"""Files of a watched program's event log."""
+PARTS = "parts"
+"""Folder of each case's rows."""
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints that trainings resume from."""
+RANDOM_WEIGHTS = "random.pt"
+"""File of the weights that an inference loads where it is given none."""
+LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, PANEL, RANDOM_WEIGHTS)
+"""What only a run that is going on needs, next to its lock and to hidden files: a finished run has none of it."""
+TRACE = "trace/program.pt.trace.json.gz"
+"""Where the trace of a script lies in the run's directory, until the record names it after its case."""
+
+
+
+class BegunRun(NamedTuple):
+    """A run's hidden directory, its manifest, and the lock that its writer holds."""
+
+    directory: Path
+    manifest: dict[str, Any]
+    lock: int
+
+
+def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
+    """Make a new run's directory below `out`, with a manifest that holds no case yet and no secrets.
+
+    Raises:
+        UserError: `out` is a file or not writable, or the disk is full.
+    """
+    name = redacted_text(name)
+    safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
+    directory = out / f"{PARTIAL_PREFIX}{run_id}"
+    whole = redacted({"schema_version": SCHEMA_VERSION, "run_id": run_id, "name": name, "status": "running",
+             "hostname": os.uname().nodename, **manifest, "cases": []})
+    with writing(out):
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file: choose a directory with --out")
+        out.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    try:
+        held = take_lock(directory)
+        with writing(directory):
+            (directory / PARTS).mkdir()
+        write_manifest(directory, whole)
+        with writing(out):
+            sync(out)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return BegunRun(directory, whole, held)
+
+
+def remove_unbegun(directory: Path) -> bool:
+    """Remove a run's directory that a kill left before its manifest was there; returns whether it was one.
+
+    Raises:
+        UserError: another process writes it, or it cannot be removed.
+    """
+    directory = directory.resolve()
+    if not directory.name.startswith(PARTIAL_PREFIX) or not directory.is_dir():
+        return False
+    with writing(directory):
+        files = [path for path in directory.rglob("*") if not path.is_dir() and path.name != LOCK]
+        if not all(map(is_begun, files)):
+            return False
+        held = take_lock(directory)
+        shutil.rmtree(directory)
+        os.close(held)
+    return True
+
+
+def take_lock(directory: Path) -> int:
+    """Lock a run's directory until the descriptor, which is returned, is closed.
+
+    Raises:
+        UserError: another process writes it.
+    """
+    held = lock(directory / LOCK)
+    if held is None:
+        raise UserError(f"{directory} is being written by another process: wait for it, or end it")
+    with writing(directory):
+        os.ftruncate(held, 0)
+        os.pwrite(held, str(os.getpid()).encode(), 0)
+    return held
+
+
+def writer_of(directory: Path) -> int | None:
+    """Number of the process that writes a run, or wrote it last; None where that is not known."""
+    try:
+        return int((directory / LOCK).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest of a run with its checksum, whole or not at all.
+
+    Secrets and names of the user are left out; texts become valid UTF-8.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    text = json.dumps(sealed(valid_values(redacted(manifest))), indent=1, allow_nan=False)
+    write_text(directory / "run.json", f"{text}\n")

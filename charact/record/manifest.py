@@ -1,0 +1,596 @@
+"""The manifest of a run: the types of what run.json holds, and reading it."""
+
+import contextlib
+import json
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import msgspec
+from msgspec import Meta, Struct
+
+from charact.core.bounded_reading import read_all
+from charact.core.errors import UserError
+from charact.core.files import reading
+from charact.core.text import valid_text
+from charact.record.checksums import is_intact, is_sealed
+from charact.record.schema import (
+    CASE_STATUSES,
+    DAMAGED,
+    MEMORY_CATEGORIES,
+    PASS_STATUSES,
+    PHASES,
+    RUN_STATUSES,
+    SCHEMA_VERSION,
+    TABLES,
+)
+
+MOST_BYTES = 2**28
+"""Largest run.json that is read unless the user sets another limit; a sweep over 1,000 cases has some 2 MiB."""
+_MOST_DEPTH = 50
+_MOST_INTEGER = 2**63
+REMEDY = "restore it from a copy, or move the run away"
+
+# Fields with a default are optional; unknown fields are allowed, so that an older charact
+# reads what a newer one adds. The Structs check types only: code reads the plain dictionary.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Amount = Annotated[float, Meta(ge=0, le=1e30)]
+Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Device = Annotated[str, Meta(pattern=r"^(n/a|[a-z_]{1,20}(:[0-9]{1,4})?)\Z")]
+Phase = Literal[PHASES]  # type: ignore[valid-type]
+Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
+
+
+class DroppedItems(Struct):
+    """What an import left out of a trace."""
+
+    what: str
+    reason: str
+    num_dropped: Count
+
+
+class Pass(Struct):
+    """What every pass records of itself."""
+
+    status: Literal[PASS_STATUSES]  # type: ignore[valid-type]
+    reason: str | None = None
+    compile_s: Amount | None = None
+    dropped: list[DroppedItems] = []
+
+
+class TimingPass(Pass):
+    """Facts of the pass `timing`."""
+
+    num_warmup_iterations: Count | None = None
+    warmup_ended_by: str | None = None
+    num_iterations: Count | None = None
+    ended_by: str | None = None
+    precision_target_frac: Amount | None = None
+    interval_frac: Amount | None = None
+    median_s: Number | None = None
+    attributed_frac: Number | None = None
+    inferred_frac: Number | None = None
+    blind_spots: list[str] = []
+    evidence: dict[Phase, list[str]] = {}
+
+
+class OperatorsPass(Pass):
+    """Facts of the pass `operators`."""
+
+    num_iterations: Count | None = None
+    iteration_s: Amount | None = None
+    phase_s: dict[Phase, Number] = {}
+    overhead_ratio: Amount | None = None
+
+
+class MemoryPass(Pass):
+    """Facts of the pass `memory`."""
+
+    peak_bytes: Amount | None = None
+    allocator_peak_bytes: Amount | None = None
+    reserved_peak_bytes: Amount | None = None
+    process_before_bytes: Amount | None = None
+    process_peak_bytes: Amount | None = None
+
+
+class Calibration(Struct):
+    """How a prediction of memory was calibrated."""
+
+    method: str | None = None
+    points: list[tuple[Count, Count]] | None = None
+    reason: str | None = None
+
+
+class PredictionPass(Pass):
+    """Facts of the pass `prediction`."""
+
+    peak_bytes: Amount | None = None
+    low_bytes: Amount | None = None
+    high_bytes: Amount | None = None
+    tensors_bytes: Amount | None = None
+    workspaces_bytes: Amount | None = None
+    rounding_bytes: Amount | None = None
+    reserved_peak_bytes: Amount | None = None
+    context_bytes: Amount | None = None
+    needed_bytes: Amount | None = None
+    device: str | None = None
+    device_memory_bytes: Amount | None = None
+    fits: bool | None = None
+    uncertain: list[str] | None = None
+    duration_s: Amount | None = None
+    calibration: Calibration | None = None
+
+
+class FlopPass(Pass):
+    """Facts of the pass `flop`."""
+
+    uncounted: list[str] = []
+
+
+class SourceOutcome(Struct):
+    """How reading a source of counters ended."""
+
+    status: str
+    reason: str | None = None
+    remedy: str | None = None
+    missing: dict[str, str] = {}
+
+
+class CountersPass(Pass):
+    """Facts of the pass `counters`."""
+
+    num_iterations: Count | None = None
+    duration_s: Amount | None = None
+    sources: dict[str, SourceOutcome] = {}
+    spans: list[tuple[Number, Number, Phase | None]] = []
+
+
+class Frame(Struct):
+    """A place at which the sampler saw a program."""
+
+    place: str
+    function: str
+    num_samples: Count
+    library: str | None = None
+
+
+class FramesPass(Pass):
+    """Facts of the pass `frames`."""
+
+    interval_s: Amount | None = None
+    num_samples: Count = 0
+    frames: list[Frame] = []
+
+    def __post_init__(self) -> None:
+        if sum(frame.num_samples for frame in self.frames) > self.num_samples:
+            raise ValueError("the frames have more samples than there are")
+
+
+class Target(Struct):
+    """A value of a metric, and the epoch that reached it."""
+
+    metric: str
+    value: Number
+    epoch: Count | None
+
+
+class Protocol(Struct):
+    """A published protocol that a training followed."""
+
+    name: str
+    source: str
+    unstated: str
+    changed: dict[str, tuple[Any, Any]]
+
+
+class TrainingPass(Pass):
+    """Facts of the pass `training`."""
+
+    num_epochs_asked: Count | None = None
+    num_epochs: Count | None = None
+    setup_s: Amount | None = None
+    until: Target | None = None
+    best: Target | None = None
+    num_train_samples: Count | None = None
+    num_valid_samples: Count | None = None
+    num_resumed: Count = 0
+    weights: str | None = None
+    protocol: Protocol | None = None
+
+
+class InferencePass(Pass):
+    """Facts of the pass `inference`."""
+
+    weights: str | None = None
+    weights_reason: str | None = None
+    weights_bytes: Amount | None = None
+    cold_reason: str | None = None
+    num_samples: Count | None = None
+    num_batches: Count | None = None
+    setup_s: Amount | None = None
+    total_s: Amount | None = None
+
+
+class Direction(Struct):
+    """How timing a direction of a basic operation ended."""
+
+    ended_by: str | None = None
+
+
+class OpsPass(Pass):
+    """Facts of the pass `ops`."""
+
+    directions: dict[str, Direction] = {}
+
+
+class BricksPass(Pass, kw_only=True):
+    """Facts of the pass `bricks`."""
+
+    g: Count | None
+    cut_method: str | None
+    method: str | None
+    suite: str | None = None
+    suite_digest: str | None = None
+    num_bricks: Count | None = None
+    num_rounds: Count | None = None
+    ended_by: str | None = None
+    timed_s: Amount | None = None
+    set_up_s: Amount | None = None
+    backward_start_s: Number | dict[str, Number | None] | None = None
+    step_start_s: Number | dict[str, Number | None] | None = None
+    num_resumed: Count = 0
+    uncounted: list[str] = []
+
+
+class ConstructPass(Pass):
+    """Facts of the pass `construct`."""
+
+    brick_run: str | None = None
+    brick_case: str | None = None
+    timing_method: str | None = None
+    g: Count | None = None
+    cut_method: str | None = None
+    suite_digest: str | None = None
+    num_rounds: Count | None = None
+    num_repeats: Count | None = None
+    timed_s: Amount | None = None
+    set_up_s: Amount | None = None
+    num_pieces: Count | None = None
+    num_bricks: Count | None = None
+    num_layers: Count | None = None
+    num_module_calls: Count | None = None
+    backward_start_s: Number | None = None
+    memory_reason: str | None = None
+
+
+PASSES: dict[str, type[Pass]] = {
+    "timing": TimingPass, "operators": OperatorsPass, "kernels": Pass, "memory": MemoryPass, "flop": FlopPass,
+    "prediction": PredictionPass, "fit": Pass, "counters": CountersPass, "frames": FramesPass,
+    "training": TrainingPass, "inference": InferencePass, "ops": OpsPass, "bricks": BricksPass,
+    "construct": ConstructPass,
+}  # fmt: skip
+"""Type that each pass is checked against; a pass that is not listed is checked against `Pass`."""
+
+
+class Fits(Struct):
+    """The largest values that would have fitted into memory."""
+
+    batch_size: Count | None = None
+    input_size: Count | None = None
+
+
+class OutOfMemory(Struct):
+    """How a case ran out of memory."""
+
+    requested_bytes: Amount | None = None
+    free_bytes: Amount | None = None
+    limit_bytes: Amount | None = None
+    phase: str | None = None
+    composition: dict[Category, Number] | None = None
+    composition_source: str | None = None
+    fits: Fits | None = None
+    fits_reason: str | None = None
+
+
+class Case(Struct):
+    """An entry of `cases`."""
+
+    case: str
+    status: Literal[CASE_STATUSES]  # type: ignore[valid-type]
+    workload: str = ""
+    variant: str = ""
+    mode: str = ""
+    precision: str = ""
+    device: Device = "cpu"
+    reason: str | None = None
+    input_kind: str | None = None
+    input_size: Count | None = None
+    batch_size: Count | None = None
+    device_name: str | None = None
+    data: str | None = None
+    num_parameters: Count | None = None
+    source: str | None = None
+    requested_bytes: Amount | None = None
+    passes: dict[str, dict[str, Any]] = {}
+    out_of_memory: OutOfMemory | None = None
+    facts: dict[str, Any] | None = None
+
+
+_OPTIONAL: dict[str, Any] = {
+    "workload": "n/a", "variant": "", "mode": "n/a", "precision": "n/a", "device": "n/a",
+    "reason": None, "input_kind": None, "input_size": None, "batch_size": None, "device_name": None, "data": None,
+    "num_parameters": None, "source": None, "requested_bytes": None, "passes": {},
+}  # fmt: skip
+"""What readers take for granted in every case; early records lack some of it."""
+
+
+class Processor(Struct):
+    """Facts of a machine's processor."""
+
+    model: str | None = None
+    num_physical_cores: Count | None = None
+    num_logical_cores: Count | None = None
+    num_usable_cores: Count | None = None
+
+
+class Gpu(Struct):
+    """Facts of a GPU."""
+
+    name: str | None = None
+    index: Count | None = None
+    memory_bytes: Amount | None = None
+
+
+class Machine(Struct):
+    """Facts of a machine."""
+
+    hostname: str | None = None
+    cpu: Processor | None = None
+    memory_bytes: Amount | None = None
+    memory_limit_bytes: Amount | None = None
+    gpus: list[Gpu] = []
+    fingerprint: str | None = None
+
+
+class Software(Struct):
+    """Versions of what ran."""
+
+    torch: str | None = None
+    environment: dict[str, Any] = {}
+
+
+class Options(Struct):
+    """Options of the command that wrote the run, as far as readers use them."""
+
+    script: str | None = None
+    arguments: list[Any] = []
+    skip: Count | None = None
+    iterations: Count | None = None
+    passes: list[str] = []
+    command: str | None = None
+    data: str | None = None
+    device: str | None = None
+    workers: Count | None = None
+    traces: list[str] = []
+    channels_last: bool | None = None
+    threads: Annotated[int, Meta(ge=1, le=2**20)] | None = None
+    suite: str | None = None
+    suite_digest: str | None = None
+    compositions: str | None = None
+
+
+class Ceiling(Struct):
+    """A rate or a time that a device was measured to reach at best; see `charact.machine.ceilings_cache`."""
+
+    device: Device
+    ceiling: str
+    value: Annotated[float, Meta(gt=0, le=1e30)]
+    unit: str
+    low: Amount | None = None
+    high: Amount | None = None
+    precision: str | None = None
+    level: str | None = None
+    working_set_bytes: Amount | None = None
+    datasheet: Amount | None = None
+    datasheet_source: str | None = None
+    theoretical: Amount | None = None
+    cores_frac: Amount | None = None
+
+
+class CounterMeaning(Struct):
+    """What a counter means."""
+
+    definition: str
+    method: str
+    scope: str
+
+
+class LogDamage(Struct):
+    """Where the event log of a watched program was damaged."""
+
+    file: str
+    at_byte: Count
+    lost_bytes: Count
+
+
+class Reference(Struct):
+    """Where a published table comes from."""
+
+    source: str
+    unstated: str
+    notes: list[str]
+
+
+class Manifest(Struct):
+    """All of run.json."""
+
+    schema_version: Annotated[int, Meta(ge=1)]
+    run_id: str
+    name: str
+    status: Literal[RUN_STATUSES]  # type: ignore[valid-type]
+    cases: list[Any]
+    hostname: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    ending: str | None = None
+    command_line: list[str] = []
+    machine: Machine = msgspec.field(default_factory=Machine)
+    software: Software = msgspec.field(default_factory=Software)
+    options: Options = msgspec.field(default_factory=Options)
+    tables: list[Literal[tuple(TABLES)]] = []  # type: ignore[valid-type]
+    table_checksums: dict[str, str] = {}
+    checksum: str | None = None
+    ceilings: list[Ceiling] | None = None
+    ceilings_reason: str | None = None
+    counters: dict[str, dict[str, CounterMeaning]] = {}
+    reference: Reference | None = None
+    event_log_damage: list[LogDamage] = []
+    flushes: dict[str, dict[str, Count]] = {}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read and check the manifest of a run.
+
+    A case with damaged facts stays as a case of the status 'damaged' whose reason names what is wrong; its passes are
+    left out.
+
+    Args:
+        path: run.json.
+
+    Raises:
+        UserError: it cannot be read, was changed since it was written, is no manifest, or is of a newer schema.
+    """
+    with reading(path), path.open("rb") as file:
+        content = read_all(file, path, MOST_BYTES)
+    try:
+        manifest = _parsed(content)
+        version = manifest["schema_version"]
+        if type(version) is not int or version < 1:
+            raise ValueError(f"schema_version is {version!r}")
+        if version > SCHEMA_VERSION:
+            raise UserError(f"{path.parent} was written with schema {version}, this charact reads up to "
+                            f"{SCHEMA_VERSION}: upgrade charact")
+        if is_sealed(manifest) and not is_intact(manifest):
+            raise UserError(f"{path} was changed since it was written (its checksum does not match): {REMEDY}")
+        _check(manifest)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"{path} is corrupt ({one_line(error)}): {REMEDY}") from error
+    return {"machine": {}, "software": {}, "options": {}, **manifest,
+            "cases": _checked_cases(manifest["cases"], path.name)}
+
+
+def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) -> None:
+    """Check that a manifest has facts which a command cannot do without, and no damaged case.
+
+    Args:
+        manifest: of the run.
+        run: the run's directory, for the message.
+        wanted: names of facts, by the part of the manifest that holds them.
+
+    Raises:
+        UserError: a fact is missing, or a case is damaged.
+    """
+    missing = [f"{part}.{name}" for part, names in wanted.items() for name in names if manifest[part].get(name) is None]
+    if missing:
+        raise UserError(f"{run / 'run.json'} lacks {', '.join(missing)}: {REMEDY}")
+    for case in manifest["cases"]:
+        if case["status"] == DAMAGED:
+            raise UserError(f"case {case['case']} of {run} is damaged ({case['reason']}): {REMEDY}")
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, in one line of at most 200 characters."""
+    said = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+    said = " ".join(valid_text(said).split())
+    return said if len(said) <= 200 else f"{said[:200]}…"
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    manifest = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite,
+                          parse_int=_integer)
+    if not isinstance(manifest, dict):
+        raise TypeError("it is no JSON object")
+    _check_depth(manifest)
+    return manifest
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
+def _integer(text: str) -> int:
+    number = int(text) if len(text) <= 20 else _MOST_INTEGER
+    if abs(number) >= _MOST_INTEGER:
+        raise ValueError(f"{text[:40]} is too large for an integer")
+    return number
+
+
+def _check_depth(value: Any, depth: int = 0) -> None:
+    if depth > _MOST_DEPTH:
+        raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(each, depth + 1)
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Check everything but the cases.
+
+    Raises:
+        ValueError: something is not what it should be.
+    """
+    msgspec.convert(manifest, Manifest)
+    if (started := manifest.get("started")) is not None:
+        try:
+            datetime.fromisoformat(started).timestamp()
+        except (ValueError, OverflowError, OSError):
+            raise ValueError(f"{started[:40]!r} is no time - at `$.started`") from None
+
+
+def _checked_cases(entries: list[Any], name: str) -> list[dict[str, Any]]:
+    """Cases in a form that readers can rely on; those that are damaged say what is wrong with them."""
+    seen: set[str] = set()
+    cases = []
+    for number, entry in enumerate(entries):
+        try:
+            case = _checked_case(entry)
+            if case["case"] in seen:
+                raise ValueError("it is there twice - at `$.case`")
+        except ValueError as error:
+            where = one_line(error).replace("`$", f"`$.cases[{number}]")
+            case = _damaged(entry, number, f"{name}: {where}")
+            while case["case"] in seen:
+                case["case"] += "'"
+        seen.add(case["case"])
+        cases.append(case)
+    return cases
+
+
+def _checked_case(entry: Any) -> dict[str, Any]:
+    msgspec.convert(entry, Case)
+    whole: dict[str, Any] = {**_OPTIONAL, **entry}
+    for name, facts in whole["passes"].items():
+        try:
+            msgspec.convert(facts, PASSES.get(name, Pass))
+        except msgspec.ValidationError as error:
+            place = "" if "`$" in str(error) else " - at `$`"
+            raise ValueError(f"{error}{place}".replace("`$", f"`$.passes.{name}")) from error
+    return whole
+
+
+def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
+    """Return a placeholder for a damaged case: its valid fields, without its passes."""
+    told = entry if isinstance(entry, dict) else {}
+    case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}"}
+    for field in msgspec.structs.fields(Case):
+        if field.name in case and field.name in told and field.name != "passes":
+            with contextlib.suppress(msgspec.ValidationError):
+                case[field.name] = msgspec.convert(told[field.name], field.type)
+    return case | {"status": DAMAGED, "reason": reason}

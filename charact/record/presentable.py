@@ -1,0 +1,92 @@
+"""A record as views show it: its texts without control characters or secrets, on request without its owner's names."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from charact.core.errors import UserError
+from charact.core.text import label, labels
+from charact.record import redaction
+from charact.record.reader import Run
+from charact.record.schema import TABLES
+
+_PRESENTABLE = "presentable"
+
+Change = Callable[[str, Sequence[str]], Sequence[str]]
+"""Returns the replacement of each of a column's distinct texts."""
+
+
+@dataclass
+class _ChangedRun(Run):
+    """A run whose tables are changed when they are first asked for."""
+
+    of: Run = field(kw_only=True, repr=False)
+    change: Change = field(kw_only=True, repr=False)
+    shown: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = field(default_factory=dict, repr=False)
+    """Tables of the record, each with what is shown of it."""
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the record, its texts changed."""
+        rows = self.of.table(name)
+        if name not in self.shown or self.shown[name][0] is not rows:
+            self.shown[name] = rows, _changed(name, rows, self.change)
+        return self.shown[name][1]
+
+    def release(self) -> None:
+        """Free the tables, those of the record it is made from among them."""
+        super().release()
+        self.shown.clear()
+        self.of.release()
+
+
+def presentable(run: Run) -> Run:
+    """The same record with a visible character in place of each control character in its texts, as `label` gives it.
+
+    The record on disk and its exports keep their texts. While the manifest stays as it is, the same object is
+    returned, so that analyses of it are computed once.
+
+    Raises:
+        UserError: two cases could not be told apart in it.
+    """
+    if isinstance(run, _ChangedRun) and run.change is _labels:
+        return run
+    manifest = labels(run.manifest)
+    found: Run | None = run.found.get(_PRESENTABLE)
+    if found is None or found.manifest != manifest:
+        cases = [case["case"] for case in manifest["cases"]]
+        if len(set(cases)) < len(cases):
+            raise UserError(f"{run.path} has cases whose names differ in control characters only: "
+                            "record them again under other names")
+        found = run.found[_PRESENTABLE] = _ChangedRun(run.path, manifest, run.partial, of=run, change=_labels)
+    return found
+
+
+def redacted(run: Run, *, anonymous: bool = False) -> Run:
+    """The same record without secrets, which earlier versions recorded.
+
+    Args:
+        run: the record.
+        anonymous: leave out the names of the machine's owner, too.
+    """
+    def change(column: str, texts: Sequence[str]) -> Sequence[str]:
+        if anonymous:
+            return redaction.anonymous_texts(texts, column, run.manifest)
+        return redaction.redacted_column(column, texts)
+
+    manifest = redaction.anonymous(run.manifest) if anonymous else redaction.redacted(run.manifest)
+    return _ChangedRun(run.path, manifest, run.partial, of=run, change=change)
+
+
+def _labels(_column: str, texts: Sequence[str]) -> list[str]:
+    return [label(text) for text in texts]
+
+
+def _changed(name: str, rows: pd.DataFrame, change: Change) -> pd.DataFrame:
+    columns = {}
+    for column in (column.name for column in TABLES[name] if column.type == "string"):
+        texts = list(rows[column].dropna().unique())
+        others = list(change(column, texts))
+        if texts != others:
+            columns[column] = rows[column].map(dict(zip(texts, others, strict=True)), na_action="ignore")
+    return rows.assign(**columns) if columns else rows

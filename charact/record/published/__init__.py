@@ -1,0 +1,116 @@
+"""Published tables as records: what a study printed, where it stands, and what it does not tell.
+
+Each JSON file holds one machine's figures. A case has the coordinates that `charact train` with the study's protocol
+gives it, so that a record of one's own is matched with it. A published number has no interval.
+"""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from charact.core.errors import UserError
+from charact.record.reader import Rows, Run, arrow_schema
+from charact.record.schema import SCHEMA_VERSION, TABLES
+
+PREFIX = "reference:"
+"""What stands before a reference's name where a run's directory could stand."""
+
+_Rows = dict[str, Rows]
+
+
+def reference_names() -> list[str]:
+    """Names of the published tables, in alphabetical order."""
+    return sorted(file.name.removesuffix(".json") for file in files(__name__).iterdir() if file.name.endswith(".json"))
+
+
+def reference(name: str) -> Run:
+    """A published table as a run, whose tables hold what was published.
+
+    Its manifest has `reference`: source, what is unstated, and notes. A training's stage has the number of the last
+    epoch and stands for all of them, and its time is in the phase `other`: none was published by phase.
+
+    Raises:
+        UserError: there is no such table.
+    """
+    if name not in reference_names():
+        raise UserError(f"there is no reference '{name}': choose from {', '.join(reference_names())}")
+    published = json.loads((files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
+    entries: list[dict[str, Any]] = []
+    rows: _Rows = {table: [] for table in TABLES}
+    for case in published["cases"]:
+        entry, of_case = _operation(case) if "operation" in case else _of_workload(case, published)
+        entries.append(entry | {"source": published["source"]})
+        for table, some in of_case.items():
+            rows[table] += [{"case": entry["case"], **row} for row in some]
+    manifest = {
+        "schema_version": SCHEMA_VERSION, "run_id": name, "name": name, "status": "complete", "cases": entries,
+        "machine": {"gpus": [{"name": published["gpu"]}]}, "software": {}, "options": {}, "command_line": [],
+        "tables": [table for table, some in rows.items() if some],
+        "reference": {fact: published[fact] for fact in ("source", "unstated", "notes")},
+    }
+    return Run(Path(f"{PREFIX}{name}"), manifest, _tables={table: _frame(table, some) for table, some in rows.items()})
+
+
+def _frame(table: str, rows: Rows) -> pd.DataFrame:
+    frame: pd.DataFrame = pa.Table.from_pylist(rows, schema=arrow_schema(table)).to_pandas()
+    return frame
+
+
+def _entry(case: str, facts: dict[str, Any], passes: dict[str, Any], device_name: str | None) -> dict[str, Any]:
+    return {
+        "case": case, **facts, "device_name": device_name, "num_parameters": None, "status": "ok", "reason": None,
+        "requested_bytes": None, "passes": passes,
+    }  # fmt: skip
+
+
+def _of_workload(case: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
+    """A training or an inference: its entry in the manifest and its rows."""
+    names = ("workload", "variant", "mode", "precision", "input_size", "batch_size", "data")
+    facts = {name: case[name] for name in names} | {"input_kind": "image", "device": "cuda"}
+    data = f"-{case['data']}" if case["data"] else ""
+    case_id = (f"{case['workload']}{data}-{case['input_size']}-b{case['batch_size']}-{case['mode']}-"
+               f"{case['precision']}-cuda")  # fmt: skip
+    passes, rows = _training(case, published) if case["mode"] == "train" else _inference(case)
+    return _entry(case_id, facts, passes, published["gpu"]), rows
+
+
+def _training(case: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
+    num_epochs, accuracy = case["num_epochs"], case.get("accuracy")
+    best = None if accuracy is None else {"metric": "accuracy", "value": accuracy, "epoch": num_epochs}
+    protocol = {"name": published["protocol"], "source": published["source"], "changed": {},
+                "unstated": published["unstated"]}  # fmt: skip
+    passes = {"training": {
+        "status": "ok", "reason": None, "num_epochs_asked": num_epochs, "num_epochs": num_epochs, "setup_s": None,
+        "until": None, "best": best, "num_train_samples": None, "num_valid_samples": None, "num_resumed": 0,
+        "weights": None, "protocol": protocol, "compile_s": None,
+    }}  # fmt: skip
+    metrics = [] if accuracy is None else [
+        {"stage": "validation", "number": num_epochs, "metric": "accuracy", "value": accuracy, "reason": None}]
+    total = {"stage": "training", "number": num_epochs, "phase": "other", "host_s": case["total_s"], "device_s": None,
+             "num_iterations": None, "num_samples": None}  # fmt: skip
+    return passes, {"stages": [total], "metrics": metrics}
+
+
+def _inference(case: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
+    """Load and prediction were published as one number, which stands in the pass's facts."""
+    reason = "published as one number with the prediction"
+    return {"inference": {"status": "ok", "reason": None, "cold_reason": reason, "total_s": case["total_s"]}}, {}
+
+
+def _operation(case: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
+    """The problems of a set, of which the sum of the times was published: as one problem, timed once."""
+    problem = f"vo:{case['set']} ({case['num_problems']} problems)"
+    facts = {"workload": problem, "variant": "vo", "mode": "op", "precision": case["precision"],
+             "device": case["device"], "input_kind": None, "input_size": None, "batch_size": None, "data": None}
+    rows: _Rows = {
+        "problems": [{"operation": case["operation"], "problem": problem, "suite": "vo", "set": case["set"],
+                      "direction": "forward", "flop": case["flop"], "published_flop": case["flop"]}],
+        "repetitions": [{"direction": "forward", "repetition": 0, "num_calls": 1, "host_s": case["total_s"],
+                         "device_s": None}],
+    }  # fmt: skip
+    return _entry(f"vo-{case['set']}-{case['precision']}-cpu", facts, {"ops": {"status": "ok", "reason": None}},
+                  None), rows

@@ -1,0 +1,245 @@
+"""Writing a record: a run directory that is whole or absent, written case by case and renamed into place."""
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from charact.core.errors import UserError
+from charact.core.files import file_name, sync, whole, writing
+from charact.core.text import valid_values
+from charact.record.checksums import TABLE_CHECKSUMS, checksum
+from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
+from charact.record.manifest import one_line, read_manifest
+from charact.record.reader import FLUSHES, Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
+from charact.record.redaction import redacted_column
+from charact.record.schema import TABLES, UNFINISHED, column_names
+from charact.record.table_checks import table_problem
+
+
+class RunWriter:
+    """Writes one run, hidden until `publish`.
+
+    Raises:
+        UserError: `out` is a file, is not writable, or the disk is full.
+    """
+
+    def __init__(self, out: Path, name: str, manifest: dict[str, Any]) -> None:
+        self.directory, self.manifest, self._lock = begin_run(out, name, manifest)
+        self.run_id: str = self.manifest["run_id"]
+        self.final: Path = out / self.run_id
+
+    @classmethod
+    def reopen(cls, directory: Path, held: int | None = None) -> Self:
+        """Go on with a run that was killed, maybe when all was written and only `publish` was left to do.
+
+        Args:
+            directory: of the run.
+            held: descriptor of its lock, which a process was given by the one that started it.
+
+        Raises:
+            UserError: there is no record, it is corrupt or published, or another process is writing it.
+        """
+        directory = directory.resolve()
+        run = load_run(directory, partial=True)
+        if not directory.name.startswith(PARTIAL_PREFIX):
+            raise UserError(f"{directory} is finished: there is nothing to go on with")
+        writer = cls.__new__(cls)
+        writer.run_id, writer.manifest = run.run_id, run.manifest
+        writer.final, writer.directory = directory.parent / run.run_id, directory
+        writer._lock = take_lock(directory) if held is None else held
+        try:
+            writer.reload()  # only now is nobody writing: what was read before may be old
+        except BaseException:
+            writer.leave()
+            raise
+        return writer
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether nothing in the record has finished: no case, and of none an epoch or a round."""
+        return not any(map(_has_finished, self.manifest["cases"]))
+
+    @property
+    def lock(self) -> int:
+        """Descriptor of the lock that the writer holds."""
+        return self._lock
+
+    def reload(self) -> None:
+        """Take in what another process that holds the same lock has flushed; paths among the options stay shortened."""
+        self.manifest = read_manifest(self.directory / "run.json")
+
+    def folder(self, name: str) -> Path:
+        """A folder of the run, made if it is not there."""
+        folder = self.directory / name
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        return folder
+
+    def trace_path(self, case: str) -> Path:
+        """Where the raw trace of a case goes."""
+        return self.folder("trace") / _trace_name(case)
+
+    def entry(self, case: str) -> dict[str, Any] | None:
+        """A case's entry in the manifest; None before it was flushed."""
+        return next((entry for entry in self.manifest["cases"] if entry["case"] == case), None)
+
+    def add_case(self, case: dict[str, Any], tables: dict[str, Rows]) -> None:
+        """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
+
+        A case that was flushed before is flushed again, as a training is after each epoch: until all of that is
+        written, the record holds the case as it was before. A table that is not named keeps its rows.
+
+        Raises:
+            UserError: a row holds what no reader would accept, as those of a foreign trace may; or the disk is full.
+        """
+        case = valid_values(case)
+        name = case["case"]
+        before = {entry["case"]: entry for entry in self.manifest["cases"]}
+        entries = before | {name: case}
+        number = list(entries).index(name)
+        flushes: dict[str, int] = dict(self.manifest.get(FLUSHES, {}).get(str(number), {}))
+        for table, rows in tables.items():
+            if rows:
+                if name in before:
+                    flushes[table] = flushes.get(table, 0) + 1
+                unknown = {key for row in rows for key in row} - set(column_names(table))
+                assert not unknown, f"table {table} has no column {unknown}"
+                filled = [{"case": case["case"], **row} for row in rows]
+                typed = _typed(filled, table, case["case"])
+                self._write_table(part_path(self.directory, table, number, flushes.get(table, 0)), table, typed)
+        extended = self.manifest | {"cases": list(entries.values())}
+        if flushes:
+            extended |= {FLUSHES: self.manifest.get(FLUSHES, {}) | {str(number): flushes}}
+        write_manifest(self.directory, extended)
+        self.manifest = extended
+        for table, flush in flushes.items():
+            if flush > 1:  # who has read the manifest before this one may still read the rows of the last flush
+                part_path(self.directory, table, number, flush - 2).unlink(missing_ok=True)
+
+    def close(self, status: str) -> Path:
+        """Merge the cases into the tables and write the final manifest; the directory stays hidden.
+
+        Raises:
+            UserError: the disk is full, or a part is damaged; the cases stay, and closing can be tried again.
+        """
+        if self.manifest["status"] == "running":
+            self._merge(status)
+        # Last: until the manifest says that the run has ended, a reader looks for its rows here.
+        self._remove_leftovers()
+        return self.directory
+
+    def _merge(self, status: str) -> None:
+        written: dict[str, str] = {}
+        for table in TABLES:
+            parts = read_parts(self.directory, table, self.manifest)
+            if parts is not None:
+                path = self.directory / f"{table}.parquet"
+                self._write_table(path, table, parts)
+                written[table] = checksum(path.read_bytes())
+        final = self.manifest | {"status": status, "tables": list(written), TABLE_CHECKSUMS: written,
+                                 "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        final.pop(FLUSHES, None)
+        write_manifest(self.directory, final)
+        self.manifest = final
+
+    def publish(self) -> Path:
+        """Rename the directory into place, without what the way there has left in it; returns where it is."""
+        with writing(self.final):
+            self._remove_leftovers()
+            for trace in self.directory.glob("trace/*"):
+                sync(trace)
+            (self.directory / LOCK).unlink(missing_ok=True)
+            sync(self.directory)
+            self.directory.rename(self.final)
+            # Another process that wants to recover the run may have made it again just before.
+            (self.final / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the run is there: what is left to fail is no error of its own
+            sync(self.final.parent)
+        os.close(self._lock)
+        return self.final
+
+    def _remove_leftovers(self) -> None:
+        """Remove what only a run that is going on needs, and what a kill left half written."""
+        written = {_trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
+        written |= {Path(str(entry["passes"]["training"].get("weights"))).name for entry in self.manifest["cases"]
+                    if "training" in entry.get("passes", {})}
+        unfinished = [path for folder in ("trace", "weights") for path in self.directory.glob(f"{folder}/*")
+                      if path.name not in written]
+        hidden = [path for path in self.directory.glob(".*") if path.is_file()]
+        for path in (*unfinished, *hidden, *(self.directory / name for name in LEFTOVERS)):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for folder in ("trace", "weights"):
+            with contextlib.suppress(OSError):  # it is not there, or holds what was written
+                (self.directory / folder).rmdir()
+
+    def leave(self) -> None:
+        """Let others continue with what was written, which stays hidden."""
+        os.close(self._lock)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        os.close(self._lock)
+
+    def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
+        with whole(path) as temporary:
+            write_table(temporary, table, rows)
+
+
+def _has_finished(entry: dict[str, Any]) -> bool:
+    """Whether a case has ended, or an epoch of its training or a round of its suite has."""
+    facts = entry.get("passes", {}).values()
+    return entry["status"] not in UNFINISHED or any(one.get("num_epochs") or one.get("num_rounds") for one in facts)
+
+
+def _has_trace(entry: dict[str, Any]) -> bool:
+    return bool(entry.get("passes", {}).get("operators", {}).get("status") == "ok")
+
+
+def _trace_name(case: str) -> str:
+    """Name of the file with a case's trace; the case's own may be longer, or hold what a file's may not."""
+    return f"{file_name(case)}.pt.trace.json.gz"
+
+
+def _arrow(rows: Rows, table: str) -> pa.Table:
+    """Rows as a table; texts that are not valid UTF-8, which are rare, are made so."""
+    try:
+        return pa.Table.from_pylist(rows, schema=arrow_schema(table))
+    except UnicodeEncodeError:
+        return pa.Table.from_pylist(valid_values(rows), schema=arrow_schema(table))
+
+
+def _redacted(rows: pa.Table) -> pa.Table:
+    """Rows without secrets in their texts."""
+    for place, column in enumerate(rows.schema):
+        if pa.types.is_string(column.type):
+            values = rows.column(place).combine_chunks().dictionary_encode()
+            texts: list[str] = values.dictionary.to_pylist()
+            clean = redacted_column(column.name, texts)
+            if clean != texts:
+                rows = rows.set_column(place, column, pa.array(clean, pa.string()).take(values.indices))
+    return rows
+
+
+def _typed(rows: Rows, table: str, case: str) -> pa.Table:
+    """Rows of a case in the types of their table.
+
+    Raises:
+        UserError: a value is none that the schema allows.
+    """
+    try:
+        typed = finite(_redacted(_arrow(rows, table)))
+        problem = table_problem(typed, table)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{case} cannot be recorded (table {table}: {one_line(error)})") from error
+    if problem is not None:
+        raise UserError(f"{case} cannot be recorded (table {table}, {problem})")
+    return typed

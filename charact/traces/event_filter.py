@@ -1,0 +1,253 @@
+"""What of a trace is kept while it is read: operators, marks, launches, and what ran on the device.
+
+A trace can come from anywhere. Values that no device can have are dropped and counted, and the memory that an event
+takes does not depend on what else the event holds.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from charact.core.errors import UserError
+from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
+from charact.traces.events import (
+    FORWARDS,
+    LOADER,
+    OPTIMIZER,
+    STEP,
+    Allocated,
+    Arguments,
+    DeviceEvent,
+    Dropped,
+    Event,
+    Geometry,
+    Kept,
+    Launch,
+    Mark,
+    Operator,
+    Thread,
+)
+from charact.traces.names import MAX_NAME_LENGTH, clean
+
+MAX_KEPT_EVENTS = 10_000_000
+MAX_EMPTY_EVENTS = 1_000_000
+"""Events without a name or a time, of which a trace of torch.profiler has a few at most."""
+_MAX_TEXT_BYTES = 256 << 20
+_TEXT_BYTES = 250
+"""Memory that each different text takes in addition to its letters."""
+_WARPS_OF_NONE = 0.5
+"""Kineto's occupancy is 0 also where it cannot tell: with more warps on each multiprocessor it would round to more."""
+_LATEST_US = 1e16
+"""Largest plausible timestamp in microseconds: 300 years."""
+_LONGEST_US = 3.2e13
+"""Longest plausible event in microseconds: a year."""
+_REGISTERS = range((1 << 10) + 1)
+"""Registers per thread: 255 on NVIDIA's devices, 512 on AMD's."""
+_SHARED_BYTES = range((16 << 20) + 1)
+"""Shared memory of a block: 227 KiB on an H100."""
+_ALLOCATED_BYTES = range((1 << 50) + 1)
+_GRID, _BLOCK = range(1 << 32), range((1 << 12) + 1)
+"""Blocks of a grid and threads of a block in one dimension; CUDA allows 2^31 - 1 and 1,024."""
+_SIZES = range(1 << 63)
+_IMPOSSIBLE = "values that no device can have"
+_NO_TIME = Dropped("timing", "events", "no end, an end before the start, or an impossible time")
+_MODULE = "nn.Module: "
+_MARKS = (STEP, OPTIMIZER, LOADER, PHASE_PREFIX, LAYER_PREFIX)
+_BACKWARD = ": backward"
+_BACKWARD_CALL = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): backward$")
+_COLLECTIVE = re.compile(r"^(nccl|rccl|gloo|c10d|mpi|ucc):")
+
+
+class Keeper:
+    """Takes the events of a trace in, and keeps what is needed."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self._num_kept = self._num_read = self._num_empty = 0
+        self._names: dict[str, str] = {}
+        self._texts: dict[tuple[bytes, Callable[[Any], str | None]], str | None] = {}
+        self._threads: dict[Thread, Thread] = {}
+        self._text_bytes = 0
+        self._take: dict[str, Callable[[Event, int, int, Arguments], None]] = {
+            "cpu_op": self._operator, "user_annotation": self._annotation, "python_function": self._call,
+            "cuda_runtime": self._launch, "cuda_driver": self._launch, "kernel": self._on_device,
+            "gpu_memcpy": self._on_device, "gpu_memset": self._on_device, "cpu_instant_event": self._instant,
+            # what older profilers, and those of other devices, call them
+            "Operator": self._operator, "Runtime": self._launch, "hip_runtime": self._launch,
+            "xpu_runtime": self._launch, "xpu_driver": self._launch, "Kernel": self._on_device,
+            "Memcpy": self._on_device, "Memset": self._on_device,
+        }  # fmt: skip
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Take in more events.
+
+        Raises:
+            UserError: there are more than memory is given to, or most events are empty.
+        """
+        self._num_read += len(events)
+        for event in events:
+            take = self._take.get(event.cat)
+            if take is None or (event.cat == "python_function" and not event.name.startswith(_MODULE)
+                                and not event.name.endswith(_BACKWARD)):  # most of a trace with stacks
+                if event.ts is None or not event.name:
+                    self._num_empty += 1
+                continue
+            start_us, length_us = event.ts, event.dur
+            if length_us is None and event.name == "[memory]":
+                length_us = 0.0
+            if (start_us is None or length_us is None or not 0 <= length_us < _LONGEST_US
+                    or not -_LATEST_US < start_us < _LATEST_US):
+                self._drop(_NO_TIME)
+                self._num_empty += start_us is None
+                continue
+            start_ns = round(start_us * 1000)
+            take(event, start_ns, start_ns + round(length_us * 1000), event.args or _NO_ARGUMENTS)
+        if self._num_kept > MAX_KEPT_EVENTS or self._text_bytes > _MAX_TEXT_BYTES:
+            raise UserError(f"the trace holds more than {MAX_KEPT_EVENTS:,} events or {_MAX_TEXT_BYTES >> 20} MB of "
+                            "names to keep: profile fewer iterations")
+        if self._num_empty > max(MAX_EMPTY_EVENTS, self._num_read / 2):
+            raise UserError(f"{self._num_empty:,} of the trace’s first {self._num_read:,} events have no name or no "
+                            "time: name a trace of torch.profiler")
+
+    def _operator(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
+        if event.name.startswith(_MARKS):
+            self._annotation(event, start_ns, end_ns, args)
+            return
+        external_id = _external_id(args)
+        sequence = None if args.sequence is None or args.sequence < 0 else args.sequence
+        shapes = self._parsed(bytes(args.shapes) or bytes(args.old_shapes), _shapes_of, "operators", "input shapes")
+        operator = Operator(self._thread(event), start_ns, end_ns, self._name(event.name), sequence, shapes or "[]")
+        self.kept.operators.append(operator)
+        self._num_kept += 1
+        if external_id is not None:
+            self.kept.by_id[external_id] = operator
+
+    def _annotation(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
+        if _COLLECTIVE.match(event.name):
+            self._operator(event, start_ns, end_ns, args)
+        elif event.name.startswith((*_MARKS, *FORWARDS)):
+            self._mark(self.kept.forwards if event.name.startswith(FORWARDS) else self.kept.marks, event,
+                       start_ns, end_ns)
+
+    def _call(self, event: Event, start_ns: int, end_ns: int, _: Arguments) -> None:
+        if event.name.startswith(_MODULE):
+            self._mark(self.kept.modules, event, start_ns, end_ns)
+        elif _BACKWARD_CALL.search(event.name):
+            self._mark(self.kept.backwards, event, start_ns, end_ns)
+
+    def _mark(self, marks: list[Mark], event: Event, start_ns: int, end_ns: int) -> None:
+        name = self._name(event.name.removeprefix(_MODULE))
+        marks.append(Mark(self._thread(event), start_ns, end_ns, name))
+        self._num_kept += 1
+
+    def _launch(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
+        if args.correlation is not None:
+            self.kept.launches[args.correlation] = Launch(self._thread(event), start_ns, _external_id(args),
+                                                          self._geometry(args))
+            self._num_kept += 1
+
+    def _on_device(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
+        device = event.pid if args.device is None else args.device
+        stream = event.tid if args.stream is None else args.stream
+        self.kept.device.append(DeviceEvent(
+            start_ns, end_ns, self._name(event.name), self._name(event.cat.lower()), self._name(str(device)),
+            self._name(str(stream)), _external_id(args), args.correlation, self._geometry(args)))  # fmt: skip
+        self._num_kept += 1
+
+    def _instant(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
+        if event.name == "[memory]" and args.allocated is not None and args.device_type is not None:
+            if args.allocated not in _ALLOCATED_BYTES:
+                self._drop(Dropped("memory", "amounts of allocated memory", _IMPOSSIBLE))
+                return
+            self.kept.allocated.append(Allocated(start_ns, args.allocated, args.device_type))
+            self._num_kept += 1
+
+    def _geometry(self, args: Arguments) -> Geometry:
+        percent, registers, shared_bytes = args.occupancy_percent, args.registers, args.shared_memory
+        if percent == 0 and (args.warps_per_sm is None or args.warps_per_sm > _WARPS_OF_NONE):
+            percent = None
+        if percent is not None and not 0 <= percent <= 100:
+            percent = None
+            self._drop(Dropped("kernels", "occupancies", "not from 0 to 100 %"))
+        if registers is not None and registers not in _REGISTERS:
+            registers = None
+            self._drop(Dropped("kernels", "numbers of registers", _IMPOSSIBLE))
+        if shared_bytes is not None and shared_bytes not in _SHARED_BYTES:
+            shared_bytes = None
+            self._drop(Dropped("kernels", "amounts of shared memory", _IMPOSSIBLE))
+        return (self._parsed(bytes(args.grid), _grid_of, "kernels", "grids"),
+                self._parsed(bytes(args.block), _block_of, "kernels", "blocks"), registers, shared_bytes,
+                None if percent is None else percent / 100)
+
+    def _drop(self, dropped: Dropped) -> None:
+        self.kept.dropped[dropped] += 1
+
+    def _thread(self, event: Event) -> Thread:
+        """Process and thread, the one pair that all equal ones share."""
+        thread = event.pid, event.tid
+        known = self._threads.get(thread)
+        if known is None:
+            process, number = (self._name(part) if isinstance(part, str) else part for part in thread)
+            known = self._threads[thread] = process, number
+            self._text_bytes += _TEXT_BYTES + sum(4 * len(part) for part in thread if isinstance(part, str))
+        return known
+
+    def _name(self, name: str) -> str:
+        """The one text that all equal ones share; the end of a huge one is left out."""
+        if len(name) > MAX_NAME_LENGTH:
+            name = name[:MAX_NAME_LENGTH + 1]
+        known = self._names.get(name)
+        if known is None:
+            known = self._names[name] = clean(name)
+            self._text_bytes += _TEXT_BYTES + 8 * len(known)
+        return known
+
+    def _parsed(self, text: bytes, words: Callable[[Any], str | None], of_pass: str, what: str) -> str | None:
+        """What a value says, in words; None for none, and for one that is impossible."""
+        if not text:
+            return None
+        try:
+            known = self._texts[text, words]
+        except KeyError:
+            try:
+                known = words(msgspec.json.decode(text))
+            except msgspec.DecodeError:  # a number that no float holds
+                known = None
+            self._texts[text, words] = known
+            self._text_bytes += _TEXT_BYTES + 2 * len(text)
+        if known is None and text != b"null":
+            self._drop(Dropped(of_pass, what, _IMPOSSIBLE))
+        return known
+
+
+_NO_ARGUMENTS = Arguments()
+
+
+def _external_id(args: Arguments) -> int | None:
+    return args.old_external_id if args.external_id is None else args.external_id
+
+
+def _compact(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _shapes_of(value: Any) -> str | None:
+    """Shapes of tensors as JSON, a list of tensors by its length; None where a size is impossible."""
+    shapes = [shape for shape in value if isinstance(shape, list) and shape] if isinstance(value, list) else []
+    if not all(isinstance(shape[0], list) or _are_sizes(shape, _SIZES) for shape in shapes):
+        return None
+    return _compact([f"{len(shape)}_tensors" if isinstance(shape[0], list) else shape for shape in shapes])
+
+
+def _grid_of(value: Any) -> str | None:
+    return _compact(value) if _are_sizes(value, _GRID) and len(value) <= 3 else None
+
+
+def _block_of(value: Any) -> str | None:
+    return _compact(value) if _are_sizes(value, _BLOCK) and len(value) <= 3 else None
+
+
+def _are_sizes(value: Any, possible: range) -> bool:
+    return isinstance(value, list) and all(type(size) is int and size in possible for size in value)

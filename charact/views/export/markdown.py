@@ -1,0 +1,50 @@
+"""Tables as Markdown, as GitHub shows it."""
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from charact.analysis.compare import Side
+from charact.views.tables import comparison_tables, difference_tables
+from charact.views.tables.gate_tables import gate_table, headline
+from charact.views.tables.model import Table
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
+
+
+def document(title: str, tables: Sequence[Table]) -> str:
+    """A text of tables, each below its caption."""
+    return "\n".join([f"# {escaped(title)}", "", *(line for table in tables for line in _lines(table))])
+
+
+def escaped(text: str) -> str:
+    """Text that shows as it is: in one line, with nothing that Markdown or HTML reads otherwise."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("&", "&amp;")
+
+
+def _lines(table: Table) -> list[str]:
+    rules = ["---:" if column.words else "---" for column in table.columns]
+    rows = [[column.title for column in table.columns], *([cell.text for cell in row.cells] for row in table.rows)]
+    head, *body = (f"| {' | '.join(map(escaped, row))} |" for row in rows)
+    note = [escaped(table.note), ""] if table.note else []
+    return [f"## {escaped(table.caption)}", "", head, f"|{'|'.join(rules)}|", *body, "", *note]
+
+
+def summary(judged: pd.DataFrame, sides: Sequence[Side]) -> str:
+    """A text that begins with the outcome: the gate's table, explanations of regressions, and what else differs."""
+    others = [comparison_tables.context_table(sides), comparison_tables.failed_table(sides),
+              comparison_tables.unmatched_table(sides)]  # fmt: skip
+    tables = [gate_table(judged, sides), *_explanations(judged, sides), *(each for each in others if each is not None)]
+    against = f"{', '.join(side.label for side in sides[1:])} against {sides[0].label}"
+    return document(f"charact: {headline(judged)} ({against})", tables)
+
+
+def _explanations(judged: pd.DataFrame, sides: Sequence[Side]) -> list[Table]:
+    worse = judged[judged["outcome"] == "regression"]
+    found: list[Table] = []
+    for side in sides[1:]:
+        cases = set(worse.loc[worse["side"] == side.label, "case"])
+        explained = difference_tables.explanations(sides[0], side, cases) if cases else []
+        found += [table for each in explained for table in each.tables]
+    return found

@@ -1,0 +1,120 @@
+"""A run's tables for other tools: CSV, JSON or Parquet files beside the manifest and a description of the columns."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from charact.analysis.compare import Side, metric_ratios, ratios
+from charact.analysis.compare.pairs import JUDGEMENT
+from charact.core.errors import UserError
+from charact.core.files import writing
+from charact.core.text import spreadsheet_text
+from charact.record.reader import Run, arrow_schema
+from charact.record.redaction import redacted
+from charact.record.schema import TABLES
+
+
+def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose whole numbers stay whole where some are null."""
+    return rows.astype({column.name: "Int64" for column in TABLES[table] if column.type == "int64"})
+
+
+def _write_csv(table: str, rows: pd.DataFrame, path: Path) -> None:
+    texts = [column.name for column in TABLES[table] if column.type == "string"]
+    _without_formulas(_typed(table, rows), texts).to_csv(path, index=False)
+
+
+def _without_formulas(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Rows in which no text is a formula to a spreadsheet; other columns hold numbers, of which - may be a sign."""
+    return rows.assign(**{column: rows[column].map(spreadsheet_text, na_action="ignore") for column in columns})
+
+
+def _write_json(table: str, rows: pd.DataFrame, path: Path) -> None:
+    # Not pandas' own writer: it keeps 15 digits at most, which is not enough to read the same number back.
+    values = _typed(table, rows).astype(object)
+    records = values.where(values.notna(), None).to_dict("records")
+    path.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
+    with pa.OSFile(os.fsencode(path), "wb") as file:  # Arrow takes paths that are not UTF-8 as bytes only
+        pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), file)
+
+
+_DESCRIBED = ("name", "type", "description", "nullable", "allowed")
+"""What `columns.json` says of each column."""
+
+FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {
+    "csv": _write_csv, "json": _write_json, "parquet": _write_parquet,
+}  # fmt: skip
+
+
+def comparison_csv(sides: Sequence[Side], levels: Sequence[str]) -> str:
+    """A comparison as one table in base units, every number in full.
+
+    Columns: level, 'case' for metrics of whole cases, else one of `levels`; case; name, of the part, empty for whole
+    cases; side; metric; base; value; ratio, low, high, p_value, significant and reason as in `ratios`. Texts are
+    written as by `export`.
+    """
+    frames = [metric_ratios(sides).assign(level="case")]
+    for by in (level for level in levels if level != "case"):
+        parts = ratios(sides, by).rename(columns={by: "name", "base_s": "base", "time_s": "value"})
+        frames.append(parts.assign(level=by, metric="time"))
+    columns = ["level", "case", "name", "side", "metric", "base", "value", *JUDGEMENT]
+    rows = pd.concat([frame.reindex(columns=columns).astype({"name": "str"}) for frame in frames])
+    return _without_formulas(rows, ["level", "case", "name", "side", "metric", "reason"]).to_csv(index=False)
+
+
+def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[str]:
+    """Write every table of a run, its manifest and `columns.json` into a directory, whole or not at all.
+
+    Tables without rows are written with their columns, except as JSON, which is a list of rows. In CSV, a text that a
+    spreadsheet would run as a formula begins with an apostrophe. Returns the names of the files.
+
+    Raises:
+        UserError: the form is unknown, or the target exists (`force` replaces a directory) or is not writable.
+    """
+    if form not in FORMATS:
+        raise UserError(f"unknown format '{form}': choose from {', '.join(FORMATS)}")
+    _check_target(target, force=force)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    with writing(target):
+        try:
+            temporary.mkdir(parents=True)
+            names = _write_all(run, form, temporary)
+            if target.exists():
+                shutil.rmtree(target)
+            temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return names
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise UserError(f"{target} is a file: name a directory with --to")
+    if not force:
+        raise UserError(f"{target} exists: --force replaces it, --to names another")
+    # A run also holds run.json, but only an export describes its columns: nothing else is ever deleted.
+    if any(target.iterdir()) and not (target / "columns.json").is_file():
+        raise UserError(f"{target} is not an export, and is not replaced: choose another directory with --to")
+
+
+def _write_all(run: Run, form: str, directory: Path) -> list[str]:
+    for table in TABLES:
+        FORMATS[form](table, run.table(table), directory / f"{table}.{form}")
+    manifest = json.dumps(redacted(run.manifest), indent=1, allow_nan=False)
+    (directory / "run.json").write_text(f"{manifest}\n", encoding="utf-8")
+    columns = {table: [{name: getattr(column, name) for name in _DESCRIBED} for column in described]
+               for table, described in TABLES.items()}
+    (directory / "columns.json").write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
+    return sorted(path.name for path in directory.iterdir())

@@ -1,0 +1,94 @@
+"""The sections of a comparison: who is compared, ratios, speedups, what differs, and what is left out."""
+
+from collections.abc import Sequence
+
+from charact.analysis.compare import Side, matched_cases, ratios
+from charact.analysis.compare.group_facts import published_notes
+from charact.analysis.compare.ratios import phases_by_side
+from charact.analysis.compare.selection import most_different, of_places, read_parts
+from charact.views.html.elements import comparison as figures
+from charact.views.html.elements.blocks import Block, Body, legend_of
+from charact.views.tables import comparison_tables as tables
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
+from charact.views.tables.model import Column, Table, limited, table
+
+MAX_PLACES = 24
+"""Cases on sides that are drawn, those that differ most; the tables of times hold all of them."""
+MAX_ROWS = 2000
+"""Rows of one table: a browser scrolls through more, but slowly."""
+_NUM_TOP = 25
+_PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type", "brick")
+
+
+def comparison(sides: Sequence[Side]) -> Body:
+    """Sides, times of each case with their ratios, speedups and other metrics."""
+    lead = f"Times are medians, ratios are against the first side: below 1 is faster. {tables.SINGLE_RUN}"
+    blocks = [Block(title="Sides", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
+    blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
+    if metrics := tables.metric_table(sides):
+        blocks.append(_block("Throughput, memory, accuracy, energy", metrics))
+    return Body(lead=lead, blocks=blocks)
+
+
+def _block(title: str, shown: Table) -> Block:
+    return Block(title=title, table=limited(shown, MAX_ROWS, "charact compare --to FILE.csv"))
+
+
+def left_out_places(num_left: int) -> str:
+    """Say how many cases are not drawn; empty where all are."""
+    if not num_left:
+        return ""
+    return (f"Of {MAX_PLACES + num_left:,} cases the {MAX_PLACES} that differ most are drawn; {num_left:,} are left "
+            "out: compare fewer runs to see them.")
+
+
+def _notes(sides: Sequence[Side]) -> list[Block]:
+    points = [(row.side, row.note) for row in fmt.rows(published_notes(sides))]
+    return [Block(title="Published tables", points=points)] if points else []
+
+
+def _times(sides: Sequence[Side]) -> list[Block]:
+    if matched_cases(sides).empty:
+        return [Block(note="These sides have no case in common: what differs is below.")]
+    shown, frame = tables.ratio_table(sides, "case"), ratios(sides, "case")
+    if shown is None:
+        return []
+    if not frame["ratio"].notna().any():
+        return [_block("Times", shown)]
+    only, num_left = most_different(sides, MAX_PLACES)
+    frame = of_places(frame, only)
+    colors = figures.side_colors([side.label for side in sides[1:] if side.label in set(frame["side"])])
+    figure = figures.ratio_intervals(frame, colors)
+    return [_block("Times", shown),
+            Block(figures=[figure], legend=list(colors.items()), note=left_out_places(num_left))]
+
+
+def parts(sides: Sequence[Side]) -> Body:
+    """Times by phase, operator type, operator, layer, kernel, problem, layer type and brick, as far as measured."""
+    blocks = []
+    only, num_left = most_different(sides, MAX_PLACES)
+    cases = {case for case, _ in only}
+    read_parts(sides, ["phase", *_PARTS], cases)
+    times = phases_by_side(sides, cases)
+    times = of_places(times, only | {(case, sides[0].label) for case in cases})
+    by_phase = tables.ratio_table(sides, "phase", only=only)
+    for case, rows in times.groupby("case", sort=False):
+        columns = [Column("side", "Side"), Column("phase", "Phase"), Column("time_s", "Time", fmt.seconds)]
+        blocks.append(Block(
+            title=str(case), case=str(case), figures=[figures.side_phases(rows)],
+            legend=legend_of(rows["phase"], palette.PHASES), table=table(rows, f"Phases of {case}", columns),
+        ))  # fmt: skip
+    shown = [by_phase, *(tables.ratio_table(sides, by, _NUM_TOP, only) for by in _PARTS)]
+    blocks += [Block(table=each, folded=each is not by_phase) for each in shown if each is not None]
+    lead = "Phases of a bar sum to the median iteration; the ratios below are of each part’s own times."
+    return Body(lead=f"{lead} {left_out_places(num_left)}".strip(), blocks=blocks)
+
+
+def left_out(sides: Sequence[Side]) -> Body:
+    """Cases without a counterpart, cases that failed, and what else differs."""
+    found = [tables.unmatched_table(sides), tables.failed_table(sides), tables.context_table(sides)]
+    nothing = "Every case has a counterpart, none failed, and no option, version or machine differs."
+    blocks = [_block(each.caption, each) for each in found if each is not None]
+    return Body(blocks=blocks or [Block(note=nothing)])

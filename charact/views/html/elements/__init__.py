@@ -1,0 +1,1 @@
+"""Figures and blocks that sections are made of."""

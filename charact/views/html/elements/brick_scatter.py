@@ -1,0 +1,45 @@
+"""Work and memory of bricks against their time, a point a brick."""
+
+from collections.abc import Callable
+
+import pandas as pd
+import seaborn as sns
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from charact.views.html.elements.bricks import log_ticks
+from charact.views.html.elements.drawing import FAINT, HALF_PX, draw_svg
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+
+NUM_POINTS = 1500
+"""More make a page slow; the longest are drawn."""
+
+_ROOM = 1.7
+"""Between the outermost points and the edges, as a factor."""
+
+
+def work(bricks: pd.DataFrame) -> list[Markup]:
+    """FLOP, and the most memory held, of each brick against its time; a figure each of what any brick has."""
+    wanted = [("flop", "FLOP of a call", "FLOP", fmt.num_flop),
+              ("peak_bytes", "most held beside the inputs", "B", fmt.num_bytes)]  # fmt: skip
+    return [_against_time(bricks[bricks[name] > 0].head(NUM_POINTS), name, label, unit, words)
+            for name, label, unit, words in wanted if (bricks[name] > 0).any()]  # fmt: skip
+
+
+def _against_time(bricks: pd.DataFrame, name: str, label: str, unit: str, words: Callable[[float], str]) -> Markup:
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        ax.set(xscale="log", yscale="log", xlabel=f"{label} ({unit})", ylabel="time")
+        for kind, rows in bricks.groupby("operator_type", sort=False):
+            ax.plot(rows[name], rows["time_s"], "o", color=palette.operator_type(str(kind)), markersize=5,
+                    markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
+        for axis, column, text in ((ax.xaxis, name, lambda value: words(value).removesuffix(unit).strip()),
+                                   (ax.yaxis, "time_s", fmt.seconds)):
+            low, high = float(bricks[column].min()) / _ROOM, float(bricks[column].max()) * _ROOM
+            axis.set_view_interval(low, high, ignore=True)
+            log_ticks(axis, high / low, text)
+        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
+        sns.despine(ax=ax, left=True, bottom=True)
+
+    return draw_svg(f"Time of each brick by {label}", 320, draw, width_px=HALF_PX)

@@ -1,0 +1,201 @@
+"""Figures of constructed models: against what was measured, normalized, by kind of layer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+
+from charact.analysis.bricks.record_tables import BAND_FRAC
+from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, rows_of, unit_axis
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+
+ROW_PX = 17
+"""Height of a model in a figure of many: a hundred are to be read without paging far."""
+_HEAD, _TAIL = 12, 33
+"""What is left of a long name: its end tells more."""
+_LONGEST = 26
+"""Of a name beside a point."""
+_NUM_NAMED = 6
+_APART = 1.15
+"""Factor that keeps two names from lying over one another."""
+_BAND = "#E3EBF3"
+
+
+def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
+    """Constructed against measured latency, both logarithmic, with the diagonal and the band around it.
+
+    Models outside of the band are named, those farthest from the diagonal first.
+    """
+    ends = pd.concat([rows[name].dropna() for name in ("latency_s", "low_s", "high_s", "measured_s")])
+    low, high = min(ends) / 1.6, max(ends) * 1.6
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel="measured",
+               ylabel="constructed")  # fmt: skip
+        # Cut at the edges by hand: figures are drawn without clips.
+        corners = [(low, low), (low, (1 + BAND_FRAC) * low), (high / (1 + BAND_FRAC), high), (high, high),
+                   (high, (1 - BAND_FRAC) * high), (low / (1 - BAND_FRAC), low)]  # fmt: skip
+        ax.fill(*zip(*corners, strict=True), color=_BAND, linewidth=0)
+        ax.plot([low, high], [low, high], color=FAINT, linewidth=1)
+        for row in fmt.rows(rows):
+            if pd.notna(row.low_s):
+                ax.plot([row.measured_s] * 2, [row.low_s, row.high_s], color=colors[row.strategy], linewidth=1.2)
+            ax.plot([row.measured_s], [row.latency_s], "o", color=colors[row.strategy], markersize=6,
+                    markeredgecolor="white", markeredgewidth=0.7)  # fmt: skip
+        _name_outliers(ax, rows, edge=high * (low / high) ** 0.3)
+        for axis in (ax.xaxis, ax.yaxis):
+            log_ticks(axis, high / low, fmt.seconds)
+        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
+        sns.despine(ax=ax, left=True, bottom=True)
+
+    return draw_svg("Constructed against measured latency", 400, draw, width_px=HALF_PX)
+
+
+def log_ticks(axis: Axis, spread: float, words: Callable[[float], str]) -> None:
+    """A few ticks of a logarithmic axis whose largest value is `spread` times its least, and their words."""
+    axis.set_major_locator(mpl.ticker.LogLocator(10, (1,) if spread > 50 else (1, 2, 5), numticks=7))
+    axis.set_minor_locator(mpl.ticker.NullLocator())
+    axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: words(value)))
+
+
+def _name_outliers(ax: Axes, rows: pd.DataFrame, edge: float) -> None:
+    """Names of models outside of the band, on the side of their point away from it, none over another.
+
+    Right of `edge` there is no room for a name.
+    """
+    outside = rows[rows["error_frac"].abs() > BAND_FRAC]
+    farthest = outside["error_frac"].abs().sort_values(ascending=False).index
+    names = dict(zip(rows["case"], short_names(rows["case"]), strict=True))
+    named_s: list[float] = []
+    for row in fmt.rows(outside.loc[farthest].drop_duplicates("case").head(_NUM_NAMED)):
+        if any(1 / _APART < row.latency_s / other_s < _APART for other_s in named_s):
+            continue
+        named_s.append(row.latency_s)
+        right, height = row.error_frac < 0 and row.measured_s < edge, 10 if row.error_frac > 0 else -10
+        name = names[row.case] if len(names[row.case]) <= _LONGEST else f"…{names[row.case][1 - _LONGEST :]}"
+        text = ax.annotate(name, (row.measured_s, row.latency_s), xytext=(8 if right else -8, height), va="center",
+                           textcoords="offset points", ha="left" if right else "right", fontsize=9.5, color=INK)
+        text.set_in_layout(False)
+
+
+def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: dict[str, float]) -> Markup:
+    """Each model's constructed over its measured latency, a point a kind, with the kinds' geometric means.
+
+    Args:
+        rows: as of `normalized_latency`, in the order to draw them.
+        kinds: column that tells points of a model apart.
+        colors: of the kinds.
+        means: geometric means of the kinds.
+    """
+    names = list(dict.fromkeys(rows["case"]))
+    ends = [1 - BAND_FRAC, 1 + BAND_FRAC, *rows["normalized"]]
+    margin = (max(ends) / min(ends)) ** 0.06
+
+    def draw(ax: Axes) -> None:
+        ax.axvspan(1 - BAND_FRAC, 1 + BAND_FRAC, color=_BAND, linewidth=0)
+        ax.axvline(1, color=FAINT, linewidth=1)
+        for kind, mean in means.items():
+            ax.axvline(mean, color=colors[kind], linewidth=1.4, linestyle=(0, (4, 3)))
+        for row in fmt.rows(rows):
+            ax.plot([row.normalized], [names.index(row.case)], "o", color=colors[getattr(row, kinds)], markersize=6,
+                    markeredgecolor="white", markeredgewidth=0.7)  # fmt: skip
+        ax.set(xscale="log", xlim=(min(ends) / margin, max(ends) * margin),
+               xlabel="constructed / measured (dashed: geometric mean)")  # fmt: skip
+        ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(6))
+        ax.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+        ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:.3g}"))
+
+    return _by_name("Constructed over measured latency of each model", names, draw)
+
+
+def by_layers(rows: pd.DataFrame) -> Markup:
+    """Share of each kind of layer in the models' constructed latency, a bar a model."""
+    models = rows_of(rows, "case", "operator_type", "share_frac")
+
+    def draw(ax: Axes) -> None:
+        for position, (_, parts) in enumerate(models):
+            start = 0.0
+            for name, share_frac in parts:
+                ax.barh(position, share_frac, left=start, height=0.72, color=palette.operator_type(name), linewidth=0)
+                start += share_frac
+        ax.set(xlim=(0, 1), xlabel="share of the plain sum")
+        ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
+
+    return _by_name("Share of each kind of layer in constructed latencies", [name for name, _ in models], draw)
+
+
+def bars_by_name(title: str, rows: pd.DataFrame, value: str, unit: str, label: str,
+                 color: Callable[[Any], str]) -> Markup:  # fmt: skip
+    """A bar a row, named by the column `name`; `color` gives that of a row."""
+
+    def draw(ax: Axes) -> None:
+        for position, row in enumerate(fmt.rows(rows)):
+            ax.barh(position, getattr(row, value), height=0.66, color=color(row), linewidth=0)
+        ax.set_xlim(0, float(rows[value].max()) * 1.03 or 1)
+        unit_axis(ax, ax.get_xlim()[1], unit, label)
+
+    return _by_name(title, rows["name"].tolist(), draw)
+
+
+def _by_name(title: str, names: Sequence[str], draw: Callable[[Axes], None]) -> Markup:
+    """A figure of rows, each named on its left."""
+
+    def draw_all(figure: Figure) -> None:
+        ax = figure.subplots()
+        draw(ax)
+        ax.set_yticks(range(len(names)), short_names(names), fontsize=10)
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        ax.grid(visible=False, axis="y")
+        sns.despine(ax=ax, left=True, bottom=True)
+
+    return draw_svg(title, 66 + ROW_PX * len(names), draw_all)
+
+
+def short_names(names: Iterable[str]) -> list[str]:
+    """Names without the end that all share, as of cases on one device, and long ones without their middle."""
+    words = [name.split("-") for name in names]
+    shared = 0
+    if len(set(map(tuple, words))) > 1:
+        while len({tuple(parts[-shared - 1 :]) for parts in words}) == 1 and shared < min(map(len, words)) - 1:
+            shared += 1
+    bare = ["-".join(parts[: len(parts) - shared]) for parts in words]
+    return [name if len(name) <= _HEAD + _TAIL + 1 else f"{name[:_HEAD]}…{name[-_TAIL:]}" for name in bare]
+
+
+def lengths(rows: pd.DataFrame, counts: dict[str, str]) -> Markup:
+    """How many pieces and bricks have how many layers; `counts` are columns of `rows` with their colours."""
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        width = 0.8 / len(counts)
+        for number, (column, color) in enumerate(counts.items()):
+            places = [position + (number - (len(counts) - 1) / 2) * width for position in range(len(rows))]
+            ax.bar(places, rows[column], width=width, color=color, linewidth=0)
+        ax.set_xticks(range(len(rows)), [fmt.number(value) for value in rows["num_layers"]])
+        ax.set(xlabel="layers in a row", ylabel="how many")
+        ax.yaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
+        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
+        ax.grid(visible=False, axis="x")
+        sns.despine(ax=ax, left=True, bottom=True)
+
+    return draw_svg("Distribution of the lengths of rows of layers", 260, draw, width_px=HALF_PX)
+
+
+def counts_by_name(title: str, rows: pd.DataFrame, counts: dict[str, str]) -> Markup:
+    """Bars over one another a row; `counts` are columns with their colours, those of the largest numbers first."""
+
+    def draw(ax: Axes) -> None:
+        for column, color in counts.items():
+            ax.barh(range(len(rows)), rows[column], height=0.66, color=color, linewidth=0)
+        ax.set_xlabel("how many")
+        ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(6, integer=True))
+
+    return _by_name(title, rows["name"].tolist(), draw)

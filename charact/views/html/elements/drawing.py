@@ -1,0 +1,123 @@
+"""What figures are drawn with: inline SVG, no state shared between threads, no script or style element, same bytes."""
+
+import re
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from io import StringIO
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from charact.core.units import scale
+
+WIDTH_PX, HALF_PX = 860, 440
+INK, FAINT = "#1F2933", "#667585"
+_RC: Any = {
+    **sns.axes_style("whitegrid"),
+    "svg.fonttype": "none",  # text stays text: it can be searched, selected and read out
+    "text.parse_math": False,  # a name may hold a $
+    "font.family": "DejaVu Sans", "font.size": 12, "axes.labelsize": 12, "xtick.labelsize": 11, "ytick.labelsize": 12,
+    "axes.edgecolor": "#D5DBE1", "grid.color": "#E8ECF0", "text.color": INK, "axes.labelcolor": FAINT,
+    "xtick.color": FAINT, "ytick.color": INK, "axes.axisbelow": True,
+}  # fmt: skip
+_RC_LOCK = threading.Lock()  # matplotlib's settings belong to the process
+_LABEL_FROM_FRAC = 0.07
+_LONGEST_NAME = 100
+
+Row = tuple[str, Sequence[tuple[str, float]]]
+"""A stacked bar: its label, and its parts as (name, value)."""
+
+
+def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, width_px: int = WIDTH_PX) -> Markup:
+    """SVG of a figure, one unit a pixel.
+
+    Ids that would repeat in a page of several figures are taken out, and so are clips: nothing is drawn past its axes,
+    and a clip that another figure of the page defines is lost while that figure is hidden.
+    """
+    text = StringIO()
+    with _RC_LOCK, mpl.rc_context({**_RC, "svg.hashsalt": title}), warnings.catch_warnings():
+        # The browser has fonts for names in any script; here the font only measures them.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # names of 100 characters
+        figure = Figure(figsize=(width_px / 72, height_px / 72), layout="constrained")
+        draw(figure)
+        _shorten_names(figure)
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
+    body = re.sub(r'<clipPath.*?</clipPath>| clip-path="[^"]*"', "", body, flags=re.DOTALL)
+    # Hundredths of a pixel are enough, and a third shorter.
+    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)
+    head = f'<svg viewBox="0 0 {width_px} {height_px:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
+    return Markup(f"{head}<title>{escape(title)}</title>{body}")
+
+
+def _shorten_names(figure: Figure) -> None:
+    """Cut texts that leave no room for what is drawn; tables have them whole."""
+    for text in figure.findobj(mpl.text.Text):
+        assert isinstance(text, mpl.text.Text)
+        text.set_text(_shortened(text.get_text()))
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, mpl.ticker.FixedFormatter):
+            formatter.seq = [_shortened(str(name)) for name in formatter.seq]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_share: bool = False) -> None:
+    """Stacked horizontal bars, the first on top; parts that are wide enough carry their share."""
+    widest = max(sum(value for _, value in parts) for _, parts in rows)
+    for position, (_, parts) in enumerate(rows):
+        total, start = sum(value for _, value in parts), 0.0
+        for name, value in parts:
+            width = value / total if as_share and total else value
+            ax.barh(position, width, left=start, height=0.5, color=colors(name), edgecolor="white", linewidth=0.8)
+            if as_share and width >= _LABEL_FROM_FRAC:
+                ink = ink_on(colors(name))
+                ax.text(start + width / 2, position, f"{100 * width:.0f} %", ha="center", va="center", color=ink,
+                        fontsize=11)  # fmt: skip
+            start += width
+    ax.set_xlim(0, 1 if as_share else widest * 1.02 or 1)
+    ax.set_ylim(len(rows) - 0.5, -0.65)
+    ax.grid(visible=False, axis="y")
+    sns.despine(ax=ax, left=True, bottom=True)
+
+
+def ink_on(color: str) -> str:
+    """Colour of text that can be read on a colour."""
+    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 145 else INK
+
+
+def label_above(ax: Axes, rows: Sequence[Row]) -> None:
+    """Labels over their bars rather than beside them: names are long, and pages may be narrow."""
+    ax.set_yticks([])
+    for position, (label, _) in enumerate(rows):
+        ax.text(0, position - 0.32, label, ha="left", va="bottom", fontsize=11, transform=ax.transData)
+
+
+def unit_axis(ax: Axes, largest: float, unit: str, label: str) -> None:
+    """Ticks and a label of the horizontal axis in the unit that fits its largest value."""
+    factor, scaled_unit = scale([largest], unit)
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
+    ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
+    ax.set_xlabel(f"{label} ({scaled_unit})")
+
+
+def rows_of(frame: pd.DataFrame, label: str, name: str, value: str) -> list[Row]:
+    """A bar for each value of the column `label`, in order, its parts from the columns `name` and `value`."""
+    return [
+        (str(key), list(zip(rows[name].astype(str), rows[value].astype(float), strict=True)))
+        for key, rows in frame.groupby(label, sort=False)
+    ]

@@ -1,0 +1,189 @@
+"""Figures of memory: at the peak, against the input, training over inference, and through one iteration."""
+
+from collections.abc import Mapping
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from markupsafe import Markup
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from charact.core.units import scale
+from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bars, draw_svg, label_above, rows_of, unit_axis
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.memory_text import AXES
+
+_LIMIT = "#A6461D"
+_BAND_ALPHA = 0.22
+_BANDS, _NARROW_BAND = ((0.04, "#C3CBD4"), (0.12, "#8794A1")), (0.22, "#4A5562")
+"""Opacity of a phase's tint and colour of its strip, in turn, and of one too narrow for its name; no phase has a colour
+of its own here, since categories have the same."""
+_NAMED_FROM_FRAC = 0.1
+"""A phase's band is named from this share of the axis on."""
+
+
+def at_peak(composition: pd.DataFrame) -> Markup:
+    """Bytes of each category at the peak of each case."""
+    predicted = composition["method"] == "predicted"
+    labels = composition["case"].where(~predicted, composition["case"] + " (predicted)")
+    rows = rows_of(composition.assign(label=labels), "label", "category", "bytes")
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        bars(ax, rows, palette.CATEGORIES.__getitem__)
+        label_above(ax, rows)
+        unit_axis(ax, ax.get_xlim()[1], "B", "memory at the peak of an iteration")
+
+    return draw_svg("Memory at the peak of an iteration by category", 60 + 48 * len(rows), draw)
+
+
+def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float | None) -> Markup:
+    """Peak by category against the input of one series: predicted areas, or measured ones where there are no others.
+
+    Measured dots stand over predicted areas: the black ones for the peak, small ones for the top of each category. Rows
+    have num_positions, position, method, category, bytes, low_bytes and high_bytes (of the whole peak).
+    """
+    predicted, measured = (rows[rows["method"] == method] for method in ("predicted", "measured"))
+    areas = _stack(predicted if len(predicted) else measured)
+    dots = _stack(measured).reindex(columns=areas.columns, fill_value=0.0)
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        colors = [palette.CATEGORIES[str(name)] for name in areas.columns]
+        ax.stackplot(areas.index, areas.to_numpy().T, colors=colors, edgecolor="white", linewidth=0.8)
+        ax.plot(areas.index, areas.sum(axis="columns"), color=INK, linewidth=1.2)
+        if len(predicted):
+            band = predicted.drop_duplicates("num_positions").sort_values("num_positions")
+            ax.fill_between(band["num_positions"], band["low_bytes"], band["high_bytes"], color=INK, linewidth=0,
+                            alpha=_BAND_ALPHA)  # fmt: skip
+            tops = dots.cumsum(axis="columns")
+            for name, color in zip(tops.columns, colors, strict=True):
+                ax.plot(tops.index, tops[name], "o", color=color, markersize=4, markeredgecolor=INK,
+                        markeredgewidth=0.7)  # fmt: skip
+        ax.plot(dots.index, dots.sum(axis="columns"), "o", color=INK, markersize=5)
+        if limit_bytes is not None and rows["high_bytes"].max() >= limit_bytes:
+            ax.axhline(limit_bytes, color=_LIMIT, linestyle="--", linewidth=1.2)
+        _bytes_axis(ax, max(areas.sum(axis="columns").max(), rows["high_bytes"].max()), f"{mode}, peak")
+        _input_axis(ax, str(rows["position"].iloc[0]))
+        _legend(ax, has_predicted=len(predicted) > 0, has_measured=len(measured) > 0, has_band=len(predicted) > 0)
+
+    return draw_svg(title, 280, draw, width_px=HALF_PX)
+
+
+def _stack(rows: pd.DataFrame) -> pd.DataFrame:
+    """Bytes by number of positions and category, categories that are nowhere left out."""
+    sizes = rows.pivot_table(index="num_positions", columns="category", values="bytes", aggfunc="sum", sort=False)
+    sizes = sizes.reindex(columns=[name for name in palette.CATEGORIES if name in sizes.columns]).sort_index()
+    return sizes.loc[:, (sizes > 0).any()].fillna(0.0)
+
+
+def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
+    """Peak of training over that of inference against the input; rows have a `label`, whose colour is given."""
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        for (label, method), group in rows.groupby(["label", "method"], sort=False):
+            others = set(rows.loc[rows["label"] == label, "method"]) - {"measured"}
+            style = "-" if method == "predicted" else "o" if others else "o-"
+            ax.plot(group["num_positions"], group["ratio"], style, color=colors[str(label)], linewidth=1.5,
+                    markersize=5)  # fmt: skip
+        ax.axhline(1, color=FAINT, linewidth=0.8)
+        ax.set_ylim(0, 1.08 * rows["ratio"].max())
+        ax.set_ylabel("training / inference")
+        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
+        _input_axis(ax, str(rows["position"].iloc[0]))
+        methods = set(rows["method"])
+        _legend(ax, has_predicted="predicted" in methods, has_measured="measured" in methods, has_band=False)
+
+    return draw_svg(title, 240, draw, width_px=HALF_PX)
+
+
+def timeline(title: str, rows: pd.DataFrame) -> Markup:
+    """What one iteration holds by category, with bands of its phases and a mark at the peak.
+
+    Rows are those of `memory_timeline` of one case and method: against time where it was measured, else in order.
+    """
+    is_timed = bool(rows["time_s"].notna().all())
+    rows = rows.assign(at=rows["time_s"] if is_timed else rows["moment"])
+    held = rows.pivot_table(index="at", columns="category", values="bytes", aggfunc="sum")
+    held = held[[name for name in palette.CATEGORIES if name in held and (held[name] > 0).any()]]
+    totals = held.sum(axis="columns")
+    moments = totals.index.to_numpy(dtype="float64")
+    # The last moment lasts as long as they do on average.
+    edges = [*moments, moments[-1] + ((moments[-1] - moments[0]) / (len(moments) - 1) if len(moments) > 1 else 1.0)]
+    at_peak, peak_bytes = moments[totals.argmax()], totals.max()
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        tops = held.cumsum(axis="columns")
+        for name in reversed(tops.columns):  # each hides the lower part of the one behind it
+            ax.fill_between(edges, 0, [*tops[name], tops[name].iloc[-1]], step="post", linewidth=0,
+                            color=palette.CATEGORIES[str(name)])  # fmt: skip
+        ax.plot([at_peak], [peak_bytes], "v", color=INK, markersize=7)
+        side, offset = ("right", -8) if at_peak - moments[0] > 0.6 * (moments[-1] - moments[0]) else ("left", 8)
+        ax.annotate(f"peak {fmt.num_bytes(peak_bytes)}", (at_peak, peak_bytes), (offset, 4),
+                    textcoords="offset points", ha=side, va="bottom", fontsize=11)  # fmt: skip
+        ax.set_xlim(edges[0], edges[-1])
+        _bytes_axis(ax, peak_bytes, "held")
+        ax.set_ylim(0, 1.12 * peak_bytes)
+        _phase_bands(ax, rows.drop_duplicates("at").set_index("at")["phase"].sort_index(), edges[-1])
+        if is_timed:
+            unit_axis(ax, edges[-1], "s", "time, measured under the profiler")
+        else:
+            ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
+            ax.set_xlabel("moments in order, predicted")
+
+    return draw_svg(title, 280, draw, width_px=HALF_PX)
+
+
+def _phase_bands(ax: Axes, phases: "pd.Series[str]", end_at: float) -> None:
+    """A strip above and a tint behind each run of moments of one phase, with its name where there is room for it."""
+    changed = phases.ne(phases.shift()).to_numpy()
+    moments = phases.index.to_numpy(dtype="float64")
+    begins = moments[changed]
+    across = ax.get_xaxis_transform()
+    num_named = 0
+    for begin, end, phase in zip(begins, [*begins[1:], end_at], phases[changed], strict=True):
+        is_named = pd.notna(phase) and end - begin >= _NAMED_FROM_FRAC * (end_at - moments[0])
+        tint_alpha, strip = _BANDS[num_named % 2] if is_named else _NARROW_BAND
+        ax.axvspan(begin, end, color=FAINT, alpha=tint_alpha, linewidth=0, zorder=0)
+        ax.fill_between([begin, end], 1, 1.03, color=strip, linewidth=0, transform=across)
+        if is_named:
+            num_named += 1
+            ax.text((begin + end) / 2, 1.04, phase, ha="center", va="bottom", color=FAINT, fontsize=11,
+                    transform=across)  # fmt: skip
+
+
+def _bytes_axis(ax: Axes, largest: float, label: str) -> None:
+    factor, unit = scale([largest], "B")
+    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
+    ax.set_ylim(0, None)
+    ax.set_ylabel(f"{label} ({unit})")
+    ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
+    sns.despine(ax=ax, left=True, bottom=True)
+
+
+def _input_axis(ax: Axes, position: str) -> None:
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
+    ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.set_xlabel(AXES[position])
+    ax.margins(x=0.02)
+    sns.despine(ax=ax, left=True, bottom=True)
+
+
+def _legend(ax: Axes, *, has_predicted: bool, has_measured: bool, has_band: bool) -> None:
+    """What lines, dots and bands are."""
+    handles: list[Artist] = []
+    if has_predicted:
+        handles.append(Line2D([], [], color=INK, linewidth=1.4, label="predicted"))
+    if has_band:
+        handles.append(Patch(color=INK, alpha=_BAND_ALPHA, linewidth=0, label="its uncertainty"))
+    if has_measured:
+        handles.append(Line2D([], [], color=INK, marker="o", linestyle="", markersize=5, label="measured"))
+    ax.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=11,
+              borderaxespad=0, handlelength=1.6)  # fmt: skip

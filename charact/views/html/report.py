@@ -1,0 +1,221 @@
+"""The HTML view: the sections of a run, and one self-contained report of one or more runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from charact.analysis.common.pass_status import passes_taken
+from charact.analysis.common.script_attribution import is_imported, is_watched
+from charact.analysis.compare import Side
+from charact.core.errors import UserError
+from charact.record.presentable import presentable
+from charact.record.reader import Run
+from charact.views.html import across_runs
+from charact.views.html.comparison import differences
+from charact.views.html.comparison import sections as comparing
+from charact.views.html.elements.blocks import Block, Body
+from charact.views.html.sections import (
+    bottleneck,
+    brick_models,
+    bricks,
+    counters,
+    inference,
+    kernels,
+    machine,
+    memory,
+    method,
+    operations,
+    overview,
+    profile,
+    roofline,
+    trace,
+    training,
+    utilization,
+)
+from charact.views.html.sections import script as program
+from charact.views.tables import format as fmt
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """How a section is made, and the passes and tables that it shows: without any of them it is left out.
+
+    `shows` tells whether there is anything to show where passes and tables do not.
+    """
+
+    title: str
+    build: Callable[[Run], Body]
+    passes: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    shows: Callable[[Run], bool] | None = None
+
+    def belongs_to(self, run: Run) -> bool:
+        """Whether a case of the run has taken one of the passes, or a table has rows."""
+        if self.shows is not None:
+            return self.shows(run)
+        taken = passes_taken(run)
+        always = not self.passes
+        return always or not taken.isdisjoint(self.passes) or any(len(run.table(name)) for name in self.tables)
+
+
+_PARTS = {
+    "glance": _Part("At a glance", overview.glance),
+    "bottleneck": _Part("Bottleneck", bottleneck.bottleneck, shows=profile.is_timed),
+    "training": _Part("Training", training.training, ("training",)),
+    "inference": _Part("Inference", inference.inference, ("inference",)),
+    "operations": _Part("Operations", operations.operations, ("ops",), ("problems",)),
+    "constructed": _Part("Constructed latency", brick_models.models, ("construct",), ("constructions",)),
+    "reuse": _Part("Reuse of bricks", bricks.reuse, ("construct",), ("pieces",)),
+    "bricks": _Part("Bricks", bricks.bricks, ("bricks",), ("bricks",)),
+    "phases": _Part("Time by phase", profile.phases, shows=profile.has_phases),
+    "models": _Part("Models", program.parts, shows=program.has_parts),
+    "program": _Part("How phases were found", program.program, shows=is_watched),
+    "trace": _Part("How phases were found", trace.trace, shows=is_imported),
+    "other": _Part("What “other” was", program.other, ("frames",)),
+    "operator-types": _Part("Operator types", profile.operator_types, ("operators",), ("operators",)),
+    "operators": _Part("Operators", profile.operators, ("operators",), ("operators",)),
+    "layers": _Part("Layers", profile.layers, ("operators", "flop"), ("operators", "flop")),
+    "kernels": _Part("Kernels", kernels.kernels, ("kernels",), ("kernels",)),
+    "memory": _Part("Memory", memory.memory, shows=memory.has_memory),
+    "roofline": _Part("Work and roofline", roofline.roofline, ("flop",), ("flop",)),
+    "utilization": _Part("Utilization and energy", utilization.utilization, shows=utilization.has_utilization),
+    "counters": _Part("Counters", counters.counters, shows=counters.has_counters),
+    "machine": _Part("Machine", machine.machine),
+    "method": _Part("Method", method.method),
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: `html` is a fragment without scripts, style elements or addresses outside of it."""
+
+    id: str
+    title: str
+    html: str
+
+
+def sections(run: Run) -> list[Section]:
+    """Sections of a run, in the order of the report.
+
+    A section of a pass that no case has taken is left out; one whose pass gave nothing says why, and so does one that
+    needs a damaged table.
+    """
+    run = presentable(run)
+    found = ((name, part.title, _body(part, run)) for name, part in _PARTS.items())
+    return [Section(name, title, render("section.html.j2", body=body)) for name, title, body in found
+            if body is not None]
+
+
+def _body(part: _Part, run: Run) -> Body | None:
+    """What a section shows; None where the run has nothing of it."""
+    try:
+        return part.build(run) if part.belongs_to(run) else None
+    except UserError as error:
+        return Body(blocks=[Block(note=fmt.missing(str(error)))])
+
+
+MAX_CASES = 24
+"""Cases that a report of several runs draws in full; those of its first two runs always are."""
+_MIN_RUNS = 2
+
+OnRun = Callable[[Run], object]
+"""Called after each run that was read."""
+
+
+def report(runs: Sequence[Run], max_cases: int = MAX_CASES, on_run: OnRun = lambda run: None) -> str:
+    """Return one self-contained page: each run's sections, after a table across them where there are several.
+
+    Of many runs the first ones have sections; the others are rows of the tables. Each run is released after it was
+    read, so that memory does not grow with the number of runs.
+
+    Args:
+        runs: what is shown, in this order.
+        max_cases: of several runs, sections are drawn of the first ones that hold no more cases in all.
+        on_run: called after each run.
+    """
+    runs = [presentable(run) for run in runs]
+    names = across_runs.counted_names([run.manifest["name"] for run in runs])
+    if len(runs) == 1:
+        return _page([_article(runs[0])], names)
+    num_drawn = _num_drawn(runs, max_cases)
+    across, articles = across_runs.Summary(), []
+    for number, run in enumerate(runs):
+        across.add(run)
+        if number < num_drawn:
+            articles.append(_article(run))
+        run.release()
+        on_run(run)
+    return _page(articles, names, num_runs=len(runs), overview=across.tables(), across=across.blocks(),
+                 left_out=_left_out(runs, num_drawn, f", “--max-cases {_num_cases(runs)}” those of all"))  # fmt: skip
+
+
+def _num_drawn(runs: Sequence[Run], max_cases: int) -> int:
+    """How many of the first runs are drawn in full."""
+    num_cases = list(accumulate(len(run.manifest["cases"]) for run in runs))
+    return max(min(_MIN_RUNS, len(runs)), sum(number <= max_cases for number in num_cases))
+
+
+def _left_out(runs: Sequence[Run], num_drawn: int, remedy: str = "") -> str:
+    """Return which of several runs are not drawn in full, and how to draw them; empty where all are."""
+    if num_drawn == len(runs):
+        return ""
+    return (f"The sections of {len(runs) - num_drawn:,} of {len(runs):,} runs ({_num_cases(runs[num_drawn:]):,} of "
+            f"{_num_cases(runs):,} cases) are left out: “charact report RUN” draws those of one run{remedy}.")
+
+
+def _num_cases(runs: Sequence[Run]) -> int:
+    return sum(len(run.manifest["cases"]) for run in runs)
+
+
+_COMPARISON = {
+    "comparison": ("Comparison", comparing.comparison), "parts": ("Where times differ", comparing.parts),
+    "differences": ("What accounts for the differences", differences.explanations),
+    "left-out": ("Left out, and what else differs", comparing.left_out),
+}  # fmt: skip
+
+
+def comparison_sections(sides: Sequence[Side]) -> list[Section]:
+    """Sections of a comparison, in the order of its report."""
+    return [Section(name, title, render("section.html.j2", body=build(sides)))
+            for name, (title, build) in _COMPARISON.items()]
+
+
+def comparison_report(sides: Sequence[Side]) -> str:
+    """One self-contained page: the comparison, then the sections of the first run of each side that is measured."""
+    runs = [side.runs[0] for side in sides if "reference" not in side.runs[0].manifest]
+    num_drawn = _num_drawn(runs, MAX_CASES)
+    compared = comparison_sections(sides)
+    articles = []
+    for run in runs[:num_drawn]:
+        articles.append(_article(run))
+        run.release()
+    return _page(articles, fmt.against(across_runs.counted([side.label for side in sides])), comparison=compared,
+                 left_out=_left_out(runs, num_drawn))  # fmt: skip
+
+
+def _article(run: Run) -> dict[str, Any]:
+    return {"manifest": run.manifest, "partial": run.partial, "sections": sections(run)}
+
+
+def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str:
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    nothing = {"num_runs": len(articles), "overview": [], "across": [], "comparison": [], "left_out": ""}
+    return render("report.html.j2", runs=articles, title=title, **{**nothing, **content}, script=Markup(script),
+                  style=Markup(style))  # fmt: skip
+
+
+def render(template: str, **content: Any) -> str:
+    """A template of this package, filled in; what is put in is escaped."""
+    return _ENVIRONMENT.get_template(template).render(content)

@@ -1,0 +1,244 @@
+"""Tables and cards of basic operations: suites as a whole, problems, and how near they come to the ceilings."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import CASE, STATUS, Card, Legend, failure_of
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, table
+
+NUM_CARDS = 12
+_PLACE = ["set", "layout", "precision", "device"]
+_TITLES = {"set": "Set", "layout": "Layout", "precision": "Precision", "device": "Device"}
+_NONE = {"set": "the suite has none", "layout": "dense"}
+
+
+def _none(name: str) -> Callable[[Any], str | None]:
+    return lambda row: _NONE.get(name)
+
+
+def _no_time(row: Any) -> str | None:
+    return row.time_reason if isinstance(row.time_reason, str) else None
+
+
+def _no_flop(row: Any) -> str:
+    return "none are counted"
+
+
+def _no_rate(row: Any) -> str:
+    return _no_time(row) or _no_flop(row)
+
+
+def _no_share(row: Any) -> str | None:
+    return row.share_reason if isinstance(row.share_reason, str) else None
+
+
+def _not_checked(row: Any) -> str:
+    return _no_time(row) or "not checked"
+
+
+DIRECTION = Column("direction_words", "Direction", unbroken=True)
+_PUBLISHED = Column("published_flop", "Published FLOP", fmt.num_flop, "what the suite counts in its place",
+                    lambda row: "counted alike")  # fmt: skip
+_CONVENTION = Column("convention", "Convention", None, "how the suite counts, or writes its sizes",
+                     lambda row: "as here", wide=True)  # fmt: skip
+
+
+def places(rows: pd.DataFrame) -> list[Column]:
+    """Columns of set, layout, precision and device: those in which the rows differ."""
+    return [
+        Column(name, _TITLES[name], reason=_none(name)) for name in _PLACE if rows[name].nunique(dropna=False) > 1
+    ]  # fmt: skip
+
+
+def _where_known(column: Column, rows: pd.DataFrame) -> list[Column]:
+    return [column] if rows[column.name].notna().any() else []
+
+
+def worded(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with their directions in words."""
+    return rows.assign(direction_words=rows["direction"].map(fmt.DIRECTIONS))
+
+
+def problems(operation: str, times: pd.DataFrame) -> Table:
+    """Every problem of an operation in each direction."""
+    def few(row: Any) -> str:
+        return _no_time(row) or "fewer than 6 repetitions"
+
+    columns = [
+        Column("problem", "Problem", unbroken=True), *places(times), DIRECTION,
+        Column("median_s", "Time", fmt.seconds, "median of a call", _no_time),
+        Column("low_s", "95 % from", fmt.seconds, "lower end of the median's interval", few),
+        Column("high_s", "95 % to", fmt.seconds, "upper end of the median's interval", few),
+        Column("flop", "FLOP", fmt.num_flop, "of a call, 1 MAC = 2 FLOP", _no_flop), *_where_known(_PUBLISHED, times),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved", _no_rate),
+        Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "inputs read and outputs written once, over time", _no_time),
+        Column("share_frac", "Of the ceiling", fmt.share, "the time that the work needs at the ceilings, over its time",
+               _no_share, is_share=True),
+        Column("limit", "Nearer ceiling", None, "compute or bandwidth", _no_share, unbroken=True),
+        Column("max_error", "Error", fmt.error, "largest difference from float64, over the result's largest magnitude",
+               _not_checked),
+        Column("tolerance", "Tolerance", fmt.error, "what the precision allows", _not_checked),
+        Column("num_repetitions", "Repetitions", fmt.number, "timed", _no_time),
+        Column("ended_by", "Ended by", None, "'target met': the interval is narrow enough",
+               lambda row: _no_time(row) or "not recorded", unbroken=True),
+        *_where_known(_CONVENTION, times),
+    ]  # fmt: skip
+    rows = worded(times).assign(ended_by=[fmt.ENDED_BY.get(reason, reason) for reason in times["ended_by"]])
+    return table(rows, f"Problems of {operation}", columns)
+
+
+def notes(times: pd.DataFrame) -> str:
+    """What must be said of times, of rows above a ceiling, and of results that are less exact than they should be."""
+    above, wrong = int((times["share_frac"] > 1).sum()), int((times["max_error"] > times["tolerance"]).sum())
+    wide = int((times["ended_by"].notna() & (times["ended_by"] != "precision")).sum())
+    told = [f"{wide} {fmt.LESS_PRECISE}."] if wide else []
+    told += [f"{above} {fmt.ABOVE_A_CEILING}."] if above else []
+    told += [f"{wrong} differ from float64 by more than their precision allows."] if wrong else []
+    return " ".join(told)
+
+
+def totals(rows: pd.DataFrame) -> Table:
+    """Total execution time of each suite, as it is published."""
+    def failed(row: Any) -> str:
+        return "all of them failed"
+
+    columns = [
+        Column("suite", "Suite"), Column("set", "Set", reason=lambda row: "the suite has none"),
+        Column("operation", "Operation"),
+        *(column for column in places(rows) if column.name != "set"),
+        Column("num_problems", "Problems", fmt.number),
+        Column("num_failed", "Failed", fmt.number, "left out of totals"),
+        Column("total_s", "Total execution time", fmt.duration, "each problem once, in every direction", failed),
+        Column("flop", "FLOP", fmt.number, "of all of them", _no_flop),
+        *_where_known(replace(_PUBLISHED, words=fmt.number), rows),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / total execution time", _no_flop),
+    ]  # fmt: skip
+    note = " ".join(f"Published FLOP of {row.suite}, {row.operation}: {row.convention}."
+                    for row in fmt.rows(rows.dropna(subset=["convention"]).drop_duplicates("convention")))
+    return table(rows, "Total execution time of each suite", columns, note)
+
+
+def shares(rows: pd.DataFrame) -> Table:
+    """How near each operation comes to the ceilings."""
+    columns = [
+        Column("operation", "Operation"), DIRECTION, *(column for column in places(rows.assign(set=None))),
+        Column("num_problems", "Problems", fmt.number, "timed"),
+        Column("flop_per_s", "Best FLOP/s", fmt.flop_rate, "of its problems", _no_flop),
+        Column("bytes_per_s", "Best bytes/s", fmt.byte_rate, "of its problems"),
+        Column("median_share_frac", "Median of the ceiling", fmt.share, "over its problems", _no_share, is_share=True),
+        Column("best_share_frac", "Best", fmt.share, "of its problems", _no_share, is_share=True),
+    ]  # fmt: skip
+    return table(worded(rows), "Operations against the ceilings", columns)
+
+
+def speeds(rows: pd.DataFrame, caption: str) -> Table:
+    """Sparse products beside dense ones."""
+    none = "no dense product of this size was measured"
+
+    def few(row: Any) -> str:
+        return none if pd.isna(row.ratio) else "fewer than 6 repetitions"
+
+    columns = [
+        Column("size", "Size", unbroken=True), Column("layout", "Layout"),
+        Column("density_frac", "Density", fmt.share, "share of numbers that are not zero"),
+        Column("time_s", "Sparse", fmt.seconds), Column("dense_s", "Dense", fmt.seconds, "", lambda row: none),
+        Column("ratio", "Sparse / dense", fmt.ratio, "below 1 sparse is faster", lambda row: none),
+        Column("low", "From", fmt.ratio, "the ratio, where the 95 % intervals of both times are farthest to that side",
+               few),
+        Column("high", "To", fmt.ratio, "the ratio, where the 95 % intervals of both times are farthest to that side",
+               few),
+    ]  # fmt: skip
+    return table(rows, caption, columns)
+
+
+def crossovers(rows: pd.DataFrame) -> Table:
+    """Density below which sparse products are faster."""
+    columns = [
+        Column("size", "Size", unbroken=True), DIRECTION, *places(rows.assign(set=None)),
+        Column("crossover_density_frac", "Sparse is faster below", fmt.share, "density at which both take as long",
+               lambda row: row.reason),
+        Column("from_density_frac", "For certain below", fmt.share, "highest density at which noise hides nothing",
+               lambda row: "no crossover"),
+        Column("to_density_frac", "Dense for certain above", fmt.share, "lowest density at which noise hides nothing",
+               lambda row: "no crossover"),
+        Column("low_density_frac", "Measured from", fmt.share, "density"),
+        Column("high_density_frac", "to", fmt.share, "density"), Column("num_densities", "Densities", fmt.number),
+    ]  # fmt: skip
+    return table(worded(rows), "Density below which sparse products are faster", columns)
+
+
+def headlines(cases: pd.DataFrame, *more: Column, note: str = "") -> Table:
+    """Every problem as a whole, its directions taken together; `more` columns stand after the case."""
+    def why(row: Any) -> str:
+        return "the record holds no repetitions" if row.status == "ok" else str(row.status)
+
+    columns = [
+        CASE, *more, STATUS, Column("time_s", "Time", fmt.seconds, "sum of the directions' medians", why),
+        Column("flop", "FLOP", fmt.num_flop, "of all directions", _no_flop),
+        Column("bytes", "Bytes", fmt.num_bytes, "of all directions", lambda row: "not counted"),
+    ]  # fmt: skip
+    return table(cases, "Time of each problem", columns, note)
+
+
+def cards(run: Run) -> list[Card]:
+    """A card a suite's operation, and one for each problem that was named by itself, the longest of them."""
+    cases = operation_cases(run)
+    times = operation_times(run)
+    shown = [_suite_card(row, times) for row in fmt.rows(suite_totals(run))]
+    own = cases[cases["suite"].isna()].sort_values("time_s", ascending=False, kind="stable", na_position="first")
+    return shown + [_problem_card(row, times[times["case"] == row.case]) for row in fmt.rows(own.head(NUM_CARDS))]
+
+
+def _suite_card(row: Any, times: pd.DataFrame) -> Card:
+    words = [row.suite, row.set, row.operation, row.layout, row.precision, row.device]
+    name = " · ".join(str(word) for word in words if pd.notna(word))
+    counted = f"{row.num_problems} problem{'' if row.num_problems == 1 else 's'}, each once"
+    if pd.isna(row.total_s):
+        return Card(name, several=True, failure=("failed", f"all of {counted.removesuffix(', each once')}"))
+    same = times[(times["status"] == "ok") & times["median_s"].notna()]
+    for column, word in zip(["suite", "set", "operation", "layout", "precision", "device"], words, strict=True):
+        same = same[same[column].isna() if pd.isna(word) else same[column] == word]
+    return Card(
+        name, several=True, headline=(fmt.duration(row.total_s), "total execution time"), details=[counted],
+        warning=f"{row.num_failed} failed and are left out" if row.num_failed else "",
+        numbers=[("FLOP", fmt.num_flop(row.flop, _no_flop(row))),
+                 ("rate", fmt.flop_rate(row.flop_per_s, _no_flop(row)))],
+        bar=_bar(same),
+    )  # fmt: skip
+
+
+def _problem_card(row: Any, times: pd.DataFrame) -> Card:
+    failure = failure_of(row.status, row.reason)
+    if pd.isna(row.time_s):
+        return Card(row.case, failure=failure or ("nothing", "the record holds no repetitions"))
+    first = next(fmt.rows(times))
+    interval = fmt.interval(first.low_s, first.high_s, "fewer than 6 repetitions")
+    of = "" if len(times) == 1 else f"{fmt.DIRECTIONS[first.direction]} "
+    rate = (f"{of}bandwidth", fmt.byte_rate(first.bytes_per_s)) if pd.isna(first.flop_per_s) else \
+        (f"{of}rate", fmt.flop_rate(first.flop_per_s))
+    return Card(
+        row.case, failure=failure,
+        headline=(fmt.seconds(row.time_s), "a call" if len(times) == 1 else "all directions"),
+        details=[f"{fmt.DIRECTIONS[first.direction]}: 95 % interval {interval}"],
+        numbers=[rate, ("of the ceiling", fmt.share(first.share_frac, _no_share(first)))],
+        bar=_bar(times.dropna(subset=["median_s"])),
+    )  # fmt: skip
+
+
+def directions(times: pd.DataFrame) -> Legend:
+    """The colours of the directions that are there, in words."""
+    there = set(times["direction"])
+    return [(fmt.DIRECTIONS[name], color) for name, color in palette.DIRECTIONS.items() if name in there]
+
+
+def _bar(times: pd.DataFrame) -> list[tuple[str, float, str]]:
+    sums = times.groupby("direction", sort=False)["median_s"].sum()
+    return [(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
+            for name, time_s in sums.items()]

@@ -1,0 +1,37 @@
+"""Columns that the tables of a comparison share, and the words in them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.compare import Side
+from charact.core.units import digits
+from charact.views.tables import format as fmt
+from charact.views.tables.model import Column
+
+CASE = Column("case", "Case", unbroken=True)
+SIDE = Column("side", "Side", unbroken=True)
+INTERVAL = Column("interval", "95 % interval", unbroken=True)
+
+
+def side_column(sides: Sequence[Side]) -> list[Column]:
+    """Of two sides the headings tell which is which."""
+    return [SIDE] if len(sides) > 2 else []
+
+
+def reason(row: Any) -> str | None:
+    """Why a row lacks a number; None where it does not."""
+    return None if pd.isna(row.reason) else str(row.reason)
+
+
+def interval(row: Any, significant: int) -> str:
+    """The 95 % interval of a row in words, or why there is none."""
+    if pd.isna(row.low):
+        return fmt.missing(reason(row))
+    return f"{digits(row.low, significant)}–{digits(row.high, significant)}"
+
+
+def speedup(value: float | None, reason: str | None) -> str:
+    """How many times as fast."""
+    return fmt.missing(reason) if value is None else digits(value)

@@ -1,0 +1,95 @@
+"""Speedups as tables: by workload and data, of a suite's bricks, and their geometric means."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.compare import GROUPS, Side, geometric_means, speedups
+from charact.analysis.compare.bricks import brick_means, unmatched_bricks
+from charact.views.tables import format as fmt
+from charact.views.tables.comparison_columns import CASE, INTERVAL, SIDE, interval, reason, side_column, speedup
+from charact.views.tables.model import Column, Table, table
+
+_NUM_UNMATCHED = 200
+
+
+def speedup_tables(sides: Sequence[Side]) -> list[Table]:
+    """Workload × data set, the baseline's time / the side's, and geometric means; none without such times."""
+    frame = speedups(sides)
+    timed = frame.dropna(subset=["speedup"]).drop_duplicates("side").set_index("side")["metric"]
+    frame = frame[frame["side"].isin(timed.index)]
+    if frame.empty:
+        return []
+    # A case that failed is told beside those that did not.
+    metric = frame["metric"].where(frame["speedup"].notna(), frame["side"].map(timed))
+    data = frame["data"].replace("as written", "its own data").fillna("data not told")
+    frame = frame.assign(row=_coordinates(frame), data=data, metric=metric)
+    alike = frame.duplicated(["side", "metric", "row", "data"], keep=False)  # but for what no column is of
+    frame["row"] = frame["row"].where(~alike, frame["case"])
+    found = [_speedup_table(f"Speedup of {side} over {sides[0].label} by data, from the {_TIMED[str(metric)]}", rows)
+             for (side, metric), rows in frame.groupby(["side", "metric"], sort=False)]  # fmt: skip
+    return [*found, _mean_table(sides, frame["mode"].nunique() > 1)] if frame["case"].nunique() > 1 else found
+
+
+def _coordinates(frame: pd.DataFrame) -> list[str]:
+    """What each case is, but for its data: the workload, with what else is not the same in all cases."""
+    names = ["workload", *(name for name in GROUPS if name not in ("workload", "data")
+                           and frame.groupby("workload")[name].nunique(dropna=False).max() > 1)]
+    return [" ".join(str(value) for value in row if pd.notna(value)) for row in frame[names].itertuples(index=False)]
+
+
+def _speedup_table(caption: str, rows: pd.DataFrame) -> Table:
+    data = list(rows["data"].unique())
+    cells = rows.set_index(["row", "data"])
+    reasons = cells["reason"].dropna().to_dict()
+    wide = cells["speedup"].unstack("data").reindex(index=rows["row"].unique(), columns=data)
+    wide.columns = pd.Index([f"data_{number}" for number in range(len(data))])  # named as Python allows
+
+    def why(name: object) -> Callable[[Any], str]:
+        return lambda row: reasons.get((row.row, name), "no such case")
+
+    columns = [
+        Column("row", "Workload", unbroken=True),
+        *(Column(f"data_{number}", str(name), speedup, reason=why(name)) for number, name in enumerate(data)),
+    ]  # fmt: skip
+    return table(wide.rename_axis("row").reset_index(), caption, columns)
+
+
+_TIMED = {"total_time": "total time", "inference_time": "time of load and prediction",
+          "time": "time of an iteration, epoch or call"}
+
+
+def _mean_table(sides: Sequence[Side], several_modes: bool) -> Table:
+    groups = [(by, geometric_means(sides, by)) for by in ("workload", *(["mode"] if several_modes else []))]
+    means = [frame.rename(columns={by: "group"}) for by, frame in groups] + [geometric_means(sides).assign(group="all")]
+    frame = pd.concat(means, ignore_index=True)
+    frame["interval"] = [interval(row, 3) for row in fmt.rows(frame)]
+    columns = [
+        Column("group", "Cases of", unbroken=True), *side_column(sides), Column("num_cases", "Cases", fmt.number),
+        Column("speedup", "Geometric mean", speedup, "of the speedups of the cases", reason), INTERVAL,
+    ]  # fmt: skip
+    note = "An interval tells what other cases would give, by how much these differ: of few cases it is wide."
+    return table(frame, "Geometric means of the speedups", columns, note)
+
+
+def brick_tables(sides: Sequence[Side]) -> list[Table]:
+    """Geometric means of the bricks' speedups by layer type, and bricks that a side lacks; none without suites."""
+    means, unmatched = brick_means(sides), unmatched_bricks(sides)
+    if means.empty:
+        return []
+    means["interval"] = [interval(row, 3) for row in fmt.rows(means)]
+    columns = [
+        CASE, Column("layers", "Bricks of", wide=True), *side_column(sides), Column("num_bricks", "Bricks", fmt.number),
+        Column("speedup", "Geometric mean", speedup, "of the speedups of the bricks: above 1 is faster", reason),
+        INTERVAL,
+    ]  # fmt: skip
+    lacking = [CASE, Column("brick", "Brick", wide=True), SIDE, Column("missing_in", "Missing in", unbroken=True),
+               Column("why", "Why")]  # fmt: skip
+    found = [table(means, "Geometric means of the bricks’ speedups", columns)]
+    if unmatched.empty:
+        return found
+    shown = unmatched.groupby(["case", "side", "missing_in"], sort=False).head(_NUM_UNMATCHED)
+    left_out = len(unmatched) - len(shown)
+    note = f"The first {_NUM_UNMATCHED} of each side, the longest; {left_out} more." if left_out else ""
+    return [*found, table(shown, "Bricks without a counterpart", lacking, note)]

@@ -1,0 +1,206 @@
+"""A comparison as tables, the same in the terminal, in Markdown, in the report and in TensorBoard."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.compare import Side, metric_ratios, ratios, unmatched_cases
+from charact.analysis.compare.environment_diff import context_changes
+from charact.analysis.compare.group_facts import failed_cases, published_notes, side_facts
+from charact.analysis.compare.selection import Places, of_places
+from charact.core.units import digits, quantity
+from charact.views.tables import format as fmt
+from charact.views.tables.comparison_columns import CASE, INTERVAL, SIDE, interval, reason, side_column
+from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
+from charact.views.tables.model import Column, Table, table, top
+
+LEVELS = {
+    "case": "case", "phase": "phase", "operator_type": "operator type", "operator": "operator", "layer": "layer",
+    "kernel": "kernel", "problem": "problem", "brick": "brick", "layer_type": "layer type",
+}  # fmt: skip
+"""What times are compared by, with the words for it."""
+
+_WIDE = ("kernel", "layer", "brick", "layer_type")
+
+_UNTIMED = {"kernel": "no kernels on both sides: they run on GPUs only", "problem": "no basic operations on both sides",
+            "brick": "no suites of bricks on both sides",
+            "layer_type": "neither suites of bricks nor constructed models on both sides"}  # fmt: skip
+
+_METRICS: dict[str, Any] = {
+    "throughput": ("samples/s", fmt.number), "peak_memory": ("peak memory", fmt.num_bytes),
+    "accuracy": ("accuracy", fmt.share), "total_time": ("total time", fmt.seconds),
+    "inference_time": ("load and prediction", fmt.seconds), "measured_time": ("measured iteration", fmt.seconds),
+    "energy": ("energy of an iteration", lambda value, reason: _quantity(value, "J", reason)),
+}  # fmt: skip
+"""Names of the metrics other than the time, with the words for their values."""
+
+_VERDICT = Column("verdict", "Verdict", unbroken=True)
+SINGLE_RUN = (
+    "An interval of a single run a side knows nothing of what differs from run to run, such as clocks and other load; "
+    "several runs a side do."
+)
+_OF_WHAT = (
+    "A time is the median iteration, or a training’s mean epoch, an operation’s median call, every brick of a suite "
+    "once, or a model’s latency constructed from bricks."
+)
+
+
+def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
+    """All tables of a comparison, with times by these of `LEVELS`."""
+    timed = {by: ratio_table(sides, by) for by in levels}
+    measured_once = any(len(side.runs) == 1 and "reference" not in side.runs[0].manifest for side in sides)
+    found = [
+        replace(sides_table(sides), note=SINGLE_RUN if measured_once else ""), *timed.values(),
+        _untimed_table([by for by in levels if timed[by] is None]),
+        *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), unmatched_table(sides),
+        context_table(sides), notes_table(sides),
+    ]  # fmt: skip
+    return [each for each in found if each is not None]
+
+
+def sides_table(sides: Sequence[Side]) -> Table:
+    """Who is compared: machines by their own facts."""
+    columns = [
+        SIDE, Column("machine", "Machine", reason=lambda row: "not told"), Column("num_runs", "Runs", fmt.number),
+        Column("num_cases", "Cases", fmt.number), Column("torch", "PyTorch", reason=lambda row: "not told"),
+        Column("origin", "Record"),
+    ]  # fmt: skip
+    return table(side_facts(sides), "Sides, the first being the baseline", columns)
+
+
+def ratio_table(
+    sides: Sequence[Side], by: str, num_rows: int | None = None, only: Places | None = None
+) -> Table | None:
+    """Times against the baseline's by one of `LEVELS`; None where nothing was timed by it.
+
+    Args:
+        sides: the baseline first.
+        by: what times are compared by.
+        num_rows: rows of each case, the longest times; None for all.
+        only: these cases and sides; None for all.
+    """
+    frame = ratios(sides, by, None if only is None else frozenset(case for case, _ in only))
+    if only is not None:
+        frame = of_places(frame, only)
+    untimed = frame[frame["base_s"].isna() & frame["time_s"].isna()]
+    frame = frame.drop(untimed.index)
+    if frame.empty:
+        return None
+    whole = f"charact compare --by {by} --to FILE.csv"
+    frame, left_out = (frame, "") if num_rows is None else top(frame, num_rows, whole)
+    judged, not_judged = _judgement(frame)
+    named = [] if by == "case" else [Column(by, LEVELS[by].capitalize(), wide=by in _WIDE)]
+    columns = [
+        CASE, *named, *side_column(sides),
+        Column("base_s", sides[0].label, fmt.seconds, "time of the baseline", reason),
+        Column("time_s", _other(sides), fmt.seconds, "time of the side", reason),
+        Column("ratio", "Ratio", _ratio, "time / baseline’s: below 1 is faster", reason), *judged,
+    ]  # fmt: skip
+    without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
+    notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
+    return table(_with_words(frame, ("slower", "faster")), f"Times by {LEVELS[by]}", columns,
+                 " ".join(filter(None, notes)))
+
+
+def _untimed_table(levels: Sequence[str]) -> Table | None:
+    """What was asked for and no case was timed by."""
+    rows = [(LEVELS[by], fmt.missing(_UNTIMED.get(by, "no case on both sides was timed by it"))) for by in levels]
+    frame = pd.DataFrame(rows, columns=["level", "times"])
+    return _filled(frame, "Times not told", [Column("level", "By"), Column("times", "Times")])
+
+
+def metric_table(sides: Sequence[Side]) -> Table | None:
+    """Throughput, memory, accuracy, energy and totals against the baseline's; None where no two sides have one."""
+    frame = metric_ratios(sides)
+    shared = (frame["base"].notna() & frame["value"].notna()).groupby(frame["metric"]).transform("any")
+    frame = frame[frame["metric"].isin(_METRICS) & shared & (frame["value"].notna() | frame["base"].notna())]
+    if frame.empty:
+        return None
+    words = [[_metric(row, row.base), _metric(row, row.value)] for row in fmt.rows(frame)]
+    frame[["base_words", "value_words"]] = pd.DataFrame(words, index=frame.index)
+    frame["metric"] = [_METRICS[metric][0] for metric in frame["metric"]]
+    judged, note = _judgement(frame)
+    columns = [
+        CASE, Column("metric", "Metric", unbroken=True), *side_column(sides),
+        Column("base_words", sides[0].label, unbroken=True), Column("value_words", _other(sides), unbroken=True),
+        Column("ratio", "Ratio", _ratio, "value / baseline’s", reason), *judged,
+    ]  # fmt: skip
+    return table(_with_words(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
+
+
+def unmatched_table(sides: Sequence[Side]) -> Table | None:
+    """Cases that are not compared, and how the nearest differs."""
+    columns = [CASE, SIDE, Column("missing_in", "Missing in", unbroken=True), Column("why", "Nearest case there")]
+    return _filled(unmatched_cases(sides), "Cases without a counterpart", columns)
+
+
+def failed_table(sides: Sequence[Side]) -> Table | None:
+    """Cases that did not end well."""
+    columns = [SIDE, CASE, Column("status", "Status"), Column("reason", "Reason", reason=lambda row: "none recorded")]
+    return _filled(failed_cases(sides), "Cases that failed", columns)
+
+
+def context_table(sides: Sequence[Side]) -> Table | None:
+    """Options, versions and facts of machines that are not the same; of published tables what they tell."""
+    if len(sides) == 1:
+        return None
+    frame = pd.concat([_context(sides[0], side).assign(side=side.label) for side in sides[1:]])
+    frame["fact"] = frame["fact"].str.replace(".", " ").str.replace("_", " ")
+    columns = [Column("fact", "Fact", unbroken=True), *side_column(sides),
+               Column("base", sides[0].label, reason=lambda row: "not told"),
+               Column("new", _other(sides), reason=lambda row: "not told")]  # fmt: skip
+    return _filled(frame, "What else differs", columns)
+
+
+def _context(base: Side, new: Side) -> pd.DataFrame:
+    changes = context_changes(base, new)
+    return changes.dropna() if len(published_notes([base, new])) else changes
+
+
+def notes_table(sides: Sequence[Side]) -> Table | None:
+    """What has to be known of published tables."""
+    return _filled(published_notes(sides), "Published tables", [SIDE, Column("note", "Note")])
+
+
+def _filled(frame: pd.DataFrame, caption: str, columns: list[Column]) -> Table | None:
+    return table(frame, caption, columns) if len(frame) else None
+
+
+def _other(sides: Sequence[Side]) -> str:
+    return sides[1].label if len(sides) == 2 else "Side’s"
+
+
+def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
+    """Columns of interval and verdict; where there is no interval at all, none, and a note that says why."""
+    if frame["low"].notna().any() or frame["significant"].any():
+        return [INTERVAL, _VERDICT], ""
+    reasons = frame.loc[frame["ratio"].notna(), "reason"].dropna().unique()
+    return [], f"Intervals: {fmt.missing('; '.join(reasons))}." if len(reasons) else ""
+
+
+def _with_words(frame: pd.DataFrame, verdicts: tuple[str, str]) -> pd.DataFrame:
+    """The frame with its intervals and verdicts (above 1, below 1) in words."""
+    rows = list(fmt.rows(frame))
+    return frame.assign(interval=[interval(row, 4) for row in rows], verdict=[_verdict(row, verdicts) for row in rows])
+
+
+def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
+    if row.significant:
+        return verdicts[0] if row.ratio > 1 else verdicts[1]
+    if pd.isna(row.low):
+        return "equal" if row.ratio == 1 else "not judged"
+    return "no difference shown"
+
+
+def _ratio(value: float | None, reason: str | None) -> str:
+    return fmt.missing(reason) if value is None else digits(value, 4)
+
+
+def _metric(row: Any, value: float) -> str:
+    return str(_METRICS[row.metric][1](value, reason(row)))
+
+
+def _quantity(value: float, unit: str, reason: str | None) -> str:
+    return fmt.missing(reason) if pd.isna(value) else quantity(value, unit)

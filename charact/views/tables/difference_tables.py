@@ -1,0 +1,149 @@
+"""What accounts for a difference, as tables: the same in the terminal, in Markdown and in the report."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.compare import Side, matched_cases, ratios
+from charact.analysis.compare.differences import differences, main_parts, missing_levels
+from charact.analysis.compare.environment_diff import clock_changes
+from charact.analysis.compare.selection import read_parts
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.views.tables import format as fmt
+from charact.views.tables.counter_text import counter_name, counter_value
+from charact.views.tables.model import Column, Table, table
+
+NOT_TIMED = "no iterations were timed on both sides"
+"""Why there is no explanation."""
+
+_MOST = {"operator": 15, "layer": 10, "kernel": 10}
+_CAPTIONS = {"operator": "Operators that account for the difference in {}", "layer": "Operators of {} by layer",
+             "kernel": "Kernels of {}"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a case differs by: its `differences`, whether its time does so by more than noise, and the tables of both.
+
+    Where no iterations were timed on both sides there are neither rows nor tables.
+    """
+
+    case: str
+    rows: pd.DataFrame
+    significant: bool
+    tables: list[Table]
+
+
+def explanations(base: Side, new: Side, cases: Collection[str] | None = None) -> list[Explanation]:
+    """What the cases that two sides share differ by; of those named, as in `matched_cases`, where some are."""
+    some = None if cases is None else frozenset(cases)
+    read_parts([base, new], ["case", "phase"], set(matched_cases([base, new])["case"]) if some is None else some)
+    whole, phases = (ratios([base, new], by, some) for by in ("case", "phase"))
+    judged = {row.case: row for row in fmt.rows(whole) if cases is None or row.case in cases}
+    return [_explanation(base, new, row, phases[phases["case"] == case]) for case, row in judged.items()]
+
+
+def _explanation(base: Side, new: Side, whole: Any, judged: pd.DataFrame) -> Explanation:
+    case = str(whole.case)
+    rows = differences(base, new, case)
+    if rows.empty:
+        return Explanation(case, rows, False, [])
+    verdicts = {row.phase: _verdict(row) for row in fmt.rows(judged)} | {"iteration": _verdict(whole)}
+    missing = missing_levels(base, new, case)
+    phases = _phase_table(rows, base, new, case, verdicts, _not_told(missing))
+    parts = [_part_table(rows, level, base, new, case) for level in _MOST]
+    return Explanation(case, rows, bool(whole.significant),
+                       [phases, *filter(None, parts), *_clock_table(base, new, case)])
+
+
+def _phase_table(rows: pd.DataFrame, base: Side, new: Side, case: str, verdicts: dict[str, str], missing: str) -> Table:
+    phases = rows[rows["level"] == "phase"]
+    total = phases[["base_s", "new_s", "delta_s"]].sum().to_frame().T.assign(name="iteration")
+    shown = pd.concat([phases, total])
+    verdicts = {row.name: _of_what(verdicts[row.name], row.delta_s) for row in fmt.rows(shown)}
+    shown["verdict"] = list(verdicts.values())
+    columns = [Column("name", "Phase", unbroken=True), *_times(base, new), Column("verdict", "Verdict", unbroken=True)]
+    note = ("A phase’s time is its share of all iterations, of the median one, so that phases sum to it; the times by "
+            "phase, which verdicts are of, are each phase’s own medians.")
+    note = " ".join(filter(None, [*_main_parts(rows, verdicts), note, missing]))
+    return table(shown, f"Phases that account for the difference in {case}", columns, note)
+
+
+def _main_parts(rows: pd.DataFrame, verdicts: dict[str, str]) -> list[str]:
+    """What most of each phase's difference lies in, where the phase differs by more than noise."""
+    return [f"Most of {row.phase}’s is in {_within(row)}: {fmt.change(row.delta_s)}."
+            for row in fmt.rows(main_parts(rows)) if verdicts[row.phase] in ("slower", "faster")]
+
+
+def _within(row: Any) -> str:
+    if row.operator == OUTSIDE_OPERATORS:
+        return "no operator"
+    return f"{row.operator} {f'of layer {row.layer}' if row.layer else 'outside of layers'}"
+
+
+def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str) -> Table | None:
+    """Operators, these by layer, or kernels with the largest differences; None where there are none."""
+    parts = rows[rows["level"] == level]
+    if parts.empty:
+        return None
+    left_out = len(parts) - _MOST[level]
+    names = [Column("name", "Operator", wide=True), Column("layer", "Layer", wide=True)]
+    shown = parts.head(_MOST[level]).replace({"layer": {"": "(in none)"}})
+    shown = shown.assign(change=[_changed(row) for row in fmt.rows(shown)])
+    columns = [
+        Column("phase", "Phase", unbroken=True),
+        *(names if level == "layer" else [Column("name", level.capitalize(), wide=True)]), *_times(base, new),
+        *([] if (shown["status"] == "both").all() else [Column("change", "Change", wide=True)]),
+    ]  # fmt: skip
+    note = "Shares of a phase under the profiler, scaled to the timing pass."
+    if len(base.runs) == len(new.runs) == 1:
+        note += " A run profiles operators once: noise is not told from change."
+    if left_out > 0:
+        note += f" {left_out} more with smaller differences are left out."
+    return table(shown, _CAPTIONS[level].format(case), columns, note)
+
+
+def _changed(row: Any) -> str:
+    """What else differs of a part; shapes in pieces that a narrow column can break between."""
+    if row.status == "both":
+        return "in both"
+    return row.status if pd.isna(row.detail) else f"{row.status}: {row.detail.replace('],[', '], [')}"
+
+
+def _clock_table(base: Side, new: Side, case: str) -> list[Table]:
+    clocks = clock_changes(base, new, case)
+    if clocks.empty:
+        return []
+    for side in ("base", "new"):
+        clocks[f"{side}_words"] = [counter_value(row.counter, getattr(row, side)) for row in fmt.rows(clocks)]
+    clocks["counter"] = [counter_name(counter) for counter in clocks["counter"]]
+    columns = [Column("counter", "Clock", unbroken=True), Column("source", "Source"), Column("base_words", base.label),
+               Column("new_words", new.label)]  # fmt: skip
+    return [table(clocks, f"Clocks while counters of {case} were read", columns)]
+
+
+def _times(base: Side, new: Side) -> list[Column]:
+    return [Column("base_s", base.label, fmt.seconds, "of the baseline's median iteration"),
+            Column("new_s", new.label, fmt.seconds, "of the side's median iteration"),
+            Column("delta_s", "Difference", fmt.change, "above 0 is slower")]  # fmt: skip
+
+
+def _verdict(row: Any) -> str:
+    if row.significant:
+        return "slower" if row.ratio > 1 else "faster"
+    return fmt.missing(row.reason) if pd.isna(row.p_value) else "no difference shown"
+
+
+def _of_what(verdict: str, delta_s: float) -> str:
+    """The verdict; where the difference beside it points the other way, with what it is of."""
+    against = {"slower": delta_s < 0, "faster": delta_s > 0}
+    return f"{verdict} by its own median" if against.get(verdict) else verdict
+
+
+def _not_told(missing: pd.DataFrame) -> str:
+    """Why there are no operators, or no kernels."""
+    told = [f"{level}s of {' and '.join(rows['side'])}: {fmt.missing(str(reason))}"
+            for (level, reason), rows in missing.groupby(["level", "reason"], sort=False)]
+    return f"Not told: {'; '.join(told)}." if told else ""

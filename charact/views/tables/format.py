@@ -1,0 +1,194 @@
+"""Base units to what a person reads: three significant digits and a prefix, "n/a (reason)" where there is no number."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.pass_status import MissedPrecision
+from charact.core import units
+from charact.core.units import digits, scale
+
+ENDED_BY = {
+    "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
+    "number": "set number", "program": "the program", "trace": "the trace",
+}  # fmt: skip
+"""Words for what ended a warm-up or the timing."""
+DIRECTIONS = {"forward": "forward", "backward_input": "by input", "backward_weight": "by weight"}
+"""Words for the directions of an operation: its result, and its gradients by its input and by its weight."""
+ABOVE_A_CEILING = "above 100 % of a ceiling: from a cache, or with fewer bytes than modelled"
+LESS_PRECISE = "less precise than asked for: the limit of seconds or repetitions came first"
+OF_NO_TASK = "The data are synthetic: losses and metrics tell nothing of the task."
+UNEXPLAINED = "What “other” was: charact run --sample tells where, a Profiler’s phase() gives it a name."
+"""Said where much of a program's time is `other` and nothing has looked there."""
+
+
+def rows(frame: pd.DataFrame) -> Iterator[Any]:
+    """Rows of a frame as named tuples, whose columns may hold anything."""
+    return iter(frame.itertuples(index=False))
+
+
+def missing(reason: str | None = None) -> str:
+    """What stands in place of a number that is not there."""
+    return f"n/a ({reason})" if reason else "n/a"
+
+
+def absent(value: float | None) -> bool:
+    """Whether a number is null, as None or as pandas' NaN."""
+    return value is None or math.isnan(value)
+
+
+def seconds(value: float | None, reason: str | None = None) -> str:
+    """A duration: 99.5 ms."""
+    return _quantity(value, "s", reason)
+
+
+def change(value: float | None, reason: str | None = None) -> str:
+    """A difference of times with its sign: +3.10 ms."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    return f"{'+' if value > 0 else '−' if value < 0 else '±'}{seconds(abs(value))}"
+
+
+def duration(value: float | None, reason: str | None = None) -> str:
+    """A span that may be long: 99.5 s, 3 min 20 s, 5 h 12 min."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    if value < 120:
+        return seconds(value)
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(round(value / 60), 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def num_bytes(value: float | None, reason: str | None = None) -> str:
+    """A size in decimal units: 310 MB."""
+    return _quantity(value, "B", reason)
+
+
+def num_flop(value: float | None, reason: str | None = None) -> str:
+    """An amount of work: 8.18 GFLOP."""
+    return _quantity(value, "FLOP", reason)
+
+
+def flop_rate(value: float | None, reason: str | None = None) -> str:
+    """A rate of work: 412 GFLOP/s."""
+    return _quantity(value, "FLOP/s", reason)
+
+
+def share(value: float | None, reason: str | None = None) -> str:
+    """A share of 1 as a percentage: 30.1 %."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    return units.share(value)
+
+
+def byte_rate(value: float | None, reason: str | None = None) -> str:
+    """A bandwidth: 24.1 GB/s."""
+    return _quantity(value, "B/s", reason)
+
+
+def number(value: float | None, reason: str | None = None) -> str:
+    """A plain number: 80.4, or 25,557,032 where it is whole."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else digits(value)
+
+
+def crossover(row: Any) -> str:
+    """The density of a row of `sparse_crossover` and what it lies between: 7.3 % (between 5.0 % and 10.0 %)."""
+    if absent(row.crossover_density_frac):
+        return missing(row.reason)
+    between = f"between {share(row.from_density_frac)} and {share(row.to_density_frac)}"
+    return f"{share(row.crossover_density_frac)} ({between})"
+
+
+def error(value: float | None, reason: str | None = None) -> str:
+    """A relative error: 3.1e-07, 0 or not finite."""
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    if math.isinf(value):
+        return "not finite"
+    return f"{value:.1e}" if value else "0"
+
+
+def ratio(value: float | None, reason: str | None = None) -> str:
+    """How many times as much: × 1.04."""
+    return missing(reason) if absent(value) else f"× {value:.2f}"
+
+
+def metric(name: str, value: float | None, reason: str | None = None) -> str:
+    """The value of a metric by its name: accuracies as percentages."""
+    return share(value, reason) if name.endswith("accuracy") else number(value, reason)
+
+
+def best(row: Any) -> str:
+    """The best value of a row of `training_summary` that has one: accuracy 97.5 % (epoch 4)."""
+    return f"{row.best_metric} {metric(row.best_metric, row.best_value)} (epoch {row.best_epoch:.0f})"
+
+
+def verdict(row: Any) -> str:
+    """The verdict of a row of `bottlenecks`: compute-bound, 78.0 % of the iteration."""
+    if not isinstance(row.verdict, str):
+        return missing(row.reason)
+    return row.verdict if absent(row.share_frac) else f"{row.verdict}, {share(row.share_frac)} of the iteration"
+
+
+def failure(status: str, reason: str | None) -> str:
+    """Why a case has not ended well."""
+    if status == "running":
+        return "not finished: it was killed, or is still going on"
+    return "no reason recorded" if not isinstance(reason, str) else str(reason)
+
+
+def no_cases(partial: bool) -> str:
+    """What stands in place of the cases of a run that has none; `partial` of one that may be going on."""
+    return "No iteration has ended yet." if partial else "This run holds no cases: it ended before its first case did."
+
+
+def no_samples(batch_size: float | None) -> str | None:
+    """Why there is no rate of samples where an iteration was timed; None where the batch size is known."""
+    return "batch size not told" if pd.isna(batch_size) else None
+
+
+def target(row: Any) -> str:
+    """The target of a row of `training_summary` that has one: accuracy 95.0 %."""
+    return f"{row.target_metric} {metric(row.target_metric, row.target_value)}"
+
+
+def missed_precision(missed: MissedPrecision | None) -> str:
+    """Warning that an interval is wider than asked for; empty where it is not."""
+    if missed is None:
+        return ""
+    limit = ENDED_BY.get(missed.ended_by, missed.ended_by)
+    return f"± {share(missed.interval_frac)}, not the {share(missed.target_frac)} asked for: {limit}"
+
+
+def against(labels: Sequence[str]) -> str:
+    """What is compared, the first being the baseline: b, c against a."""
+    return f"{', '.join(labels[1:])} against {labels[0]}"
+
+
+def interval(low: float | None, high: float | None, reason: str | None = None) -> str:
+    """A range of durations in one unit, with a digit more than its ends have alone: 100.1–100.8 ms."""
+    if absent(low) or absent(high):
+        return missing(reason)
+    assert low is not None
+    assert high is not None
+    factor, unit = scale([high], "s")
+    return f"{digits(low * factor, 4)}–{digits(high * factor, 4)} {unit}"
+
+
+def _quantity(value: float | None, unit: str, reason: str | None) -> str:
+    if absent(value):
+        return missing(reason)
+    assert value is not None
+    return units.quantity(value, unit)

@@ -1,0 +1,96 @@
+"""What the gate found, in words and as a table."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.compare import Side
+from charact.analysis.compare.gate import OUTCOMES
+from charact.core.units import digits
+from charact.views.tables import format as fmt
+from charact.views.tables.counter_text import energy
+from charact.views.tables.model import Column, Table, table
+
+_WORDS: dict[str, Callable[[float | None, str | None], str]] = {
+    "throughput": lambda value, reason: fmt.missing(reason) if fmt.absent(value) else f"{fmt.number(value)}/s",
+    "peak_memory": fmt.num_bytes, "accuracy": fmt.share, "energy": energy,
+}  # fmt: skip
+"""Words for the values of metrics that are not times."""
+
+_SHOWN = ("regression", "not significant", "n/a", "ok")
+"""Outcomes in the order in which they are shown."""
+_SMALL = 0.001
+_NOTE = "A rule fails where the ratio passes its limit and is no noise: by interval and p, or since it is counted."
+_SINGLE = (
+    "A side of a single run knows nothing of what differs from run to run, such as clocks and other load, so that runs "
+    "of one program may fail too: take several a side, by turns."
+)
+
+
+def headline(judged: pd.DataFrame) -> str:
+    """How many rules found what: 1 regression; 5 ok, 1 n/a."""
+    counts = judged["outcome"].value_counts()
+    others = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if outcome != "regression" and outcome in counts]
+    num_regressions = int(counts.get("regression", 0))
+    found = f"{num_regressions or 'no'} regression{'' if num_regressions == 1 else 's'}"
+    return "; ".join([found, ", ".join(others)] if others else [found])
+
+
+def gate_table(judged: pd.DataFrame, sides: Sequence[Side]) -> Table:
+    """Every rule on every case, regressions first."""
+    order = judged["outcome"].map({outcome: rank for rank, outcome in enumerate(_SHOWN)})
+    rows = judged.loc[order.sort_values(kind="stable").index]
+    words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
+    shown = ["outcome", "base", "value", "interval"]
+    rows[shown] = pd.DataFrame(words, index=rows.index, columns=shown)
+    named = [Column("side", "Side", unbroken=True)] if len(sides) > 2 else []
+    other = "Side’s" if named else sides[1].label
+    columns = [
+        Column("outcome", "Outcome"), Column("rule", "Rule", unbroken=True), Column("case", "Case", unbroken=True),
+        *named, Column("base", sides[0].label, unbroken=True), Column("value", other, unbroken=True),
+        Column("ratio", "Ratio", _ratio, "value / baseline’s"), Column("interval", "95 % interval", unbroken=True),
+        Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason),
+    ]  # fmt: skip
+    single = rows["low"].notna().any() and any(len(side.runs) == 1 for side in sides)
+    return table(rows, "Gate", columns, f"{_NOTE} {_SINGLE}" if single else _NOTE)
+
+
+def values(row: Any) -> tuple[str, str]:
+    """The metric's values in the baseline and here, in words, from a row of `judge`."""
+    words = _WORDS.get(row.metric, fmt.seconds)
+    return words(row.base, "not measured"), words(row.value, "not measured")
+
+
+def interval(row: Any) -> str:
+    """The interval of a row's ratio: 1.071–1.094."""
+    return fmt.missing(_reason(row)) if pd.isna(row.low) else f"{digits(row.low, 4)}–{digits(row.high, 4)}"
+
+
+def sentence(row: Any) -> str:
+    """What a rule found of a case, with its numbers, from a row of `judge`."""
+    if row.outcome == "n/a":
+        return fmt.missing(row.reason)
+    base, value = values(row)
+    told = f"95 % interval {interval(row)}, p {'' if row.p_value < _SMALL else '= '}{_probability(row.p_value)}"
+    sure = f" ({row.reason})" if pd.isna(row.low) else f", {told}"
+    return f"{row.outcome}: {base} to {value}, ratio {digits(row.ratio, 4)}{sure} (rule: {row.rule})"
+
+
+def _reason(row: Any) -> str | None:
+    """Why there is no interval; where the outcome is n/a it says so itself."""
+    return None if row.outcome.startswith("n/a") or pd.isna(row.reason) else str(row.reason)
+
+
+def _outcome(row: Any) -> str:
+    return fmt.missing(row.reason) if row.outcome == "n/a" else str(row.outcome)
+
+
+def _ratio(value: float | None, reason: str | None = None) -> str:
+    return fmt.missing(reason) if value is None else digits(value, 4)
+
+
+def _probability(value: float | None, reason: str | None = None) -> str:
+    if value is None or fmt.absent(value):
+        return fmt.missing(reason)
+    return f"< {_SMALL}" if value < _SMALL else f"{value:.3f}"

@@ -1,0 +1,125 @@
+"""What is said of memory in words, the same in every view: series, peaks, growth, what fits and what did not."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.views.tables import format as fmt
+
+AXES = {"pixel": "picture area (pixels)", "token": "sequence length (tokens)", "unit of S": "S of --input-spec"}
+"""What input sizes are drawn against, by what a position of the input is."""
+PREDICTED_ONLY = "predicted only"
+_NUM_LARGEST = 3
+
+
+def series(row: Any) -> str:
+    """Cases that differ in input size only: resnet50 (imagenet), train, batch 8, fp32, cpu."""
+    return ", ".join([model(row.workload, row.variant), row.mode, f"batch {row.batch_size}", row.precision, row.device])
+
+
+def both_modes(row: Any) -> str:
+    """A series of which training and inference are shown together: resnet50 (imagenet), batch 8, fp32, cpu."""
+    return f"{model(row.workload, row.variant)}, batch {row.batch_size}, {row.precision}, {row.device}"
+
+
+def model(workload: str, variant: str) -> str:
+    """A workload with its variant: resnet50 (imagenet)."""
+    return f"{workload} ({variant})" if variant else workload
+
+
+def largest(composition: pd.DataFrame, num_largest: int = _NUM_LARGEST) -> str:
+    """The largest categories of rows with category and bytes: activations 245 MB, weights 44.0 MB."""
+    rows = composition[composition["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable").head(num_largest)
+    return ", ".join(f"{category(row.category)} {fmt.num_bytes(row.bytes)}" for row in fmt.rows(rows))
+
+
+def category(name: str) -> str:
+    """A memory category as it is written: optimizer state."""
+    return name.replace("_", " ")
+
+
+def place(row: Any) -> str:
+    """Where in the iteration a moment lies: backward, layer4.2.conv3, aten::convolution_backward."""
+    return ", ".join(str(name) for name in (row.phase, row.layer, row.operator) if pd.notna(name))
+
+
+def plus_minus(low: float | None, high: float | None, reason: str | None = None) -> str:
+    """Half the width of an interval of bytes: ± 1.25 MB."""
+    if fmt.absent(low) or fmt.absent(high):
+        return fmt.missing(reason)
+    assert low is not None
+    assert high is not None
+    return f"± {fmt.num_bytes((high - low) / 2)}"
+
+
+def share_of(value: float | None, reason: str | None = None) -> str:
+    """A signed share: +0.21 %, −3.40 %."""
+    if value is None or fmt.absent(value):
+        return fmt.missing(reason)
+    return "0.00 %" if abs(value) < 0.00005 else f"{100 * value:+.2f} %".replace("-", "−")
+
+
+def ratio(value: float | None, reason: str | None = None) -> str:
+    """A ratio: × 2.67."""
+    return fmt.missing(reason) if value is None or fmt.absent(value) else f"× {value:.2f}"
+
+
+def growth(row: Any) -> str:
+    """A row of `memory_growth`: 4.90 kB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MB (± 1.02 MB)."""
+    if pd.isna(row.slope_bytes):
+        return fmt.missing(row.reason)
+    slope = f"{fmt.num_bytes(row.slope_bytes)} a {row.position}"
+    sample, fixed = f"{fmt.num_bytes(row.sample_slope_bytes)} of a sample", f"fixed {fmt.num_bytes(row.fixed_bytes)}"
+    if pd.isna(row.slope_low_bytes):
+        return f"{slope}, {sample}; {fixed}; errors {fmt.missing(row.reason.partition(':')[0])}"
+    slope += f" ({plus_minus(row.slope_low_bytes, row.slope_high_bytes)})"
+    return f"{slope}, {sample}; {fixed} ({plus_minus(row.fixed_low_bytes, row.fixed_high_bytes)})"
+
+
+def fit(row: Any) -> str:
+    """A row of `memory_fits`: batch 412 is the largest that fits the 16.0 GB of a device at input size 224: ..."""
+    what, at = "batch" if row.searched == "batch_size" else "input size", held_fixed(row)
+    where = f"{fmt.num_bytes(row.limit_bytes)} of {row.target}"
+    if pd.isna(row.value):
+        return f"no {what} fits the {where} at {at}"
+    checked = f" ({verdict(row.verified)})" if pd.notna(row.verified) else ""
+    words = (f"{what} {fmt.number(row.value)} is the largest that fits the {where} at {at}{checked}: it needs "
+             f"{fmt.num_bytes(row.needed_bytes)}, {fmt.num_bytes(row.margin_bytes)} are left")  # fmt: skip
+    if pd.isna(row.next_value):
+        return f"{words}; the search ended there"
+    checked = f" ({verdict(row.next_verified)})" if pd.notna(row.next_verified) else ""
+    return f"{words}; {fmt.number(row.next_value)} would need {fmt.num_bytes(row.next_needed_bytes)}{checked}"
+
+
+def held_fixed(row: Any) -> str:
+    """What a search for the largest batch or input left as it is."""
+    return f"input size {row.input_size}" if row.searched == "batch_size" else f"batch {row.batch_size}"
+
+
+def verdict(verified: str) -> str:
+    """How a point that was run under the limit ended."""
+    return {"ok": "ran", "oom": "ran out of memory"}.get(verified, verified)
+
+
+def ran_out(row: Any, held: pd.DataFrame) -> str:
+    """A row of `out_of_memory`, and its composition; where nothing was asked for, it was predicted not to fit."""
+    words = "no reason recorded" if pd.isna(row.reason) else str(row.reason)
+    if pd.notna(row.requested_bytes):
+        words = f"asked for {fmt.num_bytes(row.requested_bytes)}"
+        words += f" with {fmt.num_bytes(row.free_bytes)} free" if pd.notna(row.free_bytes) else ""
+        words += f" of {fmt.num_bytes(row.limit_bytes)}" if pd.notna(row.limit_bytes) else ""
+        words += f", in {row.phase}" if pd.notna(row.phase) else ""
+    if row.held_bytes:
+        holds = "by prediction the peak holds" if row.composition_source == "predicted" else "held"
+        words += f"; {holds} {fmt.num_bytes(row.held_bytes)}: {largest(held, len(held))}"
+    return f"{words}; {_what_would_fit(row)}"
+
+
+def _what_would_fit(row: Any) -> str:
+    smaller = [f"{what} {fmt.number(value)}" for what, value in
+               (("batch", row.fits_batch_size), ("input size", row.fits_input_size)) if pd.notna(value)]  # fmt: skip
+    if smaller:
+        return f"{' or '.join(smaller)} would fit, by prediction"
+    if pd.notna(row.fits_reason):
+        return f"what would fit {fmt.missing(row.fits_reason)}"
+    return "no smaller batch or input would fit, by prediction"

@@ -1,0 +1,1 @@
+"""Summaries in the terminal, and progress."""

@@ -1,0 +1,97 @@
+"""A comparison in the terminal: its tables, one below the other."""
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from charact.core.console import Console
+from charact.core.output import show
+from charact.views.tables.model import Column, Row, Table
+
+_STYLES = {"slower": "red", "faster": "green"}
+"""Whether higher is better depends on the metric."""
+_GAP = 2
+_MOST_ROWS = 40
+"""Of each case on each side: a case of many operators hides no other."""
+_MOST_IN_ALL = 1000
+
+
+def summary(tables: Sequence[Table], width: int) -> RenderableType:
+    """The tables with their captions; of a long one the first rows of each case on each side.
+
+    Args:
+        tables: what is shown.
+        width: columns of the terminal; a table that is wider is parted by case, where a case has several rows.
+    """
+    return Group(*(part for table in tables for part in _parts(table, width)))
+
+
+def _parts(table: Table, width: int) -> list[RenderableType]:
+    shown = _first(table.rows)
+    names = [column.name for column in table.columns]
+    cases = list(dict.fromkeys(row.case for row in shown))
+    if "case" in names and len(cases) < len(shown) and _width(table.columns, shown) > width:
+        drawn = [part for case in cases
+                 for part in _of_case(table.columns, [row for row in shown if row.case == case], names.index("case"))]
+    else:
+        drawn = [_drawn(table.columns, shown)]
+    return [Text(table.caption, style="bold"), *drawn, *_notes(table, len(shown)), Text()]
+
+
+def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
+    """Characters of the longest cells beside one another."""
+    texts = [[column.title for column in columns], *([cell.text for cell in row.cells] for row in rows)]
+    return sum(max(map(cell_len, texts_of_column)) + _GAP for texts_of_column in zip(*texts, strict=True)) - _GAP
+
+
+def _of_case(columns: Sequence[Column], rows: Sequence[Row], place: int) -> list[RenderableType]:
+    """The rows of one case below its name, which `place` has the column of."""
+    without = [replace(row, cells=[*row.cells[:place], *row.cells[place + 1 :]]) for row in rows]
+    return [Text(str(rows[0].case), style="underline"), _drawn([*columns[:place], *columns[place + 1 :]], without)]
+
+
+def _first(rows: Sequence[Row]) -> list[Row]:
+    seen: Counter[tuple[str | None, str | None]] = Counter()
+    first = []
+    for row in rows:
+        seen[row.case, row.side] += 1
+        if seen[row.case, row.side] <= _MOST_ROWS:
+            first.append(row)
+    return first[:_MOST_IN_ALL]
+
+
+def _drawn(columns: Sequence[Column], rows: Sequence[Row]) -> RichTable:
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for column in columns:
+        drawn.add_column(Text(column.title), justify="right" if column.words else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell.text, style=_STYLES.get(cell.text, "")) for cell in row.cells))
+    return drawn
+
+
+def _notes(table: Table, num_shown: int) -> list[RenderableType]:
+    left_out = len(table.rows) - num_shown
+    notes = [table.note] if table.note else []
+    if left_out:
+        of_each = " of each case" if any(row.case is not None for row in table.rows) else ""
+        first = f"The first {num_shown:,}" if num_shown == _MOST_IN_ALL else f"The first {_MOST_ROWS}{of_each}"
+        notes.append(f"{first}; {left_out} more: --to FILE.csv writes them all")
+    return [Text(note, style="dim") for note in notes]
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    """Print the tables; into a pipe one line a row, however long, without colour."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(summary(tables, console.width))
+        return
+    captured = io.StringIO()
+    whole = Console(file=captured, width=10_000, color_system=None, force_terminal=False)
+    whole.print(summary(tables, whole.width))
+    show(*(line.rstrip() for line in captured.getvalue().removesuffix("\n").split("\n")))

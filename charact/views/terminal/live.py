@@ -1,0 +1,98 @@
+"""A program while it runs: a panel of a few lines, or one line where there is no terminal."""
+
+from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.rule import Rule
+from rich.text import Text
+
+from charact.analysis.profile.machine_speed import Pace
+from charact.record.schema import PHASES
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.terminal.bars import Bar, Part
+
+NUM_LINES = 6
+"""Lines of the panel: a title, a verdict, numbers, a bar, and two of its legend."""
+_STALLED_S, _STALLED_RATIO = 3.0, 5.0
+_VERDICTS = {
+    "data": "data-bound: {} of the time goes into waiting for batches",
+    "communication": "communication-bound: {} of the time goes into exchanging data between processes",
+    "other": "mostly outside of any phase: {} of the time (charact run --sample tells where)",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """What there is to show of a program.
+
+    `num_iterations` have ended so far; `since_s` is the time since the last one did, or since the watching began;
+    `memory_bytes` is what the process holds of the machine's memory; `pace` is None before the first iteration ended.
+    """
+
+    name: str
+    num_iterations: int
+    pace: Pace | None
+    since_s: float
+    memory_bytes: int | None
+
+
+def panel(state: State, console: Console) -> list[str]:
+    """The panel: at most `NUM_LINES` lines, with their colours, as wide as the console."""
+    title = Text.assemble(("charact ", "bold"), f"{state.name}, {_mode(state)}")
+    shown: list[RenderableType] = [Rule(title, align="left", style="dim"), _cropped(_verdict(state), "bold")]
+    if state.pace is not None:
+        shown.append(Bar(", ".join(_numbers(state, state.pace)), _parts(state.pace)))
+    else:
+        shown.append(_cropped(_memory(state)))
+    with console.capture() as captured:
+        console.print(*shown, sep="\n")
+    return captured.get().splitlines()[:NUM_LINES]
+
+
+def line(state: State) -> str:
+    """The same in one line without colours."""
+    if state.pace is None:
+        return f"{state.name}: {_verdict(state)}, {_memory(state)}"
+    shares = ", ".join(f"{part.name} {fmt.share(part.share_frac)}" for part in _parts(state.pace))
+    return f"{state.name}, {_mode(state)}: {', '.join(_numbers(state, state.pace))}; {shares}; {_verdict(state)}"
+
+
+def _cropped(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _mode(state: State) -> str:
+    if state.pace is None:
+        return "starting"
+    return f"{'training' if state.pace.training else 'inference'}, iteration {state.num_iterations:,}"
+
+
+def _numbers(state: State, pace: Pace) -> list[str]:
+    samples = fmt.number(pace.samples_per_s, "batch size not told")
+    rate = f"samples/s {samples}" if pace.samples_per_s is None else f"{samples} samples/s"
+    return [f"{fmt.seconds(pace.median_s)} per iteration", rate, _memory(state)]
+
+
+def _memory(state: State) -> str:
+    return f"memory {fmt.num_bytes(state.memory_bytes, 'the process has ended')}"
+
+
+def _parts(pace: Pace) -> list[Part]:
+    """Parts of the bar, in the order in which phases run."""
+    return [
+        Part(phase, pace.share_frac[phase], fmt.seconds(pace.share_frac[phase] * pace.median_s), palette.PHASES[phase])
+        for phase in PHASES if phase in pace.share_frac
+    ]  # fmt: skip
+
+
+def _verdict(state: State) -> str:
+    """What bounds the program by the rule of `pace`, or that nothing has come for long."""
+    if state.pace is None:
+        return f"no iteration has ended in {fmt.duration(round(state.since_s))}"
+    if state.since_s > max(_STALLED_S, _STALLED_RATIO * state.pace.median_s):
+        return f"no iteration has ended for {fmt.duration(round(state.since_s))}"
+    share = fmt.share(state.pace.share_frac[state.pace.bottleneck])
+    if state.pace.is_bound:
+        return _VERDICTS[state.pace.bottleneck].format(share)
+    return f"most time goes into {state.pace.bottleneck}: {share}"

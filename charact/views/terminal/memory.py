@@ -1,0 +1,126 @@
+"""The terminal's summary of a run that looks at memory alone: a table a series, then what it comes to in words."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from charact.analysis.memory.composition import is_memory_run, memory_composition, memory_peaks
+from charact.analysis.memory.growth import SERIES, case_series, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
+from charact.analysis.memory.timeline import peak_moments
+from charact.record.reader import Run
+from charact.views.tables import format as fmt
+from charact.views.tables import memory_text as words
+from charact.views.tables import palette
+from charact.views.terminal.bars import Bar, Part
+
+_MOST_ROWS = 12
+_SHOWN_TOGETHER = [name for name in SERIES if name != "batch_size"]
+
+
+def blocks(run: Run) -> list[RenderableType]:
+    """Of each workload and mode: peaks by size and batch, their growth, where the largest lies; then what fits."""
+    if not is_memory_run(run):
+        return []
+    rows = case_series(run).merge(memory_peaks(run), on="case")
+    known = rows[["measured_bytes", "predicted_bytes"]].notna().any(axis="columns")
+    rows = rows[known.groupby([rows[name] for name in _SHOWN_TOGETHER]).transform("any")]
+    growth = memory_growth(run)
+    shown: list[RenderableType] = []
+    for _, group in rows.groupby(_SHOWN_TOGETHER, sort=False):
+        first = next(fmt.rows(group))
+        title = f"{words.model(first.workload, first.variant)}, {first.mode}, {first.precision}, {first.device}"
+        below = [_peaks(run, group), *_growth(of_series(growth, first, _SHOWN_TOGETHER)), *_peak(run, group)]
+        shown += [Text(), Rule(Text(title, style="bold"), align="left", style="dim"),
+                  *(Padding(each, (0, 0, 1, 2)) for each in below)]  # fmt: skip
+    return [*shown, *_fits(run), *_failures(run)]
+
+
+def _peaks(run: Run, rows: pd.DataFrame) -> Group:
+    """Peak of each size and batch, as measured and predicted; long tables are thinned out, the largest is kept."""
+    titles = ["measured"] if rows["measured_bytes"].notna().any() else []
+    titles += ["predicted", "±"] if rows["predicted_bytes"].notna().any() else []
+    titles += ["error"] if len(titles) == 3 else []
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    ratios = {case: words.ratio(ratio) for case, ratio in _ratios(run).items()}
+    titles += ["train ÷ infer"] if any(case in ratios for case in rows["case"]) else []
+    for title in ("size", "batch", *titles):
+        table.add_column(title, justify="right", overflow="fold")
+    step = -(-len(rows) // _MOST_ROWS)
+    thinned = rows.sort_values(["batch_size", "num_positions"], kind="stable").iloc[::-step].iloc[::-1]
+    for row in fmt.rows(thinned):
+        cells = _cells(row) | {"train ÷ infer": ratios.get(row.case, fmt.missing("one mode"))}
+        table.add_row(str(row.input_size), str(row.batch_size), *(Text(cells[title]) for title in titles))
+    notes = [f"{len(thinned)} of {len(rows)} cases, the report has all"] if step > 1 else []
+    only_predicted = (thinned["status"] == "ok") & (thinned["measured_reason"] == words.PREDICTED_ONLY)
+    if "measured" in titles and only_predicted.any():
+        notes.append("– was not measured, only predicted")
+    return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def _ratios(run: Run) -> dict[str, float]:
+    """Training over inference by case: measured where it was, else predicted."""
+    ratios = training_to_inference(run).sort_values("method", ascending=False, kind="stable")
+    return {case: ratio for mode in ("train", "infer")
+            for case, ratio in zip(ratios[f"{mode}_case"], ratios["ratio"], strict=True)}  # fmt: skip
+
+
+def _cells(row: Any) -> dict[str, str]:
+    """The peak of a case by title: what failed says its status, and what was not tried has a dash."""
+    why = row.measured_reason if row.status == "ok" else row.status
+    is_absent = pd.isna(row.measured_bytes) and why == words.PREDICTED_ONLY
+    not_compared = pd.isna(row.measured_bytes) or pd.isna(row.predicted_bytes)
+    half = words.plus_minus(row.low_bytes, row.high_bytes, row.predicted_reason or "not recorded")
+    return {
+        "measured": "–" if is_absent else fmt.num_bytes(row.measured_bytes, why),
+        "predicted": fmt.num_bytes(row.predicted_bytes, row.predicted_reason), "±": half.removeprefix("± "),
+        "error": "–" if not_compared else words.share_of(row.error_frac),
+    }
+
+
+def _growth(rows: pd.DataFrame) -> list[RenderableType]:
+    """A line for each batch size and method."""
+    lines = [f"batch {row.batch_size}, {row.method}: {words.growth(row)}" for row in fmt.rows(rows)]
+    return [Text("\n".join(["grows by", *lines]))] if lines else []
+
+
+def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
+    """Where in the iteration the largest case holds most, and a bar of its categories."""
+    largest = rows.sort_values(["measured_bytes", "predicted_bytes"], na_position="first")["case"].iloc[-1]
+    moments = peak_moments(run)
+    moment = next(fmt.rows(moments[moments["case"] == largest]), None)
+    if moment is None:
+        return []
+    held = memory_composition(run)
+    held = held[(held["case"] == largest) & (held["method"] == moment.method) & (held["bytes"] > 0)]
+    label = f"{largest} holds most ({fmt.num_bytes(moment.bytes)}, {moment.method}) in {words.place(moment)}"
+    return [Bar(label, [
+        Part(words.category(row.category), row.share_frac, fmt.num_bytes(row.bytes), palette.CATEGORIES[row.category])
+        for row in fmt.rows(held)
+    ])]  # fmt: skip
+
+
+def _fits(run: Run) -> list[RenderableType]:
+    lines = [
+        Text.assemble((f"{words.model(row.workload, row.variant)}, {row.mode}", "bold"), f"  {words.fit(row)}")
+        for row in fmt.rows(memory_fits(run))
+    ]
+    return [Text(), *lines] if lines else []
+
+
+def _failures(run: Run) -> list[RenderableType]:
+    """What each case that failed says: of those that ran out of memory, what was asked for and what was held."""
+    told: dict[str, Any] = {row.case: row for row in fmt.rows(out_of_memory(run))}
+    held = out_of_memory_composition(run)
+    lines = []
+    for row in fmt.rows(run.cases[run.cases["status"] != "ok"]):
+        reason = fmt.failure(row.status, row.reason)
+        if row.case in told:
+            reason = words.ran_out(told[row.case], held[held["case"] == row.case])
+        lines.append(Text.assemble((row.case, "bold"), "  ", (f"{row.status}: ", "bold red"), reason))
+    return [Text(), *lines] if lines else []

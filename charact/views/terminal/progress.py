@@ -1,0 +1,234 @@
+"""Live progress of a run on a terminal: the case, the pass or epoch, the iteration rate and the time left."""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from charact.core.console import Console
+from charact.core.observer import Observer
+from charact.core.output import OUT, show
+
+_REFRESH_S = 0.25
+_QUIET_S = 1.0
+_LINE_S = 10.0
+_PASSES_A_CASE = 4
+
+
+class _Live(Observer):
+    """Draws only when it is told something, never from a thread of its own: that would disturb what is measured."""
+
+    def __init__(self, console: Console, *, enabled: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=12),
+            TextColumn("{task.fields[state]}", markup=False), TextColumn("{task.fields[left]}", markup=False),
+            console=console, auto_refresh=False, transient=True, disable=not enabled,
+            redirect_stdout=OUT.isatty(),
+        )
+        self._task = self._progress.add_task("starting", total=None, state="", left="")
+        self._drawn = self._begun = time.monotonic()
+        self._number = self._total = 0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        self._progress.refresh()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    @property
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._drawn >= _REFRESH_S
+
+    def _draw(self) -> None:
+        self._progress.refresh()
+        self._drawn = time.monotonic()
+
+
+class RunsProgress:
+    """Progress of reading many runs, on the standard error: nothing in the first second.
+
+    On a terminal it is a bar that goes when the work ends; elsewhere a line every 10 s. Where runs are read more than
+    once, the bar begins again.
+    """
+
+    def __init__(self, what: str, total: int, *, enabled: bool = True) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._what, self.total, self._enabled = what, total, enabled
+        self._num_done = 0
+        self._begun = self._shown = time.monotonic()
+        self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
+                             TextColumn("{task.completed:,.0f} of {task.total:,.0f} runs", markup=False),
+                             TimeRemainingColumn(),
+                             console=self._console, transient=True, auto_refresh=False)  # fmt: skip
+        self._task = self._bar.add_task(what, total=total)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._enabled = False
+        if self._bar.live.is_started:  # else stopping prints an empty line
+            self._bar.stop()
+
+    def advance(self, run: object = None) -> None:
+        """Count one run more."""
+        self._num_done += 1
+        now = time.monotonic()
+        if not self._enabled or now - self._begun < _QUIET_S:
+            return
+        if self._console.is_terminal:
+            self._bar.start()
+            self._bar.update(self._task, total=self.total, completed=self._completed)
+            if now - self._shown >= _REFRESH_S:
+                self._bar.refresh()
+                self._shown = now
+        elif now - self._shown >= _LINE_S:
+            self._console.print(f"{self._what}: {self._completed:,} of {self.total:,} runs")
+            self._shown = now
+
+    @property
+    def _completed(self) -> int:
+        return (self._num_done - 1) % self.total + 1
+
+
+class LiveProgress(_Live):
+    """Progress of the passes over each case."""
+
+    def case_started(self, case_id: str, number: int, total: int) -> None:
+        """Name the case and its place in the sweep."""
+        self._number, self._total = number, total
+        self._progress.update(self._task, total=total * _PASSES_A_CASE, completed=(number - 1) * _PASSES_A_CASE,
+                              description=f"[{number}/{total}] {case_id}", state="setting up", left=self._left())
+        self._draw()
+
+    def pass_started(self, name: str) -> None:
+        """Name the pass."""
+        self._pass = f"{name} pass"
+        self._progress.update(self._task, advance=1, state=self._pass)
+        self._draw()
+
+    def iteration(self, num_iterations: int, median_s: float) -> None:
+        """Show the pass's iterations and their rate, a few times a second at most."""
+        if self._is_due:
+            self._progress.update(self._task, state=f"{self._pass}: {num_iterations} iterations, {1 / median_s:.3g}/s")
+            self._draw()
+
+    def _left(self) -> str:
+        num_done = self._number - 1
+        if num_done < 1:
+            return ""
+        left_s = (time.monotonic() - self._begun) / num_done * (self._total - num_done)
+        return f"about {left_s:.0f} s left"
+
+
+class MemoryProgress(LiveProgress):
+    """Progress of cases that are looked at for their memory alone: how many passes each has is not known before."""
+
+    def pass_started(self, name: str) -> None:
+        """Name what is done."""
+        self._progress.update(self._task, state=name)
+        self._draw()
+
+
+class BrickProgress(LiveProgress):
+    """Progress of rounds over the bricks of a suite."""
+
+    def pass_started(self, name: str) -> None:
+        """Name what is done with the bricks: they are timed, then their memory is looked at."""
+        self._progress.update(self._task, state="first round" if name == "bricks" else name)
+        self._draw()
+
+    def iteration(self, num_iterations: int, median_s: float) -> None:
+        """Show how many rounds there were, and how long the last one took."""
+        if self._is_due:
+            self._progress.update(self._task, state=f"{num_iterations} rounds, {median_s:.3g} s each")
+            self._draw()
+
+
+class TrainingProgress(_Live):
+    """Progress of trainings, and a line on the standard output for each epoch.
+
+    Args:
+        console: what the live progress is drawn on.
+        enabled: whether it is.
+        lines: whether epochs leave their lines.
+    """
+
+    def __init__(self, console: Console, *, enabled: bool, lines: bool) -> None:
+        super().__init__(console, enabled=enabled)
+        self._lines = lines
+        self._epoch = ""
+        self._num_epochs_left = 0
+        self._stage_begun = 0.0
+        self._last_epoch_s: float | None = None
+
+    def case_started(self, case_id: str, number: int, total: int) -> None:
+        """Name the case and its place in the row."""
+        if self._lines and total > 1:
+            show(f"[{number}/{total}] {case_id}")
+        self._last_epoch_s = None
+        self._progress.update(self._task, description=f"[{number}/{total}] {case_id}", state="setting up", left="")
+        self._draw()
+
+    def epoch_started(self, epoch: int, num_epochs: int) -> None:
+        """Keep the epoch's number."""
+        self._epoch, self._num_epochs_left = f"epoch {epoch}/{num_epochs}", num_epochs - epoch + 1
+        self._epoch_begun = time.monotonic()
+
+    def stage_iteration(self, stage: str, number: int, total: int) -> None:
+        """Show the stage's iterations, their rate and the time left, a few times a second at most."""
+        now = time.monotonic()
+        if number == 1:
+            self._stage_begun = now
+        if number > 1 and self._is_due:
+            rate = (number - 1) / (now - self._stage_begun)
+            self._progress.update(self._task, total=total, completed=number, left=self._left(now),
+                                  state=f"{self._epoch}, {stage}: {number:,} of {total:,}, {rate:.3g}/s")
+            self._draw()
+
+    def epoch_ended(self, epoch: int, num_epochs: int, training: Mapping[str, float | None],
+                    validation: Mapping[str, float | None], seconds: float) -> None:
+        """Print what the epoch came to."""
+        self._last_epoch_s = time.monotonic() - self._epoch_begun
+        if self._lines:
+            values = ", ".join(f"{metric.replace('_', ' ')} {value:.4g}" for metric, value in validation.items()
+                               if value is not None)
+            show(f"epoch {epoch}/{num_epochs}  loss {training['loss']:.4g}  validation: {values}  {seconds:.3g} s")
+
+    def _left(self, now: float) -> str:
+        """Told from the second epoch on: a part of one says little of its validation."""
+        if self._last_epoch_s is None:
+            return ""
+        left_s = max(0.0, self._num_epochs_left * self._last_epoch_s - (now - self._epoch_begun))
+        return f"about {left_s:.0f} s left"
+
+
+class ReadingProgress(_Live):
+    """Progress of reading a file, shown once that takes a second.
+
+    Args:
+        console: where the progress is drawn.
+        name: the file.
+        enabled: whether it is drawn.
+    """
+
+    def __init__(self, console: Console, name: str, *, enabled: bool) -> None:
+        super().__init__(console, enabled=enabled)
+        self._progress.update(self._task, description=f"reading {name}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, num_bytes: int, total_bytes: int) -> None:
+        """Show how much was read, a few times a second at most."""
+        if self._is_due and time.monotonic() - self._begun >= _QUIET_S:
+            self._progress.update(self._task, total=total_bytes, completed=num_bytes,
+                                  state=f"{100 * num_bytes / total_bytes:.0f} %")
+            self._progress.start()
+            self._draw()

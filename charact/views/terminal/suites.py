@@ -1,0 +1,123 @@
+"""The terminal's tables of making suites: what models were cut into, what was learned, and which G was chosen."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from charact.analysis.bricks import reuse as statistics
+from charact.analysis.bricks.correction_cache import Correction
+from charact.bricks.suite.composition import Composition
+from charact.bricks.suite.index import Suite
+from charact.views.tables import format as fmt
+from charact.views.terminal.named_table import NamedTable
+
+_COEFFICIENTS = {"factor": "factor of the plain sum", "module_call_s": "each call of a module",
+                 "piece_s": "each piece", "backward_start_s": "each start of a backward pass"}  # fmt: skip
+_NUM_TYPES = 10
+_NUM_BRICKS = 10
+
+
+class Trial(NamedTuple):
+    """What a number of layers a brick came to."""
+
+    g: int
+    unique_frac: float
+    """Different bricks over pieces."""
+    suite_s: float
+    """Every brick once."""
+    error_frac: float
+    """Mean |error| of plain sums."""
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=bool(number))
+    return table
+
+
+def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measured_s: Sequence[float],
+               learned: Correction) -> RenderableType:
+    """What calibration models taught: their plain sums beside measured times, and the coefficients."""
+    table = NamedTable("model", "plain sum", "measured", "sum ÷ measured")
+    for model, sum_s, median_s in zip(models, sums_s, measured_s, strict=True):
+        table.add_row(Text(model), Text(fmt.seconds(sum_s)), Text(fmt.seconds(median_s)),
+                      Text(f"{sum_s / median_s:.3f}"))  # fmt: skip
+    coefficients = _table("correction", "learned")
+    for name, words in _COEFFICIENTS.items():
+        value = getattr(learned, name)
+        shown = f"{value:.4f}" if name == "factor" else fmt.change(value)
+        reason = learned.reasons.get(name)
+        coefficients.add_row(Text(words), Text(f"{shown} ({reason})" if reason else shown))
+    errors = Text.assemble(
+        "mean |error|: plain sum ", fmt.share(learned.plain_error_frac), ", corrected ",
+        (fmt.share(learned.error_frac), "bold"), " of models that were left out in turn, at worst ",
+        fmt.share(learned.worst_error_frac))  # fmt: skip
+    return Group(Text(case, style="bold"), table, Text(), coefficients, Text(), errors,
+                 Text("Kept for this machine: charact bricks construct uses it."), Text())
+
+
+def trials(tried: Sequence[Trial], chosen: int, num_models: int) -> RenderableType:
+    """What -g auto tried, and what it took."""
+    table = _table("G", "different bricks", "suite once", "mean |error|")
+    for trial in tried:
+        style = "bold" if trial.g == chosen else ""
+        table.add_row(*(Text(cell, style=style) for cell in (
+            str(trial.g), fmt.share(trial.unique_frac), fmt.seconds(trial.suite_s), fmt.share(trial.error_frac))))
+    why = f"-g {chosen}: the shortest suite whose error, on {num_models} models, is within a quarter of the least"
+    return Group(table, Text(why), Text())
+
+
+def generated(cases: Collection[str], compositions: Sequence[Composition], suite: Suite) -> RenderableType:
+    """What models were cut into, and how much of it is different.
+
+    Args:
+        cases: of the models that are told of.
+        compositions: all models of the suite.
+        suite: as it is now.
+    """
+    models = NamedTable("model", "layers", "pieces", "different", "shared with others")
+    reuse = statistics.model_reuse(compositions, suite)
+    for row in fmt.rows(reuse[reuse["case"].isin(list(cases))]):
+        models.add_row(Text(str(row.case)), Text(f"{row.num_layers:,}"), Text(f"{row.num_pieces:,}"),
+                       Text(f"{row.num_bricks:,}  {fmt.share(row.unique_frac)}"), Text(fmt.share(row.shared_frac)))
+    types = _table("layer type", "layers", "different")
+    found = statistics.layer_type_share(compositions, suite)
+    for row in fmt.rows(found.head(_NUM_TYPES)):
+        types.add_row(Text(str(row.layer_type)), Text(f"{row.num_layers:,}"),
+                      Text(f"{row.num_unique:,}  {fmt.share(row.unique_frac)}"))  # fmt: skip
+    left_out = len(found) - _NUM_TYPES
+    more = f"{left_out} more {'type' if left_out == 1 else 'types'}"
+    lengths = ", ".join(f"{row.num_layers}: {row.num_pieces:,}"
+                        for row in fmt.rows(statistics.sequence_lengths(compositions, suite)))  # fmt: skip
+    return Group(models, *_whole(compositions, suite), Text(), types,
+                 *([Text(more, style="dim")] if left_out > 0 else []), Text(),
+                 Text(f"pieces by number of layers: {lengths}"))  # fmt: skip
+
+
+def _whole(compositions: Sequence[Composition], suite: Suite) -> list[RenderableType]:
+    """The suite's models as one, where there are several."""
+    if len(compositions) < 2:
+        return []
+    (row,) = fmt.rows(statistics.unique_share(compositions, suite))
+    return [Text(), Text.assemble(
+        f"{row.num_models} models of {row.num_layers:,} layers in {row.num_pieces:,} pieces: ",
+        (f"{row.num_bricks:,} different, {fmt.share(row.unique_pieces_frac)}", "bold"))]  # fmt: skip
+
+
+def frequent(compositions: Sequence[Composition], suite: Suite) -> RenderableType:
+    """The bricks that stand in models most often."""
+    table = _table("brick", "layers", "uses", "models", "most in one model")
+    table.columns[1].justify, table.columns[1].no_wrap = "left", False
+    found = statistics.brick_reuse(compositions, suite)
+    for row in fmt.rows(found.head(_NUM_BRICKS)):
+        table.add_row(Text(str(row.brick)), Text(row.layer_types.replace("+", " + ")), Text(f"{row.num_uses:,}"),
+                      Text(f"{row.num_models:,}"), Text(f"{row.most_in_one:,}"))  # fmt: skip
+    left_out = len(found) - _NUM_BRICKS
+    others = len(suite.bricks) - len(found)
+    return Group(
+        Text(), table, *([Text(f"{left_out:,} more bricks", style="dim")] if left_out > 0 else []),
+        *([Text(f"{others:,} more are updates, sums of gradients and decoys", style="dim")] if others else []))

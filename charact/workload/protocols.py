@@ -1,0 +1,93 @@
+"""Protocols of published studies: the options that `charact train --protocol` sets, and what is done otherwise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from charact.core.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How a study trained some of its workloads; None where it does not tell. A tuple names alternatives."""
+
+    name: str
+    source: str
+    workload: tuple[str, ...]
+    data: tuple[str, ...]
+    num_epochs: int
+    batch_size: int
+    input_size: int
+    split: str = "train"
+    validation: str = "test"
+    precision: str | None = None
+    learning_rate: float | None = None
+    weights: str | None = None
+    """What the training starts from."""
+    until: str = "none"
+    """What it stops at before its last epoch."""
+    unstated: str
+    """What the study does not tell, in words."""
+
+    def options(self) -> dict[str, Any]:
+        """Options of `charact train` that it sets."""
+        stated = {} if self.precision is None else {"precisions": [self.precision]}
+        return stated | {"data": self.data[0], "split": self.split, "validation": self.validation,
+                         "num_epochs": self.num_epochs, "batch_sizes": [self.batch_size],
+                         "input_sizes": [self.input_size]}
+
+    def facts(self, used: Mapping[str, Any]) -> dict[str, Any]:
+        """What the record is told: the protocol, and as [published, used] what is done otherwise.
+
+        Args:
+            used: by the name of the field, and `variant` as [the published one, the one used].
+        """
+        published = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {}
+        for option, value in used.items():
+            if option == "variant":
+                alternatives, value = (value[0],), value[1]
+            else:
+                stated = published[option]
+                alternatives = stated if isinstance(stated, tuple) else (stated,)
+            if None not in alternatives and value not in alternatives:
+                changed[option] = [alternatives[0] if len(alternatives) == 1 else " or ".join(alternatives), value]
+        return {"name": self.name, "source": self.source, "changed": changed, "unstated": self.unstated}
+
+
+_NORTHEASTERN = "Northeastern University: training time of GoogLeNet and ResNet-18 on K80 and P100"
+_VO = "Vo, Deep Learning Hardware Benchmark (layo02/Deep-Learning-Hardware-Benchmark)"
+_GREY = ("mnist", "fashion_mnist")
+
+PROTOCOLS = (
+    Protocol(
+        name="northeastern", source=_NORTHEASTERN, workload=("googlenet", "resnet18"),
+        data=("cifar10", "mnist", "kmnist"), num_epochs=10, batch_size=10, input_size=224,
+        unstated="optimizer, learning rate, loss, precision and initial weights",
+    ),
+    Protocol(
+        name="vo", source=_VO, workload=("model_a",), data=_GREY, num_epochs=100, batch_size=64, input_size=32,
+        precision="fp32", learning_rate=1e-3, weights="ImageNet's in the frozen base", unstated="nothing known",
+    ),
+    Protocol(
+        name="vo", source=_VO, workload=("model_b",), data=_GREY, num_epochs=100, batch_size=64, input_size=32,
+        precision="fp32", learning_rate=1e-3, unstated="initial weights",
+    ),
+    Protocol(
+        name="vo", source=_VO, workload=("convolve2d",), data=("fashion_mnist",), num_epochs=10, batch_size=64,
+        input_size=32, precision="fp16", learning_rate=1e-3, unstated="nothing known",
+    ),
+)
+
+
+def find_protocol(name: str, workload: str) -> Protocol:
+    """Protocol of a study for a workload: where the study has none for it, that of its first workload.
+
+    Raises:
+        UserError: there is no such study.
+    """
+    named = [protocol for protocol in PROTOCOLS if protocol.name == name]
+    if not named:
+        names = ", ".join(dict.fromkeys(protocol.name for protocol in PROTOCOLS))
+        raise UserError(f"--protocol: '{name}' is not one of {names}")
+    return next((protocol for protocol in named if workload in protocol.workload), named[0])

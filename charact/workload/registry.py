@@ -1,0 +1,45 @@
+"""Finding workloads by name: those in `workloads/` and those of installed packages."""
+
+import difflib
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from charact.core.errors import UserError
+from charact.core.plugins import modules_in
+from charact.workload.base import Workload
+
+
+def all_workloads() -> dict[str, Workload]:
+    """Every workload by name: those in `workloads/`, then those of installed entry points, which must not repeat one.
+
+    Raises:
+        UserError: an entry point does not hold a list `WORKLOADS`, or repeats a name.
+    """
+    modules = [(f"workloads/{module.__name__.rpartition('.')[2]}.py", module)
+               for module in modules_in("charact.workloads")]
+    modules += [(f"entry point {point.value}", point.load()) for point in entry_points(group="charact.workloads")]
+    found: dict[str, Workload] = {}
+    for origin, module in modules:
+        workloads: Sequence[Workload] | None = getattr(module, "WORKLOADS", None)
+        if workloads is None:
+            raise UserError(f"{origin} holds no list named WORKLOADS: add one, or remove the file")
+        for workload in workloads:
+            if workload.name in found:
+                raise UserError(f"{origin} repeats the workload {workload.name}: rename it")
+            found[workload.name] = workload
+    return found
+
+
+def find_workload(name: str) -> Workload:
+    """Workload of a name or alias.
+
+    Raises:
+        UserError: there is none; the nearest names are suggested.
+    """
+    workloads = all_workloads()
+    by_name = workloads | {alias: workload for workload in workloads.values() for alias in workload.aliases}
+    if name in by_name:
+        return by_name[name]
+    near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`charact list` shows them all"
+    raise UserError(f"unknown workload '{name}': {hint}")

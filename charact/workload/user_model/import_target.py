@@ -1,0 +1,86 @@
+"""What users name of their own code on the command line: things in modules, arguments of a call."""
+
+import ast
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from charact.core.errors import UserError
+
+
+def imported(target: str, option: str) -> Any:
+    """What `package.module:name` names; modules in the working directory are found, too.
+
+    Raises:
+        UserError: there is no such module or name, or the module cannot be imported.
+    """
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise UserError(f"{option}: '{target}' is not of the form package.module:name")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found: Any = _module(module_name, option)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            near = difflib.get_close_matches(name, dir(found), n=3, cutoff=0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else "name what it holds"
+            raise UserError(f"{option}: {module_name} has no {path}: {hint}")
+        found = getattr(found, name)
+    return found
+
+
+def _module(name: str, option: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if f"{name}.".startswith(f"{error.name}."):
+            raise UserError(f"{option}: there is no module {error.name}: install it, or run charact in the directory "
+                            "that holds it") from error
+        raise UserError(f"{option}: {name} imports {error.name}, which is not there: install it") from error
+    except SystemExit as error:
+        raise UserError(f"{option}: importing {name} ended the program: put what it runs below "
+                        "if __name__ == '__main__'") from error
+    except Exception as error:
+        raise UserError(f"{option}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def call_arguments(text: str, option: str) -> dict[str, Any]:
+    """Arguments by name from what could stand between the parentheses of a call; a bare word is a text.
+
+    Raises:
+        UserError: the text is none of that.
+    """
+    try:
+        call = ast.parse(f"_({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError
+        values = {one.arg: one.value.id if isinstance(one.value, ast.Name) else ast.literal_eval(one.value)
+                  for one in call.keywords if one.arg is not None}
+        if len(values) < len(call.keywords):  # one stands there twice, or is `**`
+            raise ValueError
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{option}: '{text}' is not of the form name=value,name=value with numbers, lists, or texts in "
+                        "quotes as values") from error
+    return values
+
+
+def chosen(name: str, names: Sequence[str], option: str) -> str:
+    """The name, which must be one of those.
+
+    Raises:
+        UserError: it is not; the nearest are suggested.
+    """
+    if name in names:
+        return name
+    lower = {each.lower(): each for each in names}
+    near = [lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
+    hint = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(names)}"
+    raise UserError(f"{option}: PyTorch has no '{name}': {hint}")
+
+
+def kind_of(thing: Any) -> str:
+    """What something is, in words."""
+    return f"class {thing.__name__}" if isinstance(thing, type) else f"{type(thing).__name__} object"

@@ -1,0 +1,93 @@
+"""Losses for a model of the user's own: the model's, one of PyTorch's by name, a function of theirs, or what fits."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from charact.core.errors import UserError
+from charact.workload.user_model.import_target import chosen, imported, kind_of
+from charact.workload.user_model.input_spec import InputSpec
+
+Loss = Callable[[Any, Tensor | None], tuple[Tensor, str]]
+"""Gives for outputs and target the loss, and says what it is."""
+
+_LOSSES = sorted(name for name in dir(functional) if not name.startswith("_")
+                 and (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div"))
+
+
+def default_loss(outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
+    """The model's own loss, where the outputs hold one; else what compares with the target; else a mean of outputs."""
+    own = _part(outputs, "loss")
+    if own is not None:
+        return _one_number(own, "outputs.loss"), "the model's own, outputs.loss"
+    if target is None:
+        means = [output.float().mean() for output in _floating(outputs)]
+        return torch.stack(means).mean(), "mean of all floating outputs"
+    if not target.is_floating_point():
+        return cross_entropy(main_output(outputs), target), "cross_entropy against the target"
+    output = main_output(outputs)
+    if output.shape != target.shape:  # PyTorch would stretch one over the other
+        raise ValueError(f"the output is {tuple(output.shape)}, what it is compared with {tuple(target.shape)}: let "
+                         "--input-spec say so after ->")
+    return functional.mse_loss(output, target), "mse_loss against the target"
+
+
+def named_loss(name: str, spec: InputSpec) -> Loss:
+    """Loss of `torch.nn.functional` by its name, or `package.module:function` of all outputs and the target, if any.
+
+    Raises:
+        UserError: there is none of this name, or it needs a target that the spec does not have.
+    """
+    if ":" in name:
+        function = imported(name, "--loss")
+        if not callable(function):
+            raise UserError(f"--loss: {name} is a {kind_of(function)}: name a function of outputs and target")
+        return lambda outputs, target: (
+            _one_number(function(outputs) if target is None else function(outputs, target), name), name)
+    of_torch: Any = cross_entropy if name == "cross_entropy" else getattr(functional, chosen(name, _LOSSES, "--loss"))
+    if spec.target is None:
+        raise UserError(f"--loss {name} compares the outputs with a target: name one in --input-spec, "
+                        "as in 3xSxS -> int64[1000]")
+    return lambda outputs, target: (_one_number(of_torch(main_output(outputs), target), name), name)
+
+
+def main_output(outputs: Any) -> Tensor:
+    """What a loss of PyTorch's is given: `logits`, where the outputs have them, else their first floating tensor.
+
+    Raises:
+        TypeError: there is none.
+    """
+    logits = _part(outputs, "logits")
+    return _floating(outputs)[0] if logits is None else logits
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy; the classes are the last axis where the others are the target's, as in language models."""
+    if logits.dim() > 2 and logits.shape[:-1] == target.shape:
+        logits, target = logits.flatten(0, -2), target.flatten()
+    return functional.cross_entropy(logits, target if target.is_floating_point() else target.long())
+
+
+def _part(outputs: Any, name: str) -> Tensor | None:
+    """A tensor that outputs hold by a name; None where they do not."""
+    found = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+    return found if isinstance(found, Tensor) else None
+
+
+def _floating(outputs: Any) -> list[Tensor]:
+    found = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if not found:
+        raise TypeError(f"the model gave a {type(outputs).__name__} without a floating tensor to make a loss of: name "
+                        "a --loss package.module:function")
+    return found
+
+
+def _one_number(loss: Any, name: str) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else kind_of(loss)
+        raise TypeError(f"the loss {name} is not one number but {found}")
+    return loss

@@ -1,0 +1,275 @@
+"""Every verdict at both sides of its threshold, its prize and its advice, and the reasons where there is none."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import records
+from support.judged import ceiling, ceilings_of, judged, operator
+
+from charact.analysis.efficiency.bottleneck import BOUND_FRAC, MEMORY_FRAC, WORK_FRAC, bottlenecks
+from charact.record.reader import Run, load_run
+
+CASE = "net-32-b8-train-fp32-cpu"
+GPU = {"machine": {"gpus": [{"index": 0, "memory_bytes": 80e9}, {"index": 1, "memory_bytes": 40e9}]}}
+
+
+def judge(run: Run) -> dict[str, Any]:
+    found = bottlenecks(run)
+    assert len(found) == 1
+    return dict(found.iloc[0])
+
+
+def shared(tmp_path: Path, *, data: float = 0.0, host: float = 0.0, compute: float = 0.0, bandwidth: float = 0.0,
+           communication: float = 0.0, **told: Any) -> Run:
+    """An iteration of 100 ms with these shares, and for the rest operators of unknown work.
+
+    Products run at half their ceiling, bytes at a quarter of theirs.
+    """
+    rest = 1 - data - host - compute - bandwidth - communication
+    operators = [
+        operator("forward", "convolution", 0.1 * compute, flop=5e10 * compute, num_bytes=1.0, num_calls=0),
+        operator("forward", "elementwise", 0.1 * bandwidth, num_bytes=2.5e9 * bandwidth, num_calls=0),
+        operator("forward", "other", 0.1 * rest, num_calls=0),
+    ]  # fmt: skip
+    phases = {"data": 0.1 * data, "communication": 0.1 * communication, "forward": 0.1 * (1 - data - communication)}
+    return judged(tmp_path, phases, operators, **told)
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(("limit", "verdict", "threshold_frac"), [
+        ("data", "data-bound", BOUND_FRAC), ("communication", "communication-bound", BOUND_FRAC),
+        ("host", "host-bound", BOUND_FRAC), ("compute", "compute-bound", WORK_FRAC),
+        ("bandwidth", "memory-bandwidth-bound", WORK_FRAC),
+    ])  # fmt: skip
+    def test_is_given_from_its_threshold_on(
+            self, tmp_path: Path, limit: str, verdict: str, threshold_frac: float) -> None:
+        fill = "bandwidth" if limit == "compute" else "compute"
+        filled = min(1 - threshold_frac, WORK_FRAC) - 0.02  # too little to bound itself
+        above = judge(shared(tmp_path, **{limit: threshold_frac + 0.001, fill: filled}))
+        assert (above["verdict"], above["threshold_frac"]) == (verdict, threshold_frac)
+        assert above["share_frac"] == pytest.approx(threshold_frac + 0.001)
+        assert above["reason"] is None
+        below = judge(shared(tmp_path, **{limit: threshold_frac - 0.001, fill: filled}))
+        assert (below["verdict"], below["reason"]) == ("balanced", None)
+        assert np.isnan([below[name] for name in ("share_frac", "threshold_frac", "prize_s", "prize_frac")]).all()
+
+    def test_of_two_that_wait_the_larger_bounds(self, tmp_path: Path) -> None:
+        assert judge(shared(tmp_path, data=0.31, host=0.35, compute=0.34))["verdict"] == "host-bound"
+        assert judge(shared(tmp_path, data=0.35, communication=0.31, compute=0.34))["verdict"] == "data-bound"
+
+    def test_what_waits_comes_before_what_works(self, tmp_path: Path) -> None:
+        assert judge(shared(tmp_path, data=0.31, compute=0.69))["verdict"] == "data-bound"
+
+    def test_evidence_names_numbers_and_the_threshold(self, tmp_path: Path) -> None:
+        assert judge(shared(tmp_path, data=0.4, compute=0.6))["evidence"] == (
+            "of the median iteration of 100 ms: compute 60.0 %, data 40.0 %; data bounds from 30.0 % on; it is the "
+            "time in which the loop waited for batches, with 0 loader processes")
+        assert judge(shared(tmp_path, compute=0.8, bandwidth=0.2))["evidence"] == (
+            "of the median iteration of 100 ms: compute 80.0 %, bandwidth 20.0 %; compute bounds from 50.0 % on; it "
+            "runs at 50.0 % of the fp32 ceiling of 1.00 TFLOP/s, by type most in convolution, by phase in forward")
+
+    @pytest.mark.parametrize(("cores_frac", "is_said"), [(0.6, True), (0.95, False)])
+    def test_ceilings_that_were_measured_beside_other_load_are_said_to_be(
+            self, tmp_path: Path, cores_frac: float, is_said: bool) -> None:
+        rows = [row | {"cores_frac": cores_frac if row["ceiling"] == "gemm" else None} for row in ceilings_of("cpu")]
+        evidence = judge(shared(tmp_path, compute=0.8, ceilings=rows))["evidence"]
+        assert ("1.00 TFLOP/s (too low, measured beside other load), by" in evidence) == is_said
+
+    def test_every_case_has_a_row(self, tmp_path: Path) -> None:
+        run = load_run(records.write_record(tmp_path, oom=True))
+        assert bottlenecks(run)["case"].tolist() == [entry["case"] for entry in run.manifest["cases"]]
+
+
+class TestPrize:
+    @pytest.mark.parametrize(("shares", "prize_frac"), [
+        ({"data": 0.4, "compute": 0.6}, 0.4), ({"data": 0.7, "compute": 0.3}, 0.7),
+        ({"communication": 0.4, "compute": 0.6}, 0.4), ({"host": 0.4, "compute": 0.6}, 0.4),
+        ({"compute": 0.8}, 0.4), ({"bandwidth": 0.8}, 0.6),
+    ])
+    def test_is_the_most_that_could_be_saved(
+            self, tmp_path: Path, shares: dict[str, float], prize_frac: float) -> None:
+        found = judge(shared(tmp_path, **shares))
+        assert found["prize_frac"] == pytest.approx(prize_frac)
+        assert found["prize_s"] == pytest.approx(0.1 * prize_frac)
+        assert f"could save at most {100 * prize_frac:.1f} % of the iteration" in found["prize"]
+
+    def test_of_work_above_its_ceiling_is_nothing(self, tmp_path: Path) -> None:
+        operators = [operator("forward", "GEMM", 0.06, flop=12e10, num_calls=0),
+                     operator("forward", "GEMM", 0.04, flop=1e10, num_calls=0, layer="slow")]  # fmt: skip
+        found = judge(judged(tmp_path, {"forward": 0.1}, operators))
+        assert found["prize_s"] == pytest.approx(0.03)
+        assert "at 130.0 % of the fp32 ceiling" in found["evidence"]
+
+
+class TestMemory:
+    def of_cpu(self, tmp_path: Path, held_frac: float, **shares: float) -> dict[str, Any]:
+        memory = {"memory": {"status": "ok", "reason": None, "process_peak_bytes": held_frac * 1e10}}
+        return judge(shared(tmp_path, entry={"passes": memory},
+                            manifest={"machine": {"memory_bytes": 1e11, "memory_limit_bytes": 1e10}}, **shares))
+
+    @pytest.mark.parametrize(("shares", "else_verdict"), [
+        ({"host": 0.4, "compute": 0.4}, "host-bound"), ({"compute": 0.45, "bandwidth": 0.45}, "balanced"),
+        ({"host": 0.4}, "host-bound"),
+    ])
+    def test_that_is_full_bounds_where_a_larger_batch_would_help(
+            self, tmp_path: Path, shares: dict[str, float], else_verdict: str) -> None:
+        full = self.of_cpu(tmp_path, MEMORY_FRAC + 0.01, **shares)
+        assert (full["verdict"], full["threshold_frac"]) == ("memory-capacity-bound", MEMORY_FRAC)
+        assert full["evidence"].startswith("the peak of 9.10 GB is 91.0 % of the memory’s 10.0 GB; from 90.0 % on")
+        assert full["prize"] is None
+        assert self.of_cpu(tmp_path, MEMORY_FRAC - 0.01, **shares)["verdict"] == else_verdict
+
+    @pytest.mark.parametrize("limit", ["data", "communication", "compute", "bandwidth"])
+    def test_that_is_full_does_not_hide_what_else_bounds(self, tmp_path: Path, limit: str) -> None:
+        assert str(self.of_cpu(tmp_path, 0.99, **{limit: 0.9})["verdict"]).endswith(f"{limit}-bound")
+
+    @pytest.mark.parametrize(("held_bytes", "verdict"), [(39e9, "memory-capacity-bound"), (30e9, "host-bound")])
+    def test_of_a_device_is_its_own(self, tmp_path: Path, held_bytes: float, verdict: str) -> None:
+        memory = {"memory": {"status": "ok", "reason": None, "reserved_peak_bytes": held_bytes,
+                             "process_peak_bytes": 25e9}}
+        run = judged(tmp_path, {"forward": 0.1}, [operator("forward", "GEMM", 0.1, device_s=0.01)], on_device=True,
+                     entry={"device": "cuda:1", "passes": memory}, manifest=GPU)
+        assert judge(run)["verdict"] == verdict
+
+    def test_that_ran_out_bounds(self, tmp_path: Path) -> None:
+        run = judged(tmp_path, {}, entry={"status": "oom", "reason": "out of memory: asked for 64.0 GB",
+                                          "out_of_memory": {"limit_bytes": 2e9, "fits": {"batch_size": 3}}})
+        found = judge(run)
+        assert found["verdict"] == "memory-capacity-bound"
+        assert found["evidence"] == "the memory of 2.00 GB did not suffice: out of memory: asked for 64.0 GB"
+        assert found["advice"].startswith("--batch-sizes 3 and --accumulate 3, which makes the same update")
+
+    @pytest.mark.parametrize(("entry", "advice"), [
+        ({}, "--batch-sizes 4 and --accumulate 2"), ({"mode": "infer"}, "--batch-sizes 4; or a lower precision"),
+        ({"batch_size": 1}, "recompute activations (torch.utils.checkpoint), or a smaller input"),
+        ({"batch_size": None}, "recompute activations (torch.utils.checkpoint), or a smaller batch"),
+    ])
+    def test_advice(self, tmp_path: Path, entry: dict[str, Any], advice: str) -> None:
+        told = {"status": "oom", "reason": "out of memory"} | entry
+        assert judge(judged(tmp_path, {}, entry=told))["advice"].startswith(advice)
+
+
+class TestNoVerdict:
+    @pytest.mark.parametrize(("told", "reason"), [
+        ({"ceilings": []}, "no ceilings were measured before this run: run charact doctor --ceilings"),
+        ({"entry": {"passes": {"flop": {"status": "failed", "reason": "RuntimeError: no"}}}}, "RuntimeError: no"),
+        ({}, "neither FLOP nor bytes of these operators are known"),
+        ({"manifest": {"options": {"traces": ["a"]}}}, "a trace tells no FLOP"),
+    ])
+    def test_where_the_limit_of_much_of_the_time_is_not_known(
+            self, tmp_path: Path, told: dict[str, Any], reason: str) -> None:
+        found = judge(shared(tmp_path, data=0.2, **told))
+        assert found["verdict"] is None
+        assert found["reason"].startswith(f"what limits 80.0 % of the iteration is not known: {reason}")
+
+    @pytest.mark.parametrize(("options", "reason"), [
+        ({}, "operators: RuntimeError: busy (charact profile measures them)"),
+        ({"script": "a.py"}, "operators: RuntimeError: busy (charact run --passes operators measures them)"),
+        ({"traces": ["a"]}, "operators: RuntimeError: busy"),
+    ])
+    def test_without_operators(self, tmp_path: Path, options: dict[str, Any], reason: str) -> None:
+        failed = {"operators": {"status": "failed", "reason": "RuntimeError: busy"}}
+        run = judged(tmp_path, {"data": 0.02, "forward": 0.08}, entry={"passes": failed}, manifest={"options": options})
+        assert judge(run)["reason"] == f"what limits 80.0 % of the iteration is not known: {reason}"
+
+    @pytest.mark.parametrize(("options", "remedy"), [
+        ({}, ""), ({"script": "a.py"}, ": charact run --sample tells where")])
+    def test_where_most_lies_in_no_phase(self, tmp_path: Path, options: dict[str, Any], remedy: str) -> None:
+        run = judged(tmp_path, {"data": 0.02, "other": 0.08}, manifest={"options": options})
+        assert judge(run)["reason"].endswith(f"most of it lies in no phase{remedy}")
+
+    def test_but_what_bounds_all_the_same_is_told(self, tmp_path: Path) -> None:
+        failed = {"operators": {"status": "failed", "reason": "RuntimeError: busy"}}
+        run = judged(tmp_path, {"data": 0.04, "forward": 0.06}, entry={"passes": failed}, ceilings=[])
+        assert judge(run)["verdict"] == "data-bound"
+
+    @pytest.mark.parametrize(("entry", "reason"), [
+        ({"status": "error", "reason": "ValueError: broken"}, "ValueError: broken"),
+        ({"passes": {"timing": {"status": "failed", "reason": "killed"}}}, "killed"),
+        ({}, "no iteration was recorded"),
+    ])
+    def test_without_times(self, tmp_path: Path, entry: dict[str, Any], reason: str) -> None:
+        assert judge(judged(tmp_path, {}, entry=entry))["reason"] == reason
+
+    def test_of_a_training(self, tmp_path: Path) -> None:
+        reasons = bottlenecks(load_run(records.write_training(tmp_path)))["reason"].tolist()
+        assert reasons[0] == "its iterations were not timed by phase: charact profile does that"
+        assert reasons[-1] == "the loss was nan in iteration 17 of epoch 3"
+
+
+class TestAdvice:
+    @pytest.mark.parametrize(("data", "options", "advice"), [
+        (0.4, {}, "load batches in processes beside the rest: --workers 1"),
+        (0.7, {}, "load batches in processes beside the rest: --workers 2"),  # 3 would help: there are 2 cores
+        (0.6, {"workers": 1}, "load batches in processes beside the rest: --workers 2"),
+        (0.6, {"workers": 2}, "make samples cheaper to load"),
+        (0.6, {"script": "a.py"}, "load batches in processes beside the rest: num_workers of the DataLoader"),
+        (0.6, {"traces": ["a"]}, "load batches in processes beside the rest: num_workers of the DataLoader"),
+    ])
+    def test_where_data_binds(self, tmp_path: Path, data: float, options: dict[str, Any], advice: str) -> None:
+        found = judge(shared(tmp_path, data=data, compute=1 - data, manifest={"options": options}))
+        assert found["advice"].startswith(advice)
+
+    @pytest.mark.parametrize(("entry", "options", "advice"), [
+        ({}, {}, "give each operator more to do: --batch-sizes 16, or fewer operators: --compile"),
+        ({}, {"compiled": True}, "give each operator more to do: --batch-sizes 16"),
+        ({}, {"script": "a"}, "give each operator more to do: a larger batch, or fewer operators: torch.compile"),
+        ({"device": "cuda:0"}, {}, "give each operator more to do: --batch-sizes 16, or fewer operators: --compile, or "
+                                   "CUDA graphs (torch.compile with mode='reduce-overhead')"),
+        ({"device": "cuda:0"}, {"compiled": True}, "give each operator more to do: --batch-sizes 16, or CUDA graphs"),
+    ])
+    def test_where_the_host_binds(
+            self, tmp_path: Path, entry: dict[str, Any], options: dict[str, Any], advice: str) -> None:
+        found = judge(shared(tmp_path, host=0.9, entry=entry, manifest={"options": options}))
+        assert found["advice"] == advice
+
+    @pytest.mark.parametrize(("reached_frac", "kind", "told", "advice"), [
+        (0.71, "GEMM", {}, "--precision bf16: its ceiling is 2 times that of fp32"),
+        (0.71, "GEMM", {"entry": {"precision": "bf16"}}, "larger products"),
+        (0.71, "GEMM", {"ceilings": [ceiling("gemm", 1e12, "fp32")]}, "this is nearly all that the device can do"),
+        (0.69, "GEMM", {}, "larger products come nearer to the ceiling: --batch-sizes 16, or --compile"),
+        (0.69, "GEMM", {"manifest": {"options": {"compiled": True}}},
+         "larger products come nearer to the ceiling: --batch-sizes 16"),
+        (0.69, "convolution", {}, "--channels-last"),
+        (0.69, "convolution", {"manifest": {"options": {"channels_last": True}}}, "larger products"),
+    ])  # fmt: skip
+    def test_where_products_bind(
+            self, tmp_path: Path, reached_frac: float, kind: str, told: dict[str, Any], advice: str) -> None:
+        operators = [operator("forward", kind, 0.1, flop=1e11 * reached_frac, num_calls=0)]
+        assert judge(judged(tmp_path, {"forward": 0.1}, operators, **told))["advice"].startswith(advice)
+
+    @pytest.mark.parametrize(("phase", "kind", "told", "advice"), [
+        ("update", "elementwise", {}, "an optimizer that reads and writes once (fused=True)"),
+        ("forward", "GEMM", {}, "use each weight that is read for more samples: --batch-sizes 16"),
+        ("forward", "elementwise", {}, "--compile, which fuses operators"),
+        ("forward", "elementwise", {"manifest": {"options": {"compiled": True}}}, "--precision pure-bf16"),
+        ("forward", "elementwise", {"manifest": {"options": {"compiled": True}}, "entry": {"precision": "pure-bf16"}},
+         "operators that are fused by hand"),
+    ])
+    def test_where_bytes_bind(
+            self, tmp_path: Path, phase: str, kind: str, told: dict[str, Any], advice: str) -> None:
+        operators = [operator(phase, kind, 0.1, num_bytes=5e9, num_calls=0)]
+        assert judge(judged(tmp_path, {phase: 0.1}, operators, **told))["advice"].startswith(advice)
+
+    def test_where_ranks_wait_for_each_other(self, tmp_path: Path) -> None:
+        assert judge(shared(tmp_path, communication=0.5))["advice"].startswith("exchange less often")
+
+    def test_where_nothing_bounds(self, tmp_path: Path) -> None:
+        found = judge(shared(tmp_path, compute=0.45, bandwidth=0.40, data=0.15))
+        assert found["advice"] == "nothing stands out: begin with compute, the largest part with 45.0 %"
+
+
+@pytest.mark.parametrize(("reached_frac", "is_far"), [(0.24, True), (0.26, False)])
+def test_evidence_says_where_work_is_far_below_the_ceiling_that_is_nearest(
+        tmp_path: Path, reached_frac: float, is_far: bool) -> None:
+    operators = [operator("forward", "GEMM", 0.1, flop=1e11 * reached_frac, num_calls=0)]
+    assert ("far below the ceiling" in judge(judged(tmp_path, {"forward": 0.1}, operators))["evidence"]) == is_far
+
+
+def test_the_device_that_waited_is_evidence(tmp_path: Path) -> None:
+    operators = [operator("forward", "GEMM", 0.1, device_s=0.04, flop=1e10, num_bytes=1.0)]
+    run = judged(tmp_path, {"forward": 0.1}, operators, on_device=True, entry={"device": "cuda:0"},
+                 ceilings=ceilings_of("cuda:0"))
+    assert judge(run)["evidence"].endswith("for 60.0 ms the device had no kernel to run")

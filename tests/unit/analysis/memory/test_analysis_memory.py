@@ -1,0 +1,261 @@
+"""Memory against the input, through an iteration, predicted beside measured, and what fits: known numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support import memory_records as made
+from support import records
+
+from charact.analysis.compare import Side, metric_ratios
+from charact.analysis.memory.composition import (
+    is_memory_run,
+    memory_composition,
+    memory_needs,
+    memory_peaks,
+    weights_and_intermediate,
+)
+from charact.analysis.memory.growth import case_series, memory_by_size, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
+from charact.analysis.memory.timeline import memory_timeline, peak_moments
+from charact.analysis.profile.case_summary import case_summary
+from charact.record.reader import Run, load_run
+from charact.record.schema import MEMORY_CATEGORIES
+from charact.record.writer import RunWriter
+
+TRAIN, INFER = "resnet18-256-b8-train-fp32-cpu", "resnet18-256-b8-infer-fp32-cpu"
+RAN_OUT, TOO_LARGE = "resnet18-384-b8-train-fp32-cpu", "resnet18-352-b8-train-fp32-cpu"
+ANALYSES: list[Callable[[Run], pd.DataFrame]] = [
+    case_series, memory_fits, memory_growth, memory_needs, memory_peaks,
+    memory_timeline, out_of_memory, out_of_memory_composition, peak_moments,
+    training_to_inference, weights_and_intermediate, memory_by_size,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load_run(made.write_memory(tmp_path_factory.mktemp("runs")))
+
+
+def true_bytes(kind: str, mode: str, size: int) -> float:
+    return sum(made.composition(kind, mode, size).values())
+
+
+def measured_run(tmp_path: Path, *sizes: int) -> Run:
+    """A run of trainings that were measured at these sizes."""
+    writer = RunWriter(tmp_path, "r", {})
+    for size in sizes:
+        writer.add_case(made.memory_entry("image", "train", size, measured=True),
+                        {"memory": made.memory_rows("image", "train", size, measured=True)})  # fmt: skip
+    return load_run(writer.close("complete"))
+
+
+def test_origins_sum_to_their_category(run: Run) -> None:
+    held = memory_composition(run).query("case == @TRAIN").set_index(["method", "category"])["bytes"]
+    true = made.composition("image", "train", 256)
+    assert held["measured"].to_dict() == true
+    workspaces = made.WORKSPACE_FRAC * true["temporary"]
+    off = made.WORKSPACE_ERROR_FRAC * workspaces
+    assert held["predicted"].to_dict() == pytest.approx(true | {"temporary": true["temporary"] - off})
+
+
+def test_peaks_stand_beside_each_other_with_their_error(run: Run) -> None:
+    peaks = memory_peaks(run).set_index("case")
+    both, predicted_bytes = peaks.loc[TRAIN], sum(made.predicted_parts("image", "train", 256).values())
+    assert both["measured_bytes"] == true_bytes("image", "train", 256)
+    assert both["predicted_bytes"] == pytest.approx(predicted_bytes)
+    assert both["error_frac"] == pytest.approx(predicted_bytes / true_bytes("image", "train", 256) - 1)
+    assert both["error_frac"] == pytest.approx(-0.0059, abs=5e-5)
+    assert both["tensors_bytes"] + both["workspaces_bytes"] == pytest.approx(predicted_bytes)
+    assert (both["calibration"], both["calibration_points"]) == ("calibrated", "64 × 2, 96 × 2, 64 × 4")
+    assert both["is_within"] == 1
+    assert peaks.loc[INFER, "is_within"] == 0  # 3.1 % off, with 2 % stated
+
+
+def test_what_a_peak_lacks_has_its_reason(run: Run) -> None:
+    peaks = memory_peaks(run).set_index("case")
+    assert peaks.loc["resnet18-32-b8-train-fp32-cpu", "measured_reason"] == "predicted only"
+    assert peaks.loc[TOO_LARGE, "measured_reason"] == "predicted to need 749 MB of the 680 MB of tiny"
+    assert peaks.loc[RAN_OUT, "measured_reason"] == "out of memory: asked for 120 MB"
+    assert peaks.loc[[TOO_LARGE, RAN_OUT], ["error_frac", "is_within"]].isna().all(axis=None)
+    assert peaks.loc[TRAIN, ["measured_reason", "predicted_reason"]].isna().all()
+
+
+def test_a_profile_was_not_predicted(record: Path) -> None:
+    peaks = memory_peaks(load_run(record))
+    assert set(peaks["predicted_reason"]) == {"not predicted"}
+    assert peaks["measured_bytes"].notna().all()
+    assert not is_memory_run(load_run(record))
+
+
+def test_positions_are_pixels_of_pictures_and_tokens_of_sequences(run: Run) -> None:
+    series = case_series(run).set_index("case")
+    assert series.loc[TRAIN, ["num_positions", "position"]].tolist() == [256**2, "pixel"]
+    assert series.loc["rnn_lm-40-b20-train-fp32-cpu", ["num_positions", "position"]].tolist() == [40, "token"]
+
+
+def test_growth_is_what_a_position_adds_and_what_is_fixed(run: Run) -> None:
+    growth = memory_growth(run).set_index(["workload", "mode", "method"])
+    train = growth.loc["resnet18", "train", "measured"]
+    assert train["num_sizes"] == 4
+    assert train["slope_bytes"] == pytest.approx(8 * 612)
+    assert train["sample_slope_bytes"] == pytest.approx(612)
+    assert train["fixed_bytes"] == pytest.approx(3 * 4.4e7 + 1e6)
+    assert train[["slope_error_bytes", "fixed_error_bytes"]].tolist() == pytest.approx([0, 0], abs=1e-3)
+    assert growth.loc[("rnn_lm", "infer", "predicted"), "num_sizes"] == 12
+    assert growth.loc[("rnn_lm", "infer", "predicted"), "sample_slope_bytes"] == pytest.approx(16 + 0.95 * 50_000)
+    assert growth["reason"].isna().all()
+
+
+def test_growth_that_bends_has_an_interval(tmp_path: Path) -> None:
+    run = measured_run(tmp_path, 32, 64, 96)
+    rows = run.memory
+    bent = rows["case"].str.startswith("resnet18-96") & (rows["category"] == "unknown") & (rows["kind"] == "peak")
+    run._tables["memory"] = rows.assign(bytes=rows["bytes"].mask(bent & (rows["method"] == "measured"), 3e6))
+    line = next(memory_growth(run).query("method == 'measured'").itertuples())
+    assert line.slope_error_bytes > 0
+    assert line.slope_low_bytes == pytest.approx(line.slope_bytes - 12.706 * line.slope_error_bytes, rel=1e-4)
+    assert line.fixed_high_bytes == pytest.approx(line.fixed_bytes + 12.706 * line.fixed_error_bytes, rel=1e-4)
+
+
+@pytest.mark.parametrize(("sizes", "reason"), [((32,), "one input size only"), ((32, 64), "two input sizes: a line")])
+def test_few_sizes_say_why_there_is_no_error(sizes: tuple[int, ...], reason: str, tmp_path: Path) -> None:
+    line = next(memory_growth(measured_run(tmp_path, *sizes)).itertuples())
+    assert line.reason.startswith(reason)
+    assert pd.isna(line.slope_error_bytes)
+    assert pd.isna(line.slope_bytes) == (len(sizes) == 1)
+
+
+def test_training_over_inference_of_equal_cases(run: Run) -> None:
+    ratios = training_to_inference(run).set_index(["train_case", "method"])
+    expected = true_bytes("image", "train", 256) / true_bytes("image", "infer", 256)
+    assert ratios.loc[(TRAIN, "measured"), "ratio"] == pytest.approx(expected)
+    assert ratios.loc[(TRAIN, "measured"), "infer_case"] == INFER
+    assert len(ratios) == 2 * (12 + 4)
+    assert ratios.loc[(RAN_OUT, "predicted"), "ratio"] > 3
+    assert (RAN_OUT, "measured") not in ratios.index
+
+
+def test_a_run_of_one_mode_has_no_ratio(tmp_path: Path) -> None:
+    assert training_to_inference(measured_run(tmp_path, 32, 64)).empty
+
+
+def test_weights_against_intermediate_results(run: Run) -> None:
+    rows = weights_and_intermediate(run).set_index(["case", "method"])
+    train, held = rows.loc[TRAIN, "measured"], made.composition("image", "train", 256)
+    assert train["weights_bytes"] == 4.4e7
+    assert train["intermediate_bytes"] == held["activations"] + held["temporary"]
+    assert train["ratio"] == pytest.approx(train["intermediate_bytes"] / 4.4e7)
+    assert train[["weights_bytes", "intermediate_bytes", "rest_bytes"]].sum() == true_bytes("image", "train", 256)
+
+
+def test_the_timeline_is_in_order_and_holds_the_peak(run: Run) -> None:
+    rows = memory_timeline(run).query("case == @TRAIN")
+    assert {method: group["moment"].nunique() for method, group in rows.groupby("method")} == {
+        "measured": 23, "predicted": 23}
+    measured = rows[rows["method"] == "measured"]
+    assert measured["moment"].is_monotonic_increasing
+    assert measured["category"].tolist()[:7] == list(MEMORY_CATEGORIES)
+    assert measured.groupby("moment")["bytes"].sum().max() == true_bytes("image", "train", 256)
+    assert rows.loc[rows["method"] == "predicted", "time_s"].isna().all()
+
+
+def test_the_peak_is_named(run: Run) -> None:
+    moments = peak_moments(run).set_index(["case", "method"])
+    train = moments.loc[TRAIN, "measured"]
+    assert train[["phase", "layer", "operator"]].tolist() == [
+        "backward", "layer1.0.conv1", "aten::convolution_backward"]
+    assert train["bytes"] == true_bytes("image", "train", 256)
+    assert moments.loc[(INFER, "predicted"), "phase"] == "forward"
+    assert len(moments) == 48 + 16
+
+
+def test_moments_that_older_records_do_not_number_are_told_by_their_time(run: Run) -> None:
+    rows = run.memory
+    old = rows[(rows["case"] == TRAIN) & (rows["method"] == "measured")].assign(moment=None, layer=None, operator=None)
+    older = Run(run.path, run.manifest, _tables={"memory": old})
+    pd.testing.assert_series_equal(
+        memory_timeline(older)["moment"],
+        memory_timeline(run).query("case == @TRAIN and method == 'measured'")["moment"].reset_index(drop=True),
+    )
+    assert peak_moments(older)["phase"].tolist() == ["backward"]
+
+
+def test_what_the_device_and_the_process_need(run: Run) -> None:
+    needs = memory_needs(run).set_index("case")
+    assert needs.loc[TRAIN, "process_ratio"] == pytest.approx(1.25)
+    assert pd.isna(needs.loc[TRAIN, "reserved_ratio"])
+    assert needs["fits"].value_counts().to_dict() == {1: 46, 0: 2}
+    assert needs.loc[TOO_LARGE, "margin_bytes"] < 0 < needs.loc[TRAIN, "margin_bytes"]
+    assert set(needs["target"]) == {"tiny"}
+
+
+def test_reserved_memory_of_a_gpu(tmp_path: Path) -> None:
+    entry = made.memory_entry("image", "train", 64, measured=True)
+    entry["passes"]["memory"] |= {"peak_bytes": 1e8, "reserved_peak_bytes": 1.2e8, "allocator_peak_bytes": 1.01e8}
+    entry["passes"]["prediction"] |= {"reserved_peak_bytes": 1.1e8, "context_bytes": 5e8, "needed_bytes": 6.1e8}
+    writer = RunWriter(tmp_path, "r", {})
+    writer.add_case(entry | {"device": "cuda"}, {})
+    needs = next(memory_needs(load_run(writer.close("complete"))).itertuples())
+    assert needs.reserved_ratio == pytest.approx(1.2)
+    assert (needs.predicted_reserved_bytes, needs.context_bytes, needs.needed_bytes) == (1.1e8, 5e8, 6.1e8)
+
+
+def test_what_fits(run: Run) -> None:
+    fits = memory_fits(run)
+    assert fits[["workload", "mode", "searched", "value", "input_size"]].to_numpy().tolist() == [
+        ["resnet18", "train", "batch_size", 9, 32], ["resnet18", "infer", "input_size", 700, 32],
+        ["rnn_lm", "train", "batch_size", 9, 10], ["rnn_lm", "infer", "input_size", 700, 10],
+    ]  # fmt: skip
+    assert fits.loc[0, ["target", "device", "verified"]].tolist() == ["tiny", "cpu", "ok"]
+
+
+def test_what_ran_out(run: Run) -> None:
+    told = next(out_of_memory(run).itertuples())
+    assert (told.case, told.phase) == (RAN_OUT, "forward")
+    assert (told.requested_bytes, told.free_bytes, told.held_bytes) == (1.2e8, 1.02e8, 5.78e8)
+    assert (told.fits_batch_size, told.fits_input_size) == (6, 320)
+    held = out_of_memory_composition(run)
+    assert held["category"].tolist() == list(MEMORY_CATEGORIES)
+    assert held["bytes"].sum() == told.held_bytes
+
+
+def test_rows_of_one_series(run: Run) -> None:
+    growth = memory_growth(run)
+    first = next(growth.itertuples())
+    assert len(of_series(growth, first)) == 2
+    assert len(of_series(growth, first, ["workload"])) == 4
+
+
+def test_a_memory_run_has_cases_of_its_own_kind(run: Run, record: Path) -> None:
+    summary = case_summary(run)
+    assert set(summary["kind"]) == {"memory"}
+    assert summary.set_index("case").loc[TRAIN, "peak_bytes"] == true_bytes("image", "train", 256)
+    assert set(case_summary(load_run(record))["kind"]) == {"profile"}
+
+
+def test_memory_runs_are_compared_by_their_peaks(run: Run, record: Path) -> None:
+    rows = run.memory
+    twice = Run(run.path, run.manifest, _tables={"memory": rows.assign(bytes=2 * rows["bytes"])})
+    compared = metric_ratios([Side("one", (run,)), Side("twice", (twice,))]).query("metric == 'peak_memory'")
+    assert compared.set_index("case").loc[TRAIN, ["value", "ratio"]].tolist() == [
+        2 * true_bytes("image", "train", 256), 2]
+    assert metric_ratios([Side("one", (run,)), Side("profile", (load_run(record),))]).empty
+
+
+@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
+def test_an_empty_run_gives_all_columns_and_no_rows(noun: Callable[[Run], pd.DataFrame], run: Run,
+                                                    tmp_path: Path) -> None:
+    empty = load_run(RunWriter(tmp_path, "r", {}).close("complete"))
+    assert noun(empty).empty
+    assert list(noun(empty).columns) == list(noun(run).columns)
+
+
+@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
+@pytest.mark.parametrize("table", ["memory", "fits"])
+def test_a_missing_table_changes_no_columns(noun: Callable[[Run], pd.DataFrame], table: str, run: Run,
+                                            tmp_path: Path) -> None:
+    path = made.write_memory(tmp_path, kinds=("image",))
+    records.drop_table(path, table)
+    assert list(noun(load_run(path)).columns) == list(noun(run).columns)

@@ -1,0 +1,120 @@
+"""Memory, passes, and what every analysis makes of a record that lacks things."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support import records
+
+from charact.analysis.common.pass_status import (
+    MissedPrecision,
+    missed_precision,
+    pass_outcomes,
+    pass_reason,
+    stop_rules,
+)
+from charact.analysis.efficiency.bottleneck import bottlenecks
+from charact.analysis.efficiency.ceilings import case_ceilings
+from charact.analysis.efficiency.layers import top_layers
+from charact.analysis.efficiency.time_bounds import time_limits
+from charact.analysis.memory.composition import memory_by_phase, memory_composition
+from charact.analysis.memory.growth import memory_by_size
+from charact.analysis.profile.breakdown import operator_coverage, operator_types, phase_breakdown, top_operators
+from charact.analysis.profile.case_summary import case_summary, iteration_times
+from charact.record.reader import Run, load_run
+from charact.record.schema import MEMORY_CATEGORIES
+from charact.record.writer import RunWriter
+from charact.views.tables import format as fmt
+
+TRAIN = "resnet50-224-b8-train-fp32-cpu"
+ANALYSES: list[Callable[[Run], pd.DataFrame]] = [
+    case_summary, iteration_times, phase_breakdown, operator_types,
+    top_operators, operator_coverage, top_layers, memory_composition,
+    memory_by_phase, memory_by_size, case_ceilings, time_limits,
+    bottlenecks, pass_outcomes, stop_rules,
+]  # fmt: skip
+
+
+def test_memory_composition_sums_to_the_peak(record: Path) -> None:
+    held = memory_composition(load_run(record)).query("case == @TRAIN")
+    assert held["category"].tolist() == list(MEMORY_CATEGORIES)
+    by_category = held.set_index("category")
+    assert by_category.loc["activations", "bytes"] == 1e3 * 224**2
+    peak = 3 * 1.02e8 + 1e3 * 224**2 + 1e6 + 4 * 8 * 3 * 224**2
+    assert by_category.loc["weights", "share_frac"] == pytest.approx(1.02e8 / peak)
+    assert held["share_frac"].sum() == pytest.approx(1)
+    assert set(held["phase"]) == {"backward"}
+
+
+def test_memory_by_phase_holds_every_phases_peak(record: Path) -> None:
+    held = memory_by_phase(load_run(record)).query("case == @TRAIN")
+    assert held["phase"].unique().tolist() == ["forward", "backward"]
+    assert held.groupby("phase")["share_frac"].sum().tolist() == pytest.approx([1, 1])
+
+
+def test_memory_by_size_is_ordered_by_size(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path, sizes=(224, 32, 64), modes=("train",)))
+    rows = memory_by_size(run).query("category == 'activations'")
+    assert rows["input_size"].tolist() == [32, 64, 224]
+    assert rows["bytes"].tolist() == [1e3 * size**2 for size in (32, 64, 224)]
+
+
+def test_reasons_come_from_the_manifest(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path, sizes=(224,), oom=True))
+    assert pass_reason(run, TRAIN, "timing") is None
+    assert pass_reason(run, TRAIN, "kernels") == "no CUDA device: kernels run on GPUs only"
+    assert pass_reason(run, TRAIN, "counters") == "not measured"
+    assert pass_reason(run, "resnet50-4096-b8-train-fp32-cpu", "memory") == "out of memory: asked for 64.0 GB"
+    outcomes = pass_outcomes(run).query("case == @TRAIN").set_index("pass")
+    assert outcomes["status"].to_dict() == {
+        "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
+    }  # fmt: skip
+
+
+def test_stop_rules(tmp_path: Path) -> None:
+    rules = stop_rules(load_run(records.write_record(tmp_path, sizes=(224,), oom=True))).set_index("case")
+    assert rules.loc[TRAIN, ["num_warmup_iterations", "num_iterations", "ended_by"]].tolist() == [3, 10, "precision"]
+    assert rules.loc[TRAIN, "overhead_ratio"] == 1.04
+    assert rules.loc["resnet50-4096-b8-train-fp32-cpu"].isna().all()
+
+
+@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
+def test_an_empty_run_gives_all_columns_and_no_rows(
+    noun: Callable[[Run], pd.DataFrame], tmp_path: Path, record: Path
+) -> None:
+    run = load_run(RunWriter(tmp_path / "empty", "r", {}).close("complete"))
+    assert noun(run).empty
+    assert list(noun(run).columns) == list(noun(load_run(record)).columns)
+
+
+@pytest.mark.parametrize("table", records.PROFILE_TABLES)
+def test_a_missing_table_changes_no_columns(table: str, record: Path) -> None:
+    whole = load_run(record)
+    columns = {noun.__name__: list(noun(whole).columns) for noun in ANALYSES}
+    records.drop_table(record, table)
+    left = load_run(record)
+    assert {noun.__name__: list(noun(left).columns) for noun in ANALYSES} == columns
+
+
+def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:
+    for table in records.PROFILE_TABLES:
+        records.drop_table(record, table)
+    summary = case_summary(load_run(record))
+    assert len(summary) == 4
+    assert summary[["median_s", "flop", "peak_bytes"]].isna().all(axis=None)
+
+
+def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
+    entry = records.case_entry("r", 32, "train")
+    entry["passes"]["timing"] |= {"interval_frac": 0.148, "ended_by": "max_seconds"}
+    writer = RunWriter(tmp_path, "r", {})
+    writer.add_case(entry, records.case_tables("train", 32))
+    met = records.case_entry("r", 64, "train")
+    writer.add_case(met, records.case_tables("train", 64))
+    writer.close("complete")
+    run = load_run(writer.publish())
+    missed = missed_precision(run, entry["case"])
+    assert missed == MissedPrecision(interval_frac=0.148, target_frac=0.02, ended_by="max_seconds")
+    assert fmt.missed_precision(missed) == "± 14.8 %, not the 2.0 % asked for: time limit"
+    assert missed_precision(run, met["case"]) is None

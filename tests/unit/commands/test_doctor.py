@@ -1,0 +1,89 @@
+"""What `charact doctor` shows of ceilings."""
+
+import json
+
+import pytest
+from support.ceilings import ceiling
+
+from charact import cli
+from charact.commands import doctor
+from charact.machine.ceilings_cache import Ceiling, now_measured
+
+SHEET = "NVIDIA H100 datasheet, 2024"
+
+
+def shown(capsys: pytest.CaptureFixture[str], device: str, *rows: Ceiling) -> list[str]:
+    doctor._print_ceilings(device, now_measured(list(rows)))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_ceiling_stands_beside_its_makers_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(
+        capsys, "cuda:0",
+        ceiling("gemm", 7e14, "flop_per_s", precision="bf16", datasheet=1e15, datasheet_source=SHEET),
+        ceiling("copy", 3e12, "bytes_per_s", level="memory", working_set_bytes=2 * 10**9, datasheet=3.35e12,
+                datasheet_source=SHEET, theoretical=3.352e12),
+        ceiling("launch", 4e-6, "s"))
+    assert lines[1].startswith("Ceilings of cuda:0, measured 20")
+    cells = [line.split("  ") for line in lines]
+    assert [cell.strip() for cell in cells[3] if cell] == [
+        "gemm bf16", "700 TFLOP/s", "693.0–707.0 TFLOP/s", "70.0 % of 1.00 PFLOP/s"]
+    assert [cell.strip() for cell in cells[4] if cell] == [
+        "copy memory, 2.00 GB", "3.00 TB/s", "2.970–3.030 TB/s", "89.6 % of 3.35 TB/s"]
+    assert [cell.strip() for cell in cells[5] if cell] == [
+        "launch", "4.00 µs", "3.960–4.040 µs", "n/a (tells none)"]
+    assert lines[-2:] == [f"Datasheet: {SHEET}",
+                          "Memory by its clock and width, as the driver tells them: 3,352 GB/s"]
+
+
+def test_more_than_the_datasheet_is_flagged(capsys: pytest.CaptureFixture[str]) -> None:
+    row = ceiling("gemm", 1.03e15, "flop_per_s", precision="fp16", datasheet=1e15, datasheet_source=SHEET)
+    assert any(line.endswith("103.0 % of 1.00 PFLOP/s: above its datasheet")
+               for line in shown(capsys, "cuda:0", row))
+    exact = ceiling("gemm", 1e15, "flop_per_s", precision="fp16", datasheet=1e15, datasheet_source=SHEET)
+    assert not any("above" in line for line in shown(capsys, "cuda:0", exact))
+
+
+@pytest.mark.parametrize(("device", "reason"), [
+    ("cpu", "a processor's tells no such figures"), ("cuda:0", "none of this device is known")])
+def test_without_a_datasheet_the_reason_stands_there(capsys: pytest.CaptureFixture[str], device: str,
+                                                     reason: str) -> None:
+    lines = shown(capsys, device, ceiling("launch", 4e-6, "s"))
+    assert lines[-1] == f"Datasheet: n/a ({reason})"
+    assert lines[2].split() == ["best", "median", "95", "%", "interval"]
+
+
+def test_refresh_alone_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--refresh"]) == 2
+    assert capsys.readouterr() == ("", "error: --refresh measures ceilings anew: add --ceilings, or leave it out\n")
+
+
+def test_ceilings_are_in_the_json_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--json", "--ceilings"]) == 0
+    out, said = capsys.readouterr()
+    assert said == ""  # the tests' cache holds them
+    found = json.loads(out)
+    assert {row["ceiling"] for row in found["ceilings"]["cpu"]["ceilings"]} == {"gemm", "copy", "triad", "launch"}
+    check, = (check for check in found["checks"] if check["name"] == "ceilings of cpu")
+    assert check["status"] == "ok"
+    assert check["finding"].startswith("measured 20")
+    assert cli.run(["doctor", "--json"]) == 0
+    assert "ceilings" not in json.loads(capsys.readouterr().out)
+
+
+def test_what_was_not_measured_yet_is_told_with_the_remedy(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cli.run(["doctor"]) == 0
+    line, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  ceilings of cpu"))
+    assert line.endswith("they were not measured yet  → charact doctor --ceilings measures them")
+
+
+def test_ceilings_that_could_not_be_kept_are_not_said_to_be_unmeasured(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    found = now_measured([ceiling("launch", 4e-6, "s")])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("charact.commands._shared.ceilings.new_ceilings", lambda *_, **__: found)
+    assert cli.run(["doctor", "--ceilings"]) == 0
+    line, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  ceilings of cpu"))
+    assert f"measured {found.when}, and not kept" in line

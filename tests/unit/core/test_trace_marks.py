@@ -1,0 +1,43 @@
+"""The phase of a moment, and of the gaps between phases."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charact.core.trace_marks import phase_at, with_gaps
+from charact.record.schema import PHASES
+
+
+def test_a_moment_is_in_the_phase_that_it_lies_in() -> None:
+    phases = [(10, 20, "forward"), (20, 25, "loss"), (30, 40, "backward")]
+    assert [phase_at(phases, moment) for moment in (9, 10, 19, 20, 25, 29, 30, 39, 40)] == [
+        None, "forward", "forward", "loss", None, None, "backward", "backward", None]
+    assert phase_at([], 5) is None
+
+
+@pytest.mark.parametrize(("phases", "found"), [
+    ([(0, 2, "data"), (3, 5, "forward"), (7, 9, "backward")], [(5, 7, "loss")]),
+    ([(0, 2, "forward"), (3, 5, "forward"), (5, 6, "loss"), (7, 8, "update"), (9, 10, "backward")],
+     [(6, 7, "loss"), (8, 9, "loss")]),
+    ([(0, 1, "data"), (2, 3, "update"), (5, 6, "loss"), (7, 8, "backward")], [(3, 5, "forward"), (6, 7, "loss")]),
+    ([(0, 1, "data"), (3, 4, "backward"), (6, 7, "backward")], [(1, 3, "forward"), (4, 6, "loss")]),
+    ([(0, 1, "forward"), (3, 4, "backward"), (6, 7, "update")], [(1, 3, "loss")]),
+    ([(0, 1, "data"), (3, 4, "forward"), (6, 7, "data")], []),
+    ([], []),
+])
+def test_a_loss_by_hand_and_a_forward_that_was_not_seen_are_filled_in(phases: Any, found: Any) -> None:
+    assert with_gaps(phases) == sorted([*phases, *found])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(PHASES))))
+def test_nothing_overlaps_and_nothing_is_lost(steps: list[tuple[int, int, str]]) -> None:
+    phases, now = [], 0
+    for gap, length, name in steps:
+        phases.append((now + gap, now + gap + length, name))
+        now += gap + length
+    filled = with_gaps(phases)
+    assert all(phases.count(one) <= filled.count(one) for one in phases)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(filled))

@@ -1,0 +1,170 @@
+"""Precisions: the types that each leaves behind, what it sets for the while, and where it is refused."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.notes import Notes
+from support.small import TwoLayers, small_case
+
+from charact import load_run
+from charact.core.errors import UserError
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.execution.interrupt import Interrupt
+from charact.execution.loop import Loop
+from charact.execution.precision import PRECISIONS, float32_products, refusal
+from charact.measure.passes.runner import run_cases
+from charact.measure.passes.timing import StopRule
+from charact.record.reader import Run
+from charact.record.schema import PRECISIONS as NAMES
+from charact.record.writer import RunWriter
+from charact.workload.registry import find_workload
+
+FP32, BF16 = torch.float32, torch.bfloat16
+
+
+class TestTypes:
+    @pytest.mark.parametrize(("precision", "weights", "outputs", "loss"), [
+        ("fp32", FP32, FP32, FP32),
+        ("bf16", FP32, BF16, FP32),  # autocast computes cross-entropy in float32
+        ("pure-bf16", BF16, BF16, BF16),
+    ])
+    def test_of_a_training_iteration(
+            self, precision: str, weights: torch.dtype, outputs: torch.dtype, loss: torch.dtype) -> None:
+        loop = Loop(small_case(precision=precision))
+        gradients: set[torch.dtype] = set()
+
+        @contextlib.contextmanager
+        def mark(phase: str) -> Iterator[None]:
+            yield
+            if phase == "backward":
+                gradients.update(parameter.grad.dtype for parameter in loop.model.parameters()
+                                 if parameter.grad is not None)
+
+        step = loop.iteration(mark)
+        assert step.loss is not None
+        assert {parameter.dtype for parameter in loop.model.parameters()} == {weights}
+        assert (step.outputs.dtype, step.loss.dtype, gradients) == (outputs, loss, {weights})
+        assert (step.batch[0].dtype, step.batch[1].dtype) == (weights, torch.int64)
+
+    @pytest.mark.parametrize(("precision", "outputs"), [("fp32", FP32), ("bf16", BF16), ("pure-bf16", BF16)])
+    def test_of_a_prediction(self, precision: str, outputs: torch.dtype) -> None:
+        step = Loop(small_case("infer", precision=precision)).iteration(lambda phase: contextlib.nullcontext())
+        assert (step.outputs.dtype, step.loss) == (outputs, None)
+
+    def test_the_loss_is_scaled_in_fp16_alone(self) -> None:
+        assert [name for name, precision in PRECISIONS.items() if precision.scaled] == ["fp16"]
+        assert not Loop(small_case(precision="bf16")).scaler.is_enabled()
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("precision", "remedy"), [
+        ("fp16", "use --precision bf16 or a CUDA device"), ("tf32", "use --precision fp32 or a CUDA device")])
+    def test_on_a_cpu(self, precision: str, remedy: str) -> None:
+        with pytest.raises(UserError, match=rf"^{precision} is .*{remedy}$"):
+            small_case(precision=precision).check()
+
+    @pytest.mark.parametrize("precision", ["fp32", "bf16", "pure-bf16"])
+    def test_the_others_run_on_a_cpu(self, precision: str) -> None:
+        small_case(precision=precision).check()
+
+    @pytest.mark.parametrize(("capability", "refused"), [
+        ((7, 5), {"tf32", "bf16", "pure-bf16"}), ((8, 0), set()), ((9, 0), set())])
+    def test_on_gpus_before_ampere(
+            self, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], refused: set[str]) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        reasons = {name: refusal(name, torch.device("cuda")) for name in NAMES}
+        assert {name for name, reason in reasons.items() if reason} == refused
+        assert all("this one has 7.5: use --precision fp32 or fp16" in (reasons[name] or "") for name in refused)
+
+    def test_channels_last_for_text(self) -> None:
+        workload = find_workload("rnn_lm").prepare()
+        case = Case(workload, 4, 2, "infer", "fp32", torch.device("cpu"), DataRequest(), channels_last=True)
+        with pytest.raises(UserError, match=r"^--channels-last orders the axes of pictures, rnn_lm reads text"):
+            case.check()
+
+    def test_compilation_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        small_case().check()
+        with pytest.raises(UserError, match=r"needs a C\+\+ compiler, there is no no-such-compiler: install one"):
+            small_case(compiled=True).check()
+
+
+def flags() -> tuple[str, bool]:
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize(("name", "inside"), [
+    ("fp32", ("highest", False)), ("tf32", ("high", True)), ("fp16", ("highest", False))])
+@pytest.mark.parametrize("before", [("highest", True), ("high", False), ("medium", True)])
+def test_products_are_set_for_the_while(
+        name: str, inside: tuple[str, bool], before: tuple[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = flags()
+    try:
+        torch.set_float32_matmul_precision(before[0])
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before[1])
+        with float32_products(name):
+            assert flags() == inside
+        assert flags() == before
+        with pytest.raises(ZeroDivisionError), float32_products(name):
+            raise ZeroDivisionError
+        assert flags() == before
+    finally:
+        torch.set_float32_matmul_precision(found[0])
+
+
+def test_a_case_that_fails_leaves_the_flags_as_they_were(tmp_path: Path) -> None:
+    before = flags()
+    record = run(tmp_path, [small_case(workload=TwoLayers(fail_in="forward"))])
+    assert record.cases["status"][0] == "error"
+    assert flags() == before
+
+
+def run(tmp_path: Path, cases: list[Case]) -> Run:
+    writer = RunWriter(tmp_path, "precision", {"machine": {}, "software": {}, "options": {}})
+    with Interrupt() as interrupt:
+        run_cases(cases, StopRule(max_iterations=6, max_seconds=1.0), writer, Notes(), interrupt)
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Both modes in fp32 and in pure bf16, through every pass."""
+    cases = [small_case(mode, precision=precision) for mode in ("train", "infer")
+             for precision in ("fp32", "pure-bf16")]
+    return run(tmp_path_factory.mktemp("runs"), cases)
+
+
+class TestPureBf16ThroughEveryPass:
+    def by_precision(self, record: Run, mode: str) -> SimpleNamespace:
+        cases = record.cases.query("mode == @mode").set_index("precision")["case"]
+        return SimpleNamespace(fp32=cases["fp32"], bf16=cases["pure-bf16"])
+
+    def test_all_succeed(self, record: Run) -> None:
+        for case in record.cases["case"]:
+            assert {name: facts["status"] for name, facts in record.passes(case).items()} == {
+                "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
+                "counters": "skipped"}
+
+    @pytest.mark.parametrize("mode", ["train", "infer"])
+    def test_the_work_is_the_same(self, record: Run, mode: str) -> None:
+        case = self.by_precision(record, mode)
+        flop = record.flop.groupby("case")["flop"].sum()
+        forward = 2 * 64 * (512 * 256 + 256 * 10)
+        # Backward: the weights' gradients of both layers, the activations' of the second only.
+        assert flop[case.fp32] == flop[case.bf16] == forward * (1 if mode == "infer" else 2) + (
+            0 if mode == "infer" else 2 * 64 * 256 * 10)
+
+    @pytest.mark.parametrize("mode", ["train", "infer"])
+    def test_weights_and_input_take_half_the_bytes(self, record: Run, mode: str) -> None:
+        case = self.by_precision(record, mode)
+        held = record.memory.query("kind == 'peak'").set_index(["case", "category"])["bytes"]
+        assert held[case.fp32, "weights"] == 4 * (512 * 256 + 256 * 10)
+        assert held[case.bf16, "weights"] == held[case.fp32, "weights"] / 2
+        if mode == "train":
+            assert held[case.bf16, "optimizer_state"] == held[case.fp32, "optimizer_state"] / 2

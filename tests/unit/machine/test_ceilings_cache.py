@@ -1,0 +1,158 @@
+"""The user's cache of ceilings: what was written is read as it was, and what is no such file is measured anew."""
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.ceilings import ceiling, made_up
+
+from charact.core.errors import UserError
+from charact.machine import ceilings_cache as cache
+from charact.machine.ceilings_cache import NotKept, ceilings_file, is_disturbed, keep_ceilings, read_ceilings
+
+positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+rows = st.builds(
+    lambda name, value, precision, level, source, **others: ceiling(
+        name, value, "s", precision=precision, level=level, datasheet_source=source, **others),
+    st.sampled_from(["gemm", "copy", "triad", "launch", "host_to_device", "device_to_host"]), positive,
+    st.sampled_from([None, "fp32", "tf32", "bf16", "fp16"]), st.sampled_from([None, "L2", "memory"]),
+    st.none() | st.text(), low=positive, high=positive, datasheet=st.none() | positive,
+    working_set_bytes=st.none() | st.integers(0, 2**50), cores_frac=st.none() | positive)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
+@given(found=st.lists(rows, min_size=1, max_size=5))
+def test_what_was_kept_is_read_as_it_was(folder: Path, found: list[cache.Ceiling]) -> None:
+    kept = keep_ceilings(folder / "a" / "row.json", found)
+    assert read_ceilings(folder / "a" / "row.json") == kept
+    assert kept.ceilings == found
+
+
+def test_all_that_ceilings_depend_on_is_in_the_files_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    one = ceilings_file("0123", "2.13.0+cpu", 2, "cpu")
+    assert one == Path("/c/charact/ceilings/0123-torch2.13.0+cpu-2threads-cpu.json")
+    others = [("4567", "2.13.0+cpu", 2, "cpu"), ("0123", "2.14.0", 2, "cpu"), ("0123", "2.13.0+cpu", 3, "cpu"),
+              ("0123", "2.13.0+cpu", 2, "cuda:0"), ("0123", "2.13.0+cpu", 2, "cuda:1")]
+    files = {one, *(ceilings_file(*other) for other in others)}
+    assert len(files) == 6
+    assert all(path.parent == one.parent and ":" not in path.name for path in files)
+    assert ceilings_file("../..", "/", 1, "..").parent == one.parent
+
+
+@pytest.mark.parametrize("folder", [None, "", "relative/cache"])
+def test_without_a_whole_path_the_cache_is_below_home(monkeypatch: pytest.MonkeyPatch, folder: str | None) -> None:
+    if folder is None:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert ceilings_file("f", "2", 1, "cpu").parent == Path("/home/someone/.cache/charact/ceilings")
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(NotKept, match="no home directory to keep them in: set XDG_CACHE_HOME"):
+        ceilings_file("f", "2", 1, "cpu")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    keep_ceilings(tmp_path / "kept.json", made_up())
+    return tmp_path / "kept.json"
+
+
+@pytest.mark.parametrize(("text", "other"), [
+    ('"format": 1', '"format": 2'), ('"format": 1', '"format": "1"'), ('"charact"', '"chart"'), ("1e13", "-1.0"),
+    ("1e13", "0"), ("1e13", "NaN"), ("1e13", "1e999"), ("1e13", "null"), ("1e13", '"1e13"'), ('"gemm"', '"gems"'),
+    ('"fp32"', '"fp7"'), ('"unit"', '"units"'), ('"flop_per_s"', '"GFLOP/s"'), ("{", "["), ("{", '{"more": 1,'),
+])
+def test_a_file_of_another_kind_is_not_taken(kept: Path, text: str, other: str) -> None:
+    written = kept.read_text().replace("10000000000000.0", "1e13")
+    assert text in written
+    kept.write_text(written.replace(text, other, 1))
+    with pytest.raises(NotKept, match="is damaged, or of another version of charact"):
+        read_ceilings(kept)
+
+
+@given(end=st.integers(0, 2000), tail=st.binary(max_size=40))
+def test_a_file_that_was_cut_or_overwritten_is_not_taken(folder: Path, end: int, tail: bytes) -> None:
+    path = folder / "cut.json"
+    whole = keep_ceilings(path, made_up())
+    written = path.read_bytes()
+    path.write_bytes(written[:end] + tail)
+    try:
+        taken, why = read_ceilings(path), None
+    except NotKept as reason:
+        taken, why = None, str(reason)
+    # Where what was cut off stands there again, or was white space, it is the whole file.
+    assert taken == whole or (why is not None and "is damaged" in why)
+
+
+def test_deep_nesting_is_not_taken(kept: Path) -> None:
+    kept.write_text('{"more": ' + "[" * 200_000)
+    with pytest.raises(NotKept, match="is damaged"):
+        read_ceilings(kept)
+
+
+def test_no_ceilings_are_none(kept: Path) -> None:
+    keep_ceilings(kept, [])
+    with pytest.raises(NotKept, match="is damaged"):
+        read_ceilings(kept)
+
+
+def test_what_another_version_measured_is_not_taken(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "version", lambda _: "9.9")
+    with pytest.raises(NotKept, match=r"^they were measured by charact 0\."):
+        read_ceilings(kept)
+
+
+def test_what_is_not_there_was_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(NotKept, match=r"^they were not measured yet$"):
+        read_ceilings(tmp_path / "none.json")
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotKept, match=r"cannot be read \(is a directory\)"):
+        read_ceilings(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^cannot write .*row\.json \(not a directory\): choose another place$"):
+        keep_ceilings(tmp_path / "file" / "charact" / "row.json", made_up())
+
+
+def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = kept.read_bytes()
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match="no space left while writing"):
+        keep_ceilings(kept, made_up("cuda:0"))
+    assert kept.read_bytes() == before
+    assert [path.name for path in kept.parent.iterdir()] == ["kept.json"]
+
+
+def test_of_writers_at_once_one_wins_whole(tmp_path: Path) -> None:
+    path = tmp_path / "row.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: keep_ceilings(path, made_up(f"cuda:{number}")), range(40)))
+    assert len({row["device"] for row in read_ceilings(path).ceilings}) == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["row.json"]
+
+
+@pytest.mark.parametrize(("cores_frac", "disturbed"), [(1.0, False), (0.8, False), (0.79, True), (None, False)])
+def test_a_process_that_had_less_than_its_cores_was_disturbed(cores_frac: float | None, disturbed: bool) -> None:
+    products = ceiling("gemm", 1e12, "flop_per_s", precision="fp32", cores_frac=cores_frac)
+    assert is_disturbed([ceiling("launch", 1e-6, "s"), products]) is disturbed

@@ -1,0 +1,200 @@
+"""Predictions of models that are not ours, with all that people put into theirs."""
+
+import pytest
+import torch
+from support.predictions import CPU, measured_peak, predicted, real_tape, tensor_peak
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
+from charact.measure.memory_estimate.fake_program import CannotPredict, FakeProgram
+from charact.workload.user_model.input_spec import parse_input_spec
+from charact.workload.user_model.model import own_model
+
+
+class Deep(nn.Module):
+    """Layers whose activations are made again in the backward pass, or kept."""
+
+    def __init__(self, again: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
+                                    for _ in range(4))
+        self.again = again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.again else layer(x)
+        return x
+
+
+class Attending(nn.Module):
+    """Whose inference is one operator, which needs the square of the length inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x)[0]
+
+
+class Recurrent(nn.Module):
+    """Steps that C++ takes, and a layer over sequences whose numbers do not lie one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(32, 64, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[0]
+
+
+class Padded(nn.Module):
+    """Layers that do nothing in inference, and an operator whose gradient has a kernel of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Dropout(0.5)) for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+class OneSize(nn.Module):
+    """Takes no other size than 40."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(40 * 64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1))
+
+
+class Typed(nn.Module):
+    """Numbers of types that its author chose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64, dtype=torch.float32)
+        self.register_buffer("scale", torch.ones(64, 64, dtype=torch.float64))
+        self.waves = nn.Parameter(torch.ones(64, 64, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.waves.is_complex()
+        return self.layer(x) @ self.scale.to(x.dtype) @ self.waves.real.to(x.dtype)
+
+
+class Lazy(nn.Module):
+    """Learns its shapes from its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LazyLinear(10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+class Sparse(nn.Module):
+    """Whose gradients are as large as there are different words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(100, 8, sparse=True)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.words(words)
+
+
+MADE_BEFORE = torch.ones(8)
+
+
+class Outside(nn.Module):
+    """Uses a tensor that was there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + MADE_BEFORE
+
+
+class Reading(Outside):
+    """Leaves PyTorch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * float(x.numpy().sum())
+
+
+class Choosing(nn.Module):
+    """Keeps what is positive: how many that is, only numbers tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return y[y > 0]
+
+
+@torch.library.custom_op("charact_tests::no_fake", mutates_args=())
+def no_fake(x: torch.Tensor) -> torch.Tensor:
+    """An operator without a fake kernel."""
+    return x.clone()
+
+
+class Special(nn.Module):
+    """Calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return no_fake(self.layer(x))
+
+
+def own_case(name: str, spec: str, size: int, batch: int, arguments: str = "", mode: str = "train",
+             precision: str = "fp32") -> Case:
+    workload = own_model(f"{__name__}:{name}", arguments, parse_input_spec(spec), None, "SGD", 0.01)
+    return Case(workload.prepare(), size, batch, mode, precision, CPU, DataRequest())
+
+
+def test_checkpointing_trades_memory_for_work() -> None:
+    kept, again = (own_case("Deep", "Sx256", 64, 8, f"again={again}") for again in (False, True))
+    assert predicted(kept).peak_bytes > 1.4 * predicted(again).peak_bytes
+    for case in (kept, again):
+        assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=2e-3)
+
+
+@pytest.mark.parametrize("case", [
+    own_case("Attending", "Sx64", 150, 6, mode="infer"), own_case("Recurrent", "Sx32", 60, 8, mode="infer"),
+    own_case("Padded", "Sx64", 60, 8, mode="infer"), own_case("Padded", "Sx64", 60, 8),
+    own_case("OneSize", "Sx64", 40, 4), own_case("Typed", "Sx64", 60, 8),
+], ids=lambda case: case.id)  # fmt: skip
+def test_models_of_others(case: Case) -> None:
+    prediction, measured = predicted(case), measured_peak(case)
+    assert prediction.peak_bytes == pytest.approx(measured, rel=1e-3)
+    assert prediction.low_bytes <= measured <= prediction.high_bytes
+    assert prediction.facts["calibration"]["method"] == "calibrated"
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+def test_numbers_of_a_chosen_type_become_of_the_case_s() -> None:
+    case = own_case("Typed", "Sx64", 60, 8, precision="pure-bf16")
+    assert tensor_peak(FakeProgram(case).tape(case)) == tensor_peak(real_tape(case))
+
+
+@pytest.mark.parametrize(("name", "spec", "why"), [
+    ("Choosing", "Sx8", "aten.nonzero"), ("Special", "Sx8", r"charact_tests.no_fake.* no fake kernel"),
+    ("Reading", "Sx8", r"its \.numpy\(\) reads"), ("Outside", "Sx8", "aten.add.Tensor meets a tensor"),
+    ("Lazy", "Sx8", "lazy layers"), ("Sparse", "int64[100] S", "sparse tensors"),
+])  # fmt: skip
+def test_what_cannot_be_predicted_says_why(name: str, spec: str, why: str) -> None:
+    with pytest.raises(CannotPredict, match=rf"{why}.*--measure") as caught:
+        predicted(own_case(name, spec, 2, 4))
+    assert "\n" not in str(caught.value)

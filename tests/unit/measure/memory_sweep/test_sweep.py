@@ -1,0 +1,207 @@
+"""Cases looked at for their memory: predicted, measured, not run where they cannot fit; and searches for what does."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.notes import Notes
+from support.small import TwoLayers, small_case
+from torch import Tensor, nn
+
+from charact import load_run
+from charact.execution.case import Case
+from charact.execution.interrupt import Interrupt
+from charact.measure.memory_estimate.target_devices import target_of_memory
+from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
+from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
+from charact.record.reader import Run
+from charact.record.writer import RunWriter
+
+MIB = 2**20
+AMPLE, TIGHT = target_of_memory(1000 * MIB, "cpu"), target_of_memory(1_700_000, "cpu")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process's data")
+
+
+@dataclass(kw_only=True)
+class Reads(TwoLayers):
+    """Computes what a number of a tensor says."""
+
+    name: str = "reads"
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        return model(batch[0]) * (1.0 if batch[0].sum().item() > 0 else 2.0)
+
+
+def kept(tmp_path: Path, run: Callable[[RunWriter, Interrupt], None]) -> Run:
+    writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
+    with Interrupt() as interrupt:
+        run(writer, interrupt)
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+def looked_at(tmp_path: Path, cases: list[Case], plan: MemoryPlan, notes: Notes | None = None) -> Run:
+    return kept(tmp_path, lambda writer, interrupt: run_memory_cases(cases, plan, writer, notes or Notes(), interrupt))
+
+
+def searched(tmp_path: Path, case: Case, plan: FitPlan) -> tuple[dict[str, Any], Run]:
+    run = kept(tmp_path, lambda writer, interrupt: run_fits([case], plan, writer, Notes(), interrupt))
+    (row,) = run.table("fits").astype(object).where(run.table("fits").notna(), None).to_dict("records")
+    return row, run
+
+
+def peaks(run: Run, method: str) -> dict[str, float]:
+    rows = run.memory[(run.memory["kind"] == "peak") & (run.memory["method"] == method)]
+    return {str(case): float(num_bytes) for case, num_bytes in rows.groupby("case")["bytes"].sum().items()}
+
+
+def test_cases_are_predicted_and_measured(tmp_path: Path) -> None:
+    notes = Notes()
+    run = looked_at(tmp_path, [small_case("train"), small_case("infer")], MemoryPlan(AMPLE), notes)
+    assert list(run.cases["status"]) == ["ok", "ok"]
+    assert notes.told[:4] == [("case", "two_layers-512-b64-train-fp32-cpu", 1, 2), ("pass", "prediction"),
+                              ("pass", "memory"), ("ended", "ok")]
+    measured, predicted = (peaks(run, method) for method in ("measured", "predicted"))
+    assert measured == pytest.approx(predicted, rel=0.001)
+    assert set(run.cases["num_parameters"]) == {512 * 256 + 256 * 10}
+    for case in run.cases["case"]:
+        passes = run.passes(case)
+        assert passes["memory"]["peak_bytes"] == measured[case]
+        assert passes["prediction"]["peak_bytes"] == predicted[case]
+        assert passes["prediction"]["fits"] is True
+
+
+def test_what_is_predicted_only_is_not_run(tmp_path: Path) -> None:
+    notes = Notes()
+    run = looked_at(tmp_path, [small_case()], MemoryPlan(AMPLE, measure=False), notes)
+    (entry,) = run.manifest["cases"]
+    assert (entry["status"], entry["reason"]) == ("ok", None)
+    assert entry["passes"]["memory"] == {"status": "skipped", "reason": "predicted only"}
+    assert ("pass", "memory") not in notes.told
+    assert set(run.memory["method"]) == {"predicted"}
+
+
+def test_what_is_measured_only_is_not_predicted(tmp_path: Path) -> None:
+    run = looked_at(tmp_path, [small_case()], MemoryPlan(AMPLE, predict=False))
+    (entry,) = run.manifest["cases"]
+    assert set(entry["passes"]) == {"memory"}
+    assert set(run.memory["method"]) == {"measured"}
+
+
+def test_a_case_that_cannot_fit_is_not_run_and_is_told_what_would(tmp_path: Path) -> None:
+    notes = Notes()
+    run = looked_at(tmp_path, [small_case(), small_case("infer")], MemoryPlan(TIGHT), notes)
+    train, infer = run.manifest["cases"]
+    assert (train["status"], infer["status"]) == ("oom", "ok")
+    assert train["reason"].startswith("predicted to need ")
+    assert train["reason"].endswith(" of the 1.7 MB of a CPU with 0.001583 GiB")
+    assert notes.told.count(("pass", "memory")) == 1
+    assert train["passes"]["memory"] == {"status": "skipped", "reason": "predicted not to fit"}
+    told = train["out_of_memory"]
+    assert told["composition_source"] == "predicted"
+    assert sum(told["composition"].values()) == train["passes"]["prediction"]["peak_bytes"]
+    assert told["limit_bytes"] == TIGHT.memory_bytes
+    for axis, value in told["fits"].items():
+        smaller = {"batch_size": small_case().batch_size, "input_size": 512} | {axis: value}
+        case = Case(small_case().workload, smaller["input_size"], smaller["batch_size"], "train", "fp32",
+                    small_case().device, small_case().data)
+        again = looked_at(tmp_path, [case], MemoryPlan(TIGHT, measure=False))
+        assert again.manifest["cases"][0]["status"] == "ok", axis
+
+
+@pytest.mark.fresh_process
+@linux
+@pytest.mark.slow
+def test_a_case_that_runs_out_is_told_what_was_held_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    plan = MemoryPlan(TIGHT, predict=False, limit_bytes=20 * MIB)
+    wide = small_case(workload=TwoLayers(default_input_size=40_000), batch_size=128)
+    run = looked_at(tmp_path, [wide, small_case("infer")], plan)
+    failed, ok = run.manifest["cases"]
+    assert (failed["status"], ok["status"]) == ("oom", "ok")
+    assert failed["passes"]["memory"]["status"] == "skipped"
+    told = failed["out_of_memory"]
+    assert told["limit_bytes"] == 20 * MIB
+    assert told["requested_bytes"] == failed["requested_bytes"] > 0
+    assert told["fits"]["input_size"] < 40_000
+    assert set(run.memory["case"]) == {ok["case"]}
+
+
+def test_what_cannot_be_predicted_is_measured_all_the_same(tmp_path: Path) -> None:
+    run = looked_at(tmp_path, [small_case(workload=Reads())], MemoryPlan(AMPLE))
+    (entry,) = run.manifest["cases"]
+    assert entry["status"] == "ok"
+    assert entry["passes"]["prediction"]["status"] == "failed"
+    assert "aten._local_scalar_dense" in entry["passes"]["prediction"]["reason"]
+    assert entry["passes"]["memory"]["status"] == "ok"
+
+
+def test_what_can_only_be_predicted_and_cannot_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    run = looked_at(tmp_path, [small_case(workload=Reads()), small_case()], MemoryPlan(AMPLE, measure=False))
+    failed, ok = run.manifest["cases"]
+    assert (failed["status"], ok["status"]) == ("error", "ok")
+    assert failed["reason"].startswith("the memory of reads cannot be predicted: ")
+    assert failed["reason"].endswith("run it with --measure")
+
+
+def test_a_signal_ends_the_run_and_keeps_the_finished_cases(tmp_path: Path) -> None:
+    def at_case(number: int) -> None:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    cases = [small_case(), small_case("infer"), small_case("infer", batch_size=7)]
+    run = looked_at(tmp_path, cases, MemoryPlan(AMPLE, measure=False), Notes(at_case))
+    assert list(run.cases["status"]) == ["ok", "interrupted"]
+
+
+class TestSearches:
+    def test_the_largest_batch_fits_and_the_next_does_not(self, tmp_path: Path) -> None:
+        row, run = searched(tmp_path, small_case(batch_size=1), FitPlan("batch_size", MemoryPlan(TIGHT, measure=False)))
+        assert row["case"] == f"two_layers-512-b{row['value']}-train-fp32-cpu"
+        assert row["needed_bytes"] <= TIGHT.memory_bytes < row["next_needed_bytes"]
+        assert row["margin_bytes"] == TIGHT.memory_bytes - row["needed_bytes"]
+        assert row["next_value"] == row["value"] + 1
+        assert row["verified"] is None
+        (entry,) = run.manifest["cases"]
+        assert entry["status"] == "ok"
+        assert entry["passes"]["fit"]["ended_by"] == "memory"
+        assert entry["passes"]["prediction"]["needed_bytes"] == row["needed_bytes"]
+        assert peaks(run, "predicted") == {row["case"]: entry["passes"]["prediction"]["peak_bytes"]}
+
+    def test_the_largest_input(self, tmp_path: Path) -> None:
+        plan = FitPlan("input_size", MemoryPlan(TIGHT, measure=False))
+        row, _ = searched(tmp_path, small_case(batch_size=8), plan)
+        assert row["case"].startswith(f"two_layers-{row['value']}-b8-")
+        assert row["needed_bytes"] <= TIGHT.memory_bytes < row["next_needed_bytes"]
+
+    def test_a_search_that_the_data_end(self, tmp_path: Path) -> None:
+        row, run = searched(tmp_path, small_case(batch_size=1), FitPlan("batch_size", MemoryPlan(AMPLE, measure=False)))
+        assert row["value"] == 256
+        assert row["next_value"] is None
+        assert run.passes(row["case"])["fit"]["ended_by"].startswith("batch size 257 is larger than the 256 samples")
+
+    def test_nothing_fits(self, tmp_path: Path) -> None:
+        plan = FitPlan("batch_size", MemoryPlan(target_of_memory(1000, "cpu"), measure=False))
+        row, run = searched(tmp_path, small_case(batch_size=1), plan)
+        assert row["value"] is None
+        assert row["next_value"] == 1
+        (entry,) = run.manifest["cases"]
+        assert entry["status"] == "oom"
+        assert entry["reason"].startswith("predicted to need ")
+
+    @linux
+    @pytest.mark.slow
+    def test_what_was_found_is_run_and_so_is_the_next(self, tmp_path: Path) -> None:
+        wide = small_case("infer", workload=TwoLayers(default_input_size=100_000), batch_size=1)
+        target = target_of_memory(160 * MIB, "cpu")
+        row, run = searched(tmp_path, wide, FitPlan("batch_size", MemoryPlan(target, limit_bytes=160 * MIB)))
+        assert row["verified"] == "ok"
+        assert row["next_verified"] in ("ok", "oom")
+        found, following = run.manifest["cases"]
+        assert found["batch_size"] + 1 == following["batch_size"] == row["next_value"]
+        assert found["passes"]["memory"]["peak_bytes"] <= 160 * MIB
+        assert following["status"] == row["next_verified"]

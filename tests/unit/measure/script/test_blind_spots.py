@@ -1,0 +1,51 @@
+"""What the record says that it could not see."""
+
+import pytest
+
+from charact.measure.script.spans.blind_spots import FULL, MIXED, NO_LOADER, WHOLE, blind_spots, is_compiled_whole
+from charact.measure.script.spans.iterations import Iteration, Stretch
+from charact.measure.script.spans.recorder import Kind, Slice
+
+MODEL, NONE = 1, 0
+
+
+def iteration(*phases: tuple[str, int], training: bool = True) -> Iteration:
+    """An iteration of 100 ns with phases of 10 ns, each with its owner."""
+    stretches = [Stretch(phase, owner, 10 * place, 10 * place + 10) for place, (phase, owner) in enumerate(phases)]
+    return Iteration(training, 0, 100, stretches)
+
+
+PLAIN = [("data", NONE), ("forward", MODEL), ("backward", NONE), ("update", NONE)]
+UNSEEN = [("data", NONE), ("forward", NONE), ("backward", NONE), ("update", NONE)]
+FULLY = [("forward", MODEL)] * 5 + [("backward", NONE)] * 4 + [("update", NONE)]
+
+
+@pytest.mark.parametrize(("phases", "compiled_whole", "spots"), [
+    (PLAIN, False, []),
+    (PLAIN, True, []),  # such as a loss of its own that was compiled
+    (UNSEEN, True, [WHOLE]),
+    (UNSEEN, False, []),
+    ([("backward", NONE)], False, [MIXED]),
+    ([("loss", NONE), ("backward", NONE)], True, [MIXED]),
+    (PLAIN[1:], False, [NO_LOADER]),
+    (FULLY, False, []),  # where nothing is left, no batch is made in it
+])  # fmt: skip
+def test_of_a_training(phases: list[tuple[str, int]], compiled_whole: bool, spots: list[str]) -> None:
+    iterations = [iteration(*phases)] * 3
+    assert blind_spots(iterations, compiled_whole=compiled_whole, full=False) == spots
+
+
+def test_of_predictions_only_that_there_was_no_room_for_more() -> None:
+    predictions = [iteration(("forward", NONE), training=False)]
+    assert blind_spots(predictions, compiled_whole=True, full=True) == [FULL]
+
+
+def compiled(*, after: Slice | None) -> bool:
+    before = [] if after is None else [after]
+    return is_compiled_whole([*before, Slice(Kind.COMPILE, 10, 20, NONE, ends=True)])
+
+
+def test_what_is_compiled_in_a_span_is_not_a_function_as_a_whole() -> None:
+    assert not compiled(after=Slice(Kind.FORWARD, 0, 10, MODEL, ends=False))
+    assert compiled(after=Slice(Kind.FORWARD, 0, 10, MODEL, ends=True))
+    assert compiled(after=None)

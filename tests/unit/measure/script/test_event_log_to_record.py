@@ -1,0 +1,61 @@
+"""What the record of a watched program says of its loaders and models."""
+
+import pytest
+
+from charact.core.errors import UserError
+from charact.measure.script.spans.event_log_to_record import Watched, loaders_batch_size, script_cases, script_options
+from charact.measure.script.spans.iterations import Iteration, Stretch
+
+TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
+OWNERS = {TRAINING: {"batch_size": 8}, VALIDATION: {"batch_size": 100}, UNKNOWN: {"batch_size": None}}
+
+
+def iteration(*loaders: int) -> Iteration:
+    fetches = [Stretch("data", loader, 10 * place, 10 * place + 5) for place, loader in enumerate(loaders)]
+    return Iteration(True, 0, 100, [*fetches, Stretch("forward", 21, 90, 95)])
+
+
+@pytest.mark.parametrize(("iterations", "num_samples"), [
+    ([iteration(TRAINING)] * 3, 8),
+    ([iteration(TRAINING, TRAINING, TRAINING, TRAINING)] * 5 + [iteration(TRAINING)], 32),  # a rest at the end
+    ([iteration(TRAINING)] * 3 + [iteration(VALIDATION)], 8),
+    ([iteration(UNKNOWN)] * 3, None),
+    ([iteration()], None),
+])  # fmt: skip
+def test_samples_of_an_iteration(iterations: list[Iteration], num_samples: int | None) -> None:
+    assert loaders_batch_size(OWNERS, iterations) == num_samples
+
+
+def parts(*iterations: list[int], classes: str) -> list[list[str | None]]:
+    """Parts of the forwards in each iteration, of models that are all called `model`."""
+    owners = {number: {"owner": number, "kind": "model", "class": name, "num_parameters": 1, "variable": "model"}
+              for number, name in enumerate(classes, 1)}  # fmt: skip
+    watched = Watched([
+        Iteration(False, 0, 100, [Stretch("forward", owner, 10 * place, 10 * place + 5)
+                                  for place, owner in enumerate(models)])
+        for models in iterations
+    ], owners)
+    ((_, tables),) = script_cases(watched, "fits", "fits.py", 0, None)
+    return [[row["part"] for row in tables["iterations"] if row["iteration"] == number and row["phase"] == "forward"]
+            for number in range(len(iterations))]
+
+
+def test_models_of_one_name_that_run_beside_one_another_are_told_apart() -> None:
+    assert parts([1, 2], [1, 2], classes="AA") == 2 * [["model", "model #2"]]
+
+
+def test_models_of_one_name_and_class_that_follow_one_another_are_one() -> None:
+    assert parts([1], [1], [2], [3], classes="AAA") == 4 * [[None]]
+    assert parts([1, 2], [3, 4], classes="AAAA") == 2 * [["model", "model #2"]]
+    assert parts([1], [2], classes="AB") == [["model"], ["model #2"]]
+
+
+def test_options_of_a_program_are_read_or_refused_in_a_line() -> None:
+    options = {"script": "a\udc80.py", "arguments": [], "skip": None, "iterations": 5, "passes": ["memory"]}
+    found = script_options({"options": options})
+    assert found is not None
+    assert (found.script, found.skip, found.iterations, found.passes) == ("a?.py", None, 5, ["memory"])
+    assert script_options({"options": {"threads": 1}}) is None
+    for damage in ({"skip": "many"}, {"iterations": 0}, {"passes": None}, {"script": 5}):
+        with pytest.raises(UserError, match=r"run\.json is corrupt \(options: .*\): restore it from a copy"):
+            script_options({"options": options | damage})

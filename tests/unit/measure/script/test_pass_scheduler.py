@@ -1,0 +1,337 @@
+"""The passes that follow the timing of a watched program: their order, which iterations serve them, what goes wrong."""
+
+import gc
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from support.sources import Made
+from torch import nn
+
+from charact.measure.script import pass_instruments
+from charact.measure.script.pass_instruments import CounterInstrument, MemoryInstrument, OperatorInstrument
+from charact.measure.script.pass_scheduler import MOST_DROPPED, Stretches
+from charact.measure.script.program_state import PhaseMarks, Seen
+from charact.measure.script.silence_torch import quiet_profiler
+from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.pass_results import Passes
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
+from charact.record.in_progress import TRACE
+
+pytestmark = pytest.mark.clock
+
+
+class Fake:
+    """An instrument that keeps what is asked of it, and breaks where it is told to."""
+
+    num_iterations = 2
+    calls: list[str] = []  # noqa: RUF012  (one list for all)
+    breaks_in = ""
+
+    def __init__(self, *_: Any) -> None:
+        self.number = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(last: bool | None = None) -> Any:
+            Fake.calls.append(name if last is None else f"{name} {'last' if last else 'one'}")
+            if name == Fake.breaks_in:
+                raise ValueError("out of\norder")
+            return ({"counters": [{"value": 1}]}, {"num_iterations": 2}) if name == "found" else None
+
+        return call
+
+
+class Program:
+    """A program's iterations, told to stretches by hand."""
+
+    def __init__(self, *passes: str, monkeypatch: pytest.MonkeyPatch, directory: Path = Path()) -> None:
+        Fake.calls, Fake.breaks_in = [], ""
+        monkeypatch.setattr(pass_instruments, "INSTRUMENTS", {"first": Fake, "second": Fake})
+        self.notes: list[dict[str, Any]] = []
+        self.recorder = SpanRecorder()
+        self.recorder.on = True
+        self.stretches = Stretches(passes, directory, self.recorder, {}, dict, self.notes.append)
+
+    def iterate(self) -> bool:
+        return self.stretches.go_on(iteration_ended=True)
+
+    def forward(self, *, grad: bool, training: bool, owner: int = 1) -> bool:
+        self.recorder.enter(Kind.FORWARD, owner, grad=grad, training=training)
+        self.recorder.leave()
+        return self.stretches.go_on(iteration_ended=False)
+
+    @property
+    def endings(self) -> list[tuple[str, str, str | None]]:
+        return [(note["pass"], note["status"], note["reason"]) for note in self.notes if note["note"] == "pass"]
+
+
+class TestTheOrder:
+    def test_each_pass_has_an_iteration_to_get_going_and_then_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = Program("first", "second", monkeypatch=monkeypatch)
+        assert [program.iterate() for _ in range(7)] == [True] * 6 + [False]
+        one = ["prepare", "begin", "end one", "begin", "end last", "found", "clean"]
+        assert Fake.calls == one * 2
+        assert program.endings == [("first", "ok", None), ("second", "ok", None)]
+        assert program.notes[0]["note"] == "timing ended"
+        times = [program.notes[0]["time_ns"], *(edge for note in program.notes[1:] for window in note["windows"]
+                                                for edge in window)]
+        assert times == sorted(times)
+        assert [len(note["windows"]) for note in program.notes[1:]] == [2, 2]
+        assert program.notes[1]["tables"] == {"counters": [{"value": 1}]}
+
+    def test_without_passes_nothing_is_asked_for_nor_noted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = Program(monkeypatch=monkeypatch)
+        assert not program.iterate()
+        program.stretches.stop()
+        assert program.notes == []
+
+    @pytest.mark.parametrize("place", ["prepare", "begin", "end", "found", "clean"])
+    def test_a_pass_that_breaks_leaves_its_reason_and_the_next_goes_on(self, place: str,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+        program = Program("first", "second", monkeypatch=monkeypatch)
+        Fake.breaks_in = place
+        while not program.endings:
+            assert program.iterate()
+        assert program.endings == [("first", "failed", "ValueError: out of")]
+        assert Fake.calls[-1] == "clean"
+        Fake.breaks_in = ""
+        while program.iterate():
+            pass
+        assert program.endings[1:] == [("second", "ok", None)]
+
+    def test_a_program_that_ends_before_leaves_the_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = Program("first", "second", monkeypatch=monkeypatch)
+        program.iterate()
+        program.iterate()
+        program.stretches.stop()
+        assert program.endings == [
+            ("first", "failed", "the program ended before it had run enough iterations for this pass"),
+            ("second", "skipped", "the program ended before this pass could begin: choose fewer --iterations")]
+        assert Fake.calls == ["prepare", "begin", "drop", "clean"]
+        program.stretches.stop()
+        assert len(program.endings) == 2
+
+    def test_a_validation_in_between_sends_a_pass_to_another_iteration(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = Program("first", monkeypatch=monkeypatch)
+        program.iterate()
+        program.forward(grad=True, training=True)
+        program.iterate()
+        for number in range(2 + MOST_DROPPED):
+            program.forward(grad=False, training=True, owner=2)  # a teacher
+            program.forward(grad=False, training=False)
+            program.forward(grad=False, training=False)  # there is no more to drop
+            assert Fake.calls.count("drop") == min(number + 1, MOST_DROPPED)
+            assert program.iterate() is (number < 1 + MOST_DROPPED)
+        assert program.endings == [("first", "ok", None)]
+
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_forked_child_records_nothing(self, tmp_path: Path) -> None:
+        notes: list[dict[str, Any]] = []
+        stretches = Stretches(["operators"], tmp_path, SpanRecorder(), {}, dict, notes.append)
+        for _ in range(2):
+            stretches.go_on(iteration_ended=True)
+        assert torch.autograd._profiler_enabled()
+        child = os.fork()
+        if child == 0:
+            stretches.stop_in_child()
+            os._exit(torch.autograd._profiler_enabled() or stretches.go_on(iteration_ended=True))
+        assert os.waitpid(child, 0)[1] == 0
+        stretches.stop()
+        assert not torch.autograd._profiler_enabled()
+        assert notes[-1]["status"] == "failed"
+
+
+class TestWhichIterationsServed:
+    def iterations(self) -> list[Iteration]:
+        return [Iteration(True, start, start + 10, []) for start in range(0, 80, 10)]
+
+    def passes(self, *notes: dict[str, Any]) -> Passes:
+        passes = Passes()
+        for note in notes:
+            passes.add(note)
+        return passes
+
+    def test_those_that_reach_into_a_pass_are_not_timed(self) -> None:
+        assert len(self.passes({"note": "end"}).timed(self.iterations())) == 8
+        assert len(self.passes({"note": "timing ended", "time_ns": 38}).timed(self.iterations())) == 3
+        assert len(self.passes({"note": "timing ended", "time_ns": 40}).timed(self.iterations())) == 4
+
+    def test_they_are_told_by_where_they_began(self) -> None:
+        passes = self.passes(
+            {"note": "timing ended", "time_ns": 38},
+            {"note": "pass", "pass": "operators", "status": "ok", "reason": None, "windows": [[48, 58], [59, 68]],
+             "facts": {"iteration_s": 3.0}, "tables": {"operators": [{"phase": "forward"}]}},
+            {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []})
+        entry: dict[str, Any] = {"device": "cpu", "passes": {"timing": {"median_s": 2.0}}}
+        tables: dict[str, Any] = {"iterations": []}
+        passes.put_into(entry, tables, ["operators", "memory", "counters"], self.iterations())
+        assert entry["passes"] == {
+            "timing": {"median_s": 2.0},
+            "operators": {"status": "ok", "reason": None, "iterations": [5, 6], "iteration_s": 3.0,
+                          "overhead_ratio": 1.5},
+            "memory": {"status": "failed", "reason": "why", "iterations": []},
+            "counters": {"status": "failed", "reason": "the program was killed before this pass had ended"},
+            "kernels": {"status": "skipped", "reason": "kernels run on GPUs only"}}
+        assert tables == {"iterations": [], "operators": [{"phase": "forward"}]}
+
+
+class TestCountersOfTheTrace:
+    ROW: ClassVar[dict[str, Any]] = {"source": "kineto", "counter": "busy_s", "value": 1.0}
+
+    def sources(self, device: str, asked_for: list[str], rows: list[dict[str, Any]], operators: str | None
+                ) -> tuple[dict[str, Any], dict[str, Any]]:
+        passes = Passes()
+        if "operators" in asked_for:
+            passes.add({"note": "pass", "pass": "operators", "status": "failed" if operators else "ok",
+                        "reason": operators, "windows": [], "facts": {"iteration_s": 1.0},
+                        "tables": {"counters": rows}})
+        passes.add({"note": "pass", "pass": "counters", "status": "ok", "reason": None, "windows": [],
+                    "facts": {"sources": {"host": {}}}, "tables": {"counters": [{"source": "host"}]}})
+        entry: dict[str, Any] = {"device": device, "passes": {"timing": {"median_s": 2.0}}}
+        tables: dict[str, Any] = {}
+        passes.put_into(entry, tables, asked_for, [])
+        assert set(entry["passes"]["counters"]["sources"]) == {"host", "kineto"}
+        return entry["passes"]["counters"]["sources"]["kineto"], tables
+
+    def test_they_stand_beside_those_that_were_sampled(self) -> None:
+        ended, tables = self.sources("cuda:0", ["operators", "counters"], [self.ROW], None)
+        assert ended["status"] == "ok"
+        assert tables["counters"] == [self.ROW, {"source": "host"}]
+
+    @pytest.mark.parametrize(("device", "asked_for", "operators", "reason"), [
+        ("cpu", ["operators", "counters"], None, "kernels run on GPUs only"),
+        ("cpu", ["counters"], None, "kernels run on GPUs only"),
+        ("cuda:0", ["operators", "counters"], "why", "why"),
+        ("cuda:0", ["operators", "counters"], None, "the trace holds no kernels"),
+        ("cuda:0", ["counters"], None, "read from the operator pass's trace"),
+    ])
+    def test_where_there_are_none_the_reason_is_told(self, device: str, asked_for: list[str], operators: str | None,
+                                                     reason: str) -> None:
+        ended, _ = self.sources(device, asked_for, [], operators)
+        assert (ended["status"], ended["reason"]) == ("n/a", reason)
+
+
+class TestWhatWasSeen:
+    def test_a_single_model_lends_its_layers_their_names_and_parts_of_it_are_none(self) -> None:
+        model, criterion = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))), nn.MSELoss()
+        optimizer = torch.optim.SGD(model.parameters())
+        seen = Seen({1: model, 2: model[1], 3: criterion, 4: optimizer}, dict)
+        assert seen.models() == {"": model}
+        assert seen.optimizers() == [optimizer]
+
+    def test_several_are_told_apart_by_their_names(self) -> None:
+        models = {number: nn.Linear(1, 1) for number in range(3)}
+        assert Seen(models, lambda: {0: "netG", 1: "netD"}).models() == {
+            "netG.": models[0], "netD.": models[1], "Linear.": models[2]}
+        assert Seen(models, dict).models() == {"Linear.": models[0], "Linear#1.": models[1], "Linear#2.": models[2]}
+
+    def test_marks_follow_the_span_that_was_opened_last(self) -> None:
+        recorder, ended = SpanRecorder(), [0]
+        recorder.on = True
+        marks = PhaseMarks(recorder, lambda: ended.append(ended.pop() + 1))
+        with quiet_profiler(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            marks.start()
+            recorder.enter(Kind.FORWARD)
+            recorder.enter(Kind.LOSS)
+            recorder.leave()
+            recorder.leave()
+            recorder.enter(Kind.BACKWARD)
+            marks.stop()
+            recorder.leave()
+        names = [event.name for event in profiler.events() if event.name.startswith("charact.phase:")]
+        assert sorted(names) == ["charact.phase:backward", "charact.phase:forward", "charact.phase:forward",
+                                 "charact.phase:loss"]
+        assert ended == [4]
+
+    def test_an_error_amid_the_programs_calls_waits_for_the_end(self) -> None:
+        recorder = SpanRecorder()
+        recorder.on = True
+
+        def fail() -> None:
+            raise ValueError("broken")
+
+        marks = PhaseMarks(recorder, fail)
+        marks.start()
+        for _ in range(2):
+            recorder.enter(Kind.FORWARD)
+            recorder.leave()
+        marks.stop()
+        with pytest.raises(ValueError, match="broken"):
+            marks.check()
+
+
+class TestCountersOfAWatchedProgram:
+    """Sources that are made for it, over three iterations of a forward each."""
+
+    @pytest.fixture
+    def source(self, monkeypatch: pytest.MonkeyPatch) -> Made:
+        source = Made()
+        monkeypatch.setattr(pass_instruments, "chosen_sources", lambda _: [source])
+        return source
+
+    def test_samples_have_the_phases_of_their_spans(self, source: Made, tmp_path: Path) -> None:
+        recorder = SpanRecorder()
+        recorder.on = True
+        instrument = CounterInstrument(Seen({}, dict), recorder, tmp_path)
+        instrument.prepare()
+        for number in range(3):
+            instrument.begin()
+            recorder.enter(Kind.FORWARD)
+            time.sleep(0.03)
+            recorder.leave()
+            time.sleep(0.03)
+            instrument.end(last=number == 2)
+        tables, facts = instrument.found()
+        instrument.clean()
+        samples = [row for row in tables["counters"] if row["time_s"] is not None]
+        assert {row["phase"] for row in samples} == {"forward", None}
+        assert [phase for _, _, phase in facts["spans"]] == ["forward"] * 3
+        assert all(end_s - start_s >= 0.03 for start_s, end_s, _ in facts["spans"])
+        assert facts["duration_s"] >= 0.18
+        assert facts["sources"]["made"]["status"] == "ok"
+        for row in samples:
+            inside = [phase for start_s, end_s, phase in facts["spans"] if start_s <= row["time_s"] < end_s]
+            assert inside == ([row["phase"]] if row["phase"] else [])
+
+    def test_a_pass_that_ends_too_early_reads_no_more(self, source: Made, tmp_path: Path) -> None:
+        notes: list[dict[str, Any]] = []
+        stretches = Stretches(["counters"], tmp_path, SpanRecorder(), {}, dict, notes.append)
+        for _ in range(3):
+            stretches.go_on(iteration_ended=True)
+        assert source.num_open == 1
+        stretches.stop()
+        assert source.num_open == 0
+        assert notes[-1]["reason"].startswith("the program ended before")
+        assert not [thread for thread in threading.enumerate() if thread.name == "charact-sampler"]
+
+
+@pytest.mark.parametrize("kind", [OperatorInstrument, MemoryInstrument])
+def test_a_program_that_profiles_itself_keeps_its_profiler(kind: Any, tmp_path: Path) -> None:
+    gc.collect()
+    own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    notes: list[dict[str, Any]] = []
+    stretches = Stretches(["operators" if kind is OperatorInstrument else "memory"], tmp_path, SpanRecorder(), {}, dict,
+                          notes.append)
+    assert not stretches.go_on(iteration_ended=True)
+    assert notes[-1]["reason"] == "the program uses PyTorch's profiler itself, and there can be one only"
+    with quiet_profiler(), own:
+        torch.ones(3).sum()
+    assert any(event.name == "aten::sum" for event in own.events())
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_layers_are_marked_meanwhile_unless_a_hook_would_break_a_graph(compiles: bool, tmp_path: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_instruments, "_compiles", lambda: compiles)
+    model = nn.Sequential(nn.Linear(4, 4))
+    instrument = OperatorInstrument(Seen({1: model}, dict), SpanRecorder(), tmp_path)
+    instrument.prepare()
+    assert bool(model[0]._forward_pre_hooks) is not compiles
+    instrument.clean()
+    assert not model[0]._forward_pre_hooks
+    assert not model[0]._forward_hooks
+    assert (tmp_path / TRACE).parent.is_dir()

@@ -1,0 +1,159 @@
+"""The sampler of `--sample`: where it finds a program, when it looks, and which samples are of `other`."""
+
+import threading
+import time
+from pathlib import Path
+from subprocess import CompletedProcess, run
+from sys import _getframe
+from typing import Any
+
+import pytest
+
+from charact.measure.script.spans.event_log import SpoolReader, SpoolWriter
+from charact.measure.script.spans.iterations import Iteration, Stretch
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
+from charact.measure.script.spans.stack_sampler import NUM_KEPT, FrameSampler, Samples, place_of
+
+pytestmark = pytest.mark.clock
+
+
+def sampled(directory: Path) -> list[dict[str, Any]]:
+    return SpoolReader(directory).notes()
+
+
+def places(notes: list[dict[str, Any]]) -> dict[tuple[str, str | None], int]:
+    """How often each function and library were seen."""
+    known = [tuple(place) for note in notes for place in note["places"]]
+    counts: dict[tuple[str, str | None], int] = {}
+    for note in notes:
+        for _, number in note["samples"]:
+            key = known[number][1:]
+            counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def wait_in_a_library() -> CompletedProcess[bytes]:
+    return run(["sleep", "0.2"], check=True)
+
+
+def wait_here() -> None:
+    time.sleep(0.2)
+
+
+def test_a_place_is_the_innermost_own_line_and_the_outermost_library_call() -> None:
+    found = []
+
+    def look(_: str) -> str:
+        found.append(place_of(_getframe()))
+        return ""
+
+    look("")
+    place, function, library = found[0]
+    assert place.endswith(f"test_stack_sampler.py:{look.__code__.co_firstlineno + 1}")
+    assert function.endswith("look")
+    assert library is None
+
+
+def test_time_outside_of_spans_is_seen_where_it_goes(tmp_path: Path) -> None:
+    recorder = SpanRecorder()
+    recorder.on = True
+    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler.start()
+    wait_in_a_library()
+    wait_here()
+    sampler.stop()
+    sampler.check()
+    counts = places(sampled(tmp_path))
+    total = sum(counts.values())
+    assert total > 10
+    assert counts["wait_in_a_library", "subprocess.run"] / total == pytest.approx(0.5, abs=0.2)
+    assert counts["wait_here", None] / total == pytest.approx(0.5, abs=0.2)
+
+
+def test_it_ends_when_it_has_seen_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("charact.measure.script.spans.stack_sampler.MOST_SAMPLES", 3)
+    recorder = SpanRecorder()
+    recorder.on = True
+    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler.start()
+    wait_here()
+    sampler.stop()
+    assert sum(len(note["samples"]) for note in sampled(tmp_path)) == 3
+
+
+def test_nothing_is_looked_for_in_a_span_or_when_nothing_is_recorded(tmp_path: Path) -> None:
+    recorder = SpanRecorder()
+    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler.start()
+    wait_here()
+    recorder.on = True
+    recorder.enter(Kind.FORWARD)
+    wait_here()
+    recorder.on = False
+    sampler.stop()
+    assert places(sampled(tmp_path)) == {}
+    assert sampled(tmp_path)[0]["note"] == "frames"  # which tells that there was a sampler
+
+
+def test_samples_are_written_while_it_runs(tmp_path: Path) -> None:
+    recorder = SpanRecorder()
+    recorder.on = True
+    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler.start()
+    limit = time.monotonic() + 30
+    while not places(sampled(tmp_path)) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert places(sampled(tmp_path))
+    sampler.stop()
+
+
+def test_an_error_ends_the_thread_and_is_told_to_who_asks(tmp_path: Path) -> None:
+    recorder = SpanRecorder()
+    recorder.on = True
+    (tmp_path / "spool").mkdir()
+    sampler = FrameSampler(recorder, SpoolWriter(tmp_path / "spool"))
+    sampler.start()
+    (tmp_path / "spool").rename(tmp_path / "gone")
+    (thread,) = (each for each in threading.enumerate() if each.name == "charact-sampler")
+    thread.join(30)
+    assert not thread.is_alive()
+    with pytest.raises(Exception, match="spool"):
+        sampler.check()
+
+
+def iteration(start_ns: int, end_ns: int, *stretches: tuple[str, int, int]) -> Iteration:
+    return Iteration(True, start_ns, end_ns, [Stretch(phase, 0, start, end) for phase, start, end in stretches])
+
+
+def samples(*times_ns: int) -> Samples:
+    found = Samples()
+    found.add({"places": [["a.py:1", "f", None], ["a.py:2", "f", "library.g"]],
+               "samples": [[time_ns, time_ns % 2] for time_ns in times_ns]})
+    return found
+
+
+def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
+    iterations = [iteration(100, 200, ("forward", 110, 150)), iteration(300, 400, ("loss", 300, 320))]
+    facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).in_other(iterations)
+    assert facts["num_samples"] == 5  # 100, 101, 151, 199 and 321
+    assert facts["frames"] == [
+        {"place": "a.py:2", "function": "f", "library": "library.g", "num_samples": 4},
+        {"place": "a.py:1", "function": "f", "library": None, "num_samples": 1},
+    ]
+
+
+def test_places_beyond_the_most_frequent_are_counted_only() -> None:
+    found = Samples()
+    found.add({"places": [[f"a.py:{number}", "f", None] for number in range(30)],
+               "samples": [[time_ns, time_ns % 30] for time_ns in range(900)]})
+    facts = found.in_other([iteration(0, 900)])
+    assert (facts["num_samples"], len(facts["frames"])) == (900, NUM_KEPT)
+
+
+def test_places_of_several_notes_are_numbered_through() -> None:
+    found = Samples()
+    assert not found.any
+    found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]]})
+    found.add({"places": [["b.py:1", "g", None]], "samples": [[2, 1], [3, 1]]})
+    assert found.any
+    assert [frame["function"] for frame in found.in_other([iteration(0, 9)])["frames"]] == ["g", "f"]

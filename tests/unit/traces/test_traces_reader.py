@@ -1,0 +1,253 @@
+"""Trace files: whole ones in any layout, and broken ones, each refused in one line."""
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.traces import TraceMaker, training
+
+from charact.core.errors import UserError
+from charact.traces import event_filter, json_stream
+from charact.traces.files import read_trace, stem, trace_files
+from charact.traces.json_stream import JsonStream, mended
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8) | st.sampled_from(['"},{"', "}]", "\\", "[{"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3), max_leaves=8)
+EVENTS = st.lists(st.dictionaries(st.text(max_size=4), VALUES, max_size=4), max_size=12)
+
+
+def read(text: bytes, kept: frozenset[str] = frozenset()) -> tuple[list[Any], dict[str, Any]]:
+    stream = JsonStream(io.BytesIO(text), Path("a trace"), kept)
+    found = [one for piece in stream.events(msgspec.json.Decoder(list[dict]).decode) for one in piece]
+    return found, stream.beside
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_pieces() -> Any:
+    """So small that every cut falls somewhere else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_stream, "PIECE_BYTES", 23)
+        yield
+
+
+class TestStream:
+    @given(EVENTS, st.sampled_from([None, 1]), st.booleans())
+    @settings(max_examples=150, deadline=None)
+    def test_any_events_are_read_as_they_are(self, made: list[Any], indent: int | None, as_ascii: bool) -> None:
+        document = {"before": [{"a": 1}, {"}": "]"}], "traceEvents": made, "after": {"deep": [{}, {}]}}
+        text = json.dumps(document, indent=indent, ensure_ascii=as_ascii).encode()
+        assert read(text, frozenset({"before", "after"})) == (
+            made, {"before": document["before"], "after": document["after"]})
+
+    @given(EVENTS)
+    @settings(max_examples=50, deadline=None)
+    def test_events_alone_are_a_trace(self, made: list[Any]) -> None:
+        assert read(json.dumps(made).encode())[0] == made
+
+    @given(EVENTS, st.data())
+    @settings(max_examples=150, deadline=None)
+    def test_what_is_cut_off_is_refused_wherever(self, made: list[Any], data: st.DataObject) -> None:
+        text = json.dumps({"traceEvents": made, "after": 1}).encode()
+        cut = data.draw(st.integers(0, len(text) - 1))
+        with pytest.raises(UserError):
+            read(text[:cut])
+
+    @given(st.binary(max_size=60))
+    @settings(max_examples=150, deadline=None)
+    def test_bytes_are_no_trace(self, text: bytes) -> None:
+        with pytest.raises(UserError):
+            read(text)
+
+    @given(st.lists(st.dictionaries(st.text(max_size=4), VALUES, max_size=3), min_size=1, max_size=5), st.data())
+    @settings(max_examples=200, deadline=None)
+    def test_a_damaged_byte_is_refused_or_changes_a_value_alone(self, made: list[Any], data: st.DataObject) -> None:
+        text = bytearray(json.dumps({"traceEvents": made}).encode())
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+        try:
+            found, _ = read(bytes(text))
+        except UserError:
+            return
+        # Whatever is accepted is what a complete parser makes of it.
+        whole = json.loads(mended(bytes(text)), strict=False)
+        assert found == (whole["traceEvents"] if isinstance(whole, dict) else whole)
+
+    def test_numbers_that_json_does_not_know_are_null(self) -> None:
+        text = b'{"traceEvents": [{"a": inf, "b": -inf, "c": nan, "d": NaN, "e": "inf, nan", "f": Infinity}, {"a": 1}]}'
+        assert read(text)[0] == [{"a": None, "b": None, "c": None, "d": None, "e": "inf, nan", "f": None}, {"a": 1}]
+
+    def test_bytes_that_are_no_utf8_are_replaced(self) -> None:
+        assert read(b'[{"a": "x\xffy"}, {"b": 1}]')[0] == [{"a": "x\ufffdy"}, {"b": 1}]
+
+    @pytest.mark.parametrize(("text", "words"), [
+        (b"", "is empty"),
+        (b" \n ", "is empty"),
+        (b"hello", "is no JSON"),
+        (b"<html>", "is no JSON"),
+        (b"{}", "holds no traceEvents"),
+        (b'{"traceEvents": null}', "holds no traceEvents"),
+        (b'{"traceEvents": {}}', "holds no traceEvents"),
+        (b'{"traceEvents": [1, 2]}', "is no trace"),
+        (b'{"traceEvents": ["a"]}', "is no trace"),
+        (b'{"traceEvents": [{"a": 1} {"b": 2}]}', "is no trace"),
+        (b'{"traceEvents": [{"a": 1},]}', "is no trace"),
+        (b'{"traceEvents": [{"a": 1} , ]}', "is no trace"),
+        (b'{"traceEvents": [,{"a": 1}]}', "is no trace"),
+        (b'{"traceEvents": [{"a": "' + b"x" * 50 + b'"} {"b": "' + b"y" * 50 + b'"}]}', "is no trace"),
+        (b'{"traceEvents": [{"a": "' + b"x" * 50 + b'"},,{"b": "' + b"y" * 50 + b'"}]}', "is no trace"),
+        (b'{"traceEvents": []} {"more": 1}', "goes on after its end"),
+        (b'{"traceEvents": [{"a": tru}]}', "is no trace"),
+        (b'{"traceEvents"', "is cut off"),
+        (b'{"traceEvents": [{"a": 1}', "is cut off"),
+        (b'{"traceEvents": [{"a": 1}]', "is cut off"),
+        (b"[", "is cut off"),
+    ])
+    def test_what_is_no_trace_is_told_in_one_line(self, text: bytes, words: str) -> None:
+        with pytest.raises(UserError, match=words) as refused:
+            read(text)
+        assert "\n" not in str(refused.value)
+
+    def test_a_value_without_end_is_refused_before_it_fills_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_stream, "LARGEST_VALUE_BYTES", 1000)
+        with pytest.raises(UserError, match="a single value of more than"):
+            read(b'[{"a": "' + b"x" * 5000)
+        with pytest.raises(UserError, match="a single value of more than"):
+            read(b'{"a": ' + b"[" * 5000)
+
+
+class TestFile:
+    @pytest.fixture(autouse=True)
+    def usual_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_stream, "PIECE_BYTES", 1 << 20)
+
+    @pytest.mark.parametrize("name", ["a.json", "a.pt.trace.json.gz", "packed by another name.gz"])
+    def test_packed_or_not_it_is_the_same(self, tmp_path: Path, name: str) -> None:
+        trace = read_trace(training(2, distributedInfo={"rank": 3, "world_size": 8},
+                                    deviceProperties=[{"id": 0, "name": "H"}]).write(tmp_path / name))
+        assert (len(trace.kept.operators), len(trace.kept.device), len(trace.kept.modules)) == (14, 10, 4)
+        assert (trace.rank, trace.world_size) == (3, 8)
+        assert trace.devices == [{"index": 0, "name": "H", "memory_bytes": None, "num_multiprocessors": None}]
+
+    @pytest.mark.parametrize(("beside", "name", "rank"), [
+        ({"distributedInfo": {"rank": 2}}, "rank7.json", 2),
+        ({}, "rank7.json", 7),
+        ({}, "trace_rank_12_iter3.json", 12),
+        ({"distributedInfo": "broken"}, "a.json", None),
+        ({"distributedInfo": {"rank": -1}}, "a.json", None),
+        ({"distributedInfo": {"rank": True}}, "a.json", None),
+    ])
+    def test_the_rank_is_told_by_the_trace_else_by_its_name(self, tmp_path: Path, beside: dict[str, Any], name: str,
+                                                            rank: int | None) -> None:
+        assert read_trace(training(1, **beside).write(tmp_path / name)).rank == rank
+
+    @pytest.mark.parametrize("cut", [1, 2, 10, 100, -20, -1])
+    def test_a_packed_trace_that_is_cut_off_is_refused(self, tmp_path: Path, cut: int) -> None:
+        path = training().write(tmp_path / "a.json.gz")
+        path.write_bytes(path.read_bytes()[:cut])
+        with pytest.raises(UserError) as refused:
+            read_trace(path)
+        assert "\n" not in str(refused.value)
+
+    def test_a_damaged_packed_trace_is_refused(self, tmp_path: Path) -> None:
+        path = training().write(tmp_path / "a.json.gz")
+        packed = bytearray(path.read_bytes())
+        packed[len(packed) // 2] ^= 0xFF
+        path.write_bytes(packed)
+        with pytest.raises(UserError):
+            read_trace(path)
+
+    @pytest.mark.parametrize("event", [
+        {"name": 5}, {"ts": "soon"}, {"dur": []}, {"args": "none"}, {"args": {"External id": "x"}}, {"pid": {}},
+        {"args": {"correlation": 1.5}}, {"cat": None},
+    ])
+    def test_a_value_of_another_type_is_told_with_its_place(self, tmp_path: Path, event: dict[str, Any]) -> None:
+        made = TraceMaker()
+        made.operator("aten::add", 0, 1)
+        made.events[0] |= event
+        with pytest.raises(UserError, match=r"is no trace of torch.profiler: .* at `\$\[0\]"):
+            read_trace(made.write(tmp_path / "a.json"))
+
+    @pytest.mark.parametrize("where", ["args", "beside"])
+    def test_deep_nesting_is_refused(self, tmp_path: Path, where: str) -> None:
+        deep = b"[" * 100_000 + b"]" * 100_000
+        path = tmp_path / "a.json"
+        path.write_bytes(b'{"traceEvents": [{"args": {"x": ' + deep + b"}}]}" if where == "args"
+                         else b'{"distributedInfo": ' + deep + b', "traceEvents": []}')
+        with pytest.raises(UserError, match="nested too deeply"):
+            read_trace(path)
+
+    def test_a_huge_name_is_shortened(self, tmp_path: Path) -> None:
+        made = TraceMaker()
+        made.operator("aten::" + "x" * 1_000_000, 0, 5)
+        operator = read_trace(made.write(tmp_path / "a.json")).kept.operators[0]
+        assert len(operator.name) == event_filter.MAX_NAME_LENGTH + 1
+
+    def test_equal_ids_are_no_fault(self, tmp_path: Path) -> None:
+        made = TraceMaker()
+        for name in ("aten::first", "aten::second"):
+            made.event("cpu_op", name, 0, 5, **{"External id": 1})
+        kept = read_trace(made.write(tmp_path / "a.json")).kept
+        assert (len(kept.operators), kept.by_id[1].name) == (2, "aten::second")
+
+    def test_more_events_than_memory_is_given_to_are_refused(self, tmp_path: Path,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(event_filter, "MAX_KEPT_EVENTS", 10)
+        with pytest.raises(UserError, match="profile fewer iterations"):
+            read_trace(training().write(tmp_path / "a.json"))
+
+    @pytest.mark.parametrize("filling", [
+        pytest.param(b" ", marks=pytest.mark.slow), b'{"cat": "python_function", "name": "f", "ts": 1.5, "dur": 2}, '])
+    def test_a_packed_bomb_takes_little_memory(self, tmp_path: Path, filling: bytes) -> None:
+        packer = zlib.compressobj(9, wbits=31)
+        megabyte = filling * ((1 << 20) // len(filling))
+        packed = packer.compress(b'{"traceEvents": [') + b"".join(packer.compress(megabyte) for _ in range(200))
+        path = tmp_path / "bomb.json.gz"
+        path.write_bytes(packed + packer.compress(b"{}]}") + packer.flush())
+        assert path.stat().st_size < 1 << 20
+        code = ("import resource, sys; from pathlib import Path; from charact.traces.files import read_trace\n"
+                "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+                "read_trace(Path(sys.argv[1]))\n"
+                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)")
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+        assert int(done.stdout) < 60 * 1024
+
+    def test_reading_needs_neither_torch_nor_pandas(self, tmp_path: Path) -> None:
+        path = training().write(tmp_path / "a.json")
+        code = ("import sys; from pathlib import Path; from charact.traces.cases import trace_case\n"
+                "from charact.traces.files import read_trace\n"
+                "trace_case(read_trace(Path(sys.argv[1])), 'a')\n"
+                "print(sorted({'torch', 'pandas', 'numpy', 'pyarrow'} & set(sys.modules)))")
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+        assert done.stdout == "[]\n"
+
+
+class TestNames:
+    def test_a_directory_means_the_traces_in_it(self, tmp_path: Path) -> None:
+        for name in ("b.json", "a.json.gz", "notes.txt"):
+            (tmp_path / name).touch()
+        assert [path.name for path in trace_files([tmp_path])] == ["a.json.gz", "b.json"]
+
+    def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="holds no trace"):
+            trace_files([tmp_path])
+        with pytest.raises(UserError, match="is no file"):
+            trace_files([tmp_path / "absent.json"])
+
+    @pytest.mark.parametrize(("name", "expected"), [
+        ("a.pt.trace.json.gz", "a"), ("a.json", "a"), ("a.b.json.gz", "a.b"), ("trace", "trace"), (".json", ".json"),
+    ])
+    def test_the_stem_is_the_name(self, name: str, expected: str) -> None:
+        assert stem(Path(name)) == expected
+
+
+def test_the_packed_form_is_known_by_its_first_bytes() -> None:
+    assert gzip.compress(b"")[:2] == b"\x1f\x8b"

@@ -1,0 +1,288 @@
+"""The report of a run that looks at memory alone: its numbers, words, figures, and what it says of what is missing."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support import memory_records as made
+from support import records
+from support.pages import HOSTILE, Page, row_of, words_of
+
+from charact.analysis.memory.composition import memory_by_phase
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
+from charact.views.html.report import report, sections
+from charact.views.html.sections import memory_tables
+
+TRAIN = "resnet18-256-b8-train-fp32-cpu"
+RAN_OUT, TOO_LARGE = "resnet18-384-b8-train-fp32-cpu", "resnet18-352-b8-train-fp32-cpu"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load_run(made.write_memory(tmp_path_factory.mktemp("runs")))
+
+
+@pytest.fixture(scope="module")
+def texts(run: Run) -> dict[str, str]:
+    return words_of(run)
+
+
+@pytest.fixture(scope="module")
+def html(run: Run) -> dict[str, str]:
+    return {part.id: part.html for part in sections(run)}
+
+
+def run_of(tmp_path: Path, *cases: tuple[dict[str, Any], list[dict[str, Any]]], **options: Any) -> Run:
+    """A memory run of cases given as their entry and their rows of the table `memory`."""
+    writer = RunWriter(tmp_path, "r", {"options": {"command": "memory"} | options})
+    for entry, rows in cases:
+        writer.add_case(entry, {"memory": rows})
+    return load_run(writer.close("complete"))
+
+
+def case_of(size: int, mode: str = "train", *, measured: bool = True) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return (made.memory_entry("image", mode, size, measured=measured),
+            made.memory_rows("image", mode, size, measured=measured))  # fmt: skip
+
+
+def figures_of(html: str) -> list[str]:
+    """Texts of each figure."""
+    return [Page(figure).words for figure in re.findall(r"<figure.*?</figure>", html, re.DOTALL)]
+
+
+def titles_of(html: str) -> list[str]:
+    return re.findall(r"<h3>(.*?)</h3>", html)
+
+
+def test_it_has_the_sections_of_a_memory_run(texts: dict[str, str]) -> None:
+    assert list(texts) == ["glance", "memory", "machine", "method"]
+    for text in ("48 cases, 2 of them failed. Of each series the largest case that fits",
+                 "630 MB at the peak, predicted", "uncertainty ± 12.6 MB", "553 MB at the peak, measured",
+                 "predicted 546 MB, −1.31 %", "in backward, layer1.0.conv1, aten::convolution_backward",
+                 "a pixel of a sample", "× 3.67"):
+        assert text in texts["glance"]
+    assert "per iteration" not in texts["glance"]
+    for text in ("exact: their shapes are those of the iteration", "an estimate, not measured here", "Calibrated"):
+        assert text in texts["method"]
+    assert "timing pass" not in texts["method"]
+
+
+def test_the_glance_has_a_card_a_series_and_a_row_a_case(html: dict[str, str]) -> None:
+    cards = re.findall(r'<article class="ch-card[^"]*" data-case="([^"]*)"', html["glance"])
+    assert cards == ["resnet18-320-b8-train-fp32-cpu", "resnet18-384-b8-infer-fp32-cpu",
+                     "rnn_lm-120-b20-train-fp32-cpu", "rnn_lm-120-b20-infer-fp32-cpu"]  # fmt: skip
+    caption = "Peak memory of each case"
+    assert row_of(html["glance"], caption, TRAIN)[1:] == ["ok", "454 MB", "451 MB", "−0.59 %", "442 MB", "460 MB"]
+    assert row_of(html["glance"], caption, RAN_OUT)[1:4] == ["oom", "n/a (out of memory: asked for 120 MB)", "849 MB"]
+    assert row_of(html["glance"], caption, TOO_LARGE)[2] == "n/a (predicted to need 749 MB of the 680 MB of tiny)"
+
+
+def test_the_section_tells_what_it_should_in_order(html: dict[str, str]) -> None:
+    assert titles_of(html["memory"]) == [
+        "Against picture area: resnet18 (imagenet), batch 8, fp32, cpu",
+        "Against sequence length: rnn_lm (imagenet), batch 20, fp32, cpu",
+        "Training over inference", f"One iteration: {TRAIN}", "One iteration: resnet18-256-b8-infer-fp32-cpu",
+        "One iteration: rnn_lm-120-b20-train-fp32-cpu", "One iteration: rnn_lm-120-b20-infer-fp32-cpu", "What fits",
+        "Out of memory", "What a pixel or token adds", "Prediction against measurement",
+        "Weights against intermediate results", "Allocated, reserved, and the process’s memory",
+        "What a device must have", "At the peak of each phase",
+    ]  # fmt: skip
+
+
+def test_figures_say_what_is_predicted_and_what_is_measured(html: dict[str, str]) -> None:
+    drawn = figures_of(html["memory"])
+    assert len(drawn) == 2 + 2 + 2 + 4 * 2
+    for text in drawn[:6]:
+        assert "predicted" in text
+        assert "measured" in text
+    for text, mode, axis in zip(drawn[:4], ["training", "inference"] * 2,
+                                ["picture area (pixels)"] * 2 + ["sequence length (tokens)"] * 2, strict=True):
+        assert f"{mode}, peak (MB)" in text
+        assert axis in text
+        assert "its uncertainty" in text
+    assert "peak 454 MB" in drawn[6]
+    assert "forward" in drawn[6]
+    assert "time, measured under the profiler (ms)" in drawn[6]
+    assert "moments in order, predicted" in drawn[7]
+
+
+def test_each_measured_size_has_its_dots(tmp_path: Path) -> None:
+    def num_markers(name: str, *measured: int) -> int:
+        run = run_of(tmp_path / name, *(case_of(size, measured=size in measured) for size in (32, 64, 96)))
+        html = {part.id: part.html for part in sections(run)}["memory"]
+        return re.findall(r"<figure.*?</figure>", html, re.DOTALL)[0].count("<use ")
+
+    # A dot for each of six categories and one for the peak; and one in the legend. Ticks are the same.
+    assert num_markers("two", 64, 96) - num_markers("none") == 2 * (6 + 1) + 1
+
+
+def test_the_words_of_peaks_fits_and_failures(texts: dict[str, str]) -> None:
+    for words in ("Peak measured: 454 MB in backward, layer1.0.conv1, aten::convolution_backward; activations 262 MB, "
+                  "temporary 53.4 MB, weights 44.0 MB.", "phases in order: data, forward, loss, backward, update.",
+                  f"{RAN_OUT} asked for 120 MB with 102 MB free of 680 MB, in forward; held 578 MB: activations 490 "
+                  "MB, weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by prediction",
+                  f"{TOO_LARGE} predicted to need 749 MB of the 680 MB of tiny",
+                  "The dashed line is the 680 MB of tiny."):  # fmt: skip
+        assert words in texts["memory"]
+    assert texts["memory"].count("The dashed line") == 1  # sequences stay below it
+
+
+def test_the_tables(html: dict[str, str]) -> None:
+    memory = html["memory"]
+    growth = row_of(memory, "Slope and fixed part", "resnet18 (imagenet), train, batch 8, fp32, cpu", "measured")
+    assert growth[2:] == ["4", "pixel", "4.90 kB", "0 B", "612 B", "133 MB", "0 B"]
+    errors = row_of(memory, "Predicted peak of each case", TRAIN)
+    assert errors[1:7] == ["454 MB", "451 MB", "−0.59 %", "442 MB", "460 MB", "yes"]
+    assert errors[-4:] == ["calibrated", "64 × 2, 96 × 2, 64 × 4", "n/a (none)", "200 ms"]
+    assert row_of(memory, "Weights against", TRAIN, "measured")[2:] == ["44.0 MB", "316 MB", "× 7.17", "94.3 MB"]
+    assert row_of(memory, "Allocated, reserved", TRAIN)[1:] == ["454 MB", "400 MB", "967 MB", "× 1.25"]
+    assert row_of(memory, "What a device must have", TOO_LARGE)[-1] == "does not fit"
+    fit = row_of(memory, "The largest that fits", "resnet18 (imagenet), train, fp32")
+    assert fit[1:] == ["batch size", "input size 32", "tiny", "680 MB", "9", "640 MB", "40.0 MB", "ran", "10", "700 MB",
+                       "ran out of memory"]  # fmt: skip
+    ended = row_of(memory, "The largest that fits", "resnet18 (imagenet), infer, fp32")
+    assert ended[-4:] == ["n/a (not run)", "n/a (the search ended)", "n/a (the search ended)", "n/a (not run)"]
+    phase = row_of(memory, f"Memory by category in each phase of {TRAIN}", TRAIN, "measured", "forward")
+    assert phase[3:] == ["356 MB", "44.0 MB", "0 B", "44.0 MB", "262 MB", "0 B", "6.29 MB"]
+
+
+def test_cases_that_lack_the_same_are_told_together(texts: dict[str, str]) -> None:
+    assert "resnet18-32-b8-train-fp32-cpu and 29 more memory skipped predicted only" in texts["method"]
+
+
+def test_every_figure_has_a_name_and_a_table(run: Run) -> None:
+    text = report([run])
+    for block in text.split('<div class="ch-block"')[1:]:
+        if "<figure" in block:
+            assert re.search(r'role="img"[^>]*><title>[^<]+</title>', block)
+            assert "<table" in block.split("</details>")[0]
+    Page(text)
+    assert len(text) < 1_000_000
+
+
+def test_operators_that_are_not_known_of_are_counted(tmp_path: Path) -> None:
+    entry, rows = case_of(64)
+    entry["passes"]["prediction"]["uncertain"] = ["aten::a", "aten::b", "aten::c"]
+    html = {part.id: part.html for part in sections(run_of(tmp_path, (entry, rows)))}["memory"]
+    assert row_of(html, "Predicted peak of each case", entry["case"])[-2] == "aten::a and 2 more"
+
+
+def test_cuda_says_what_is_reserved(tmp_path: Path) -> None:
+    entry, rows = case_of(64)
+    entry["passes"]["memory"] |= {"reserved_peak_bytes": 1.5 * entry["passes"]["memory"]["peak_bytes"]}
+    entry["passes"]["prediction"] |= {"reserved_peak_bytes": 1.7e8, "context_bytes": 5e8, "needed_bytes": 6.7e8}
+    run = run_of(tmp_path, (entry | {"device": "cuda"}, rows))
+    html = {part.id: part.html for part in sections(run)}["memory"]
+    assert row_of(html, "Allocated, reserved", entry["case"])[2:4] == ["230 MB", "× 1.50"]
+    assert row_of(html, "What a device must have", entry["case"])[1:4] == ["670 MB", "170 MB", "500 MB"]
+
+
+def test_a_run_that_only_measured_has_no_columns_of_predictions(tmp_path: Path) -> None:
+    cases = []
+    for size in (32, 64):
+        entry, rows = case_of(size)
+        del entry["passes"]["prediction"]
+        cases.append((entry, [row for row in rows if row["method"] == "measured"]))
+    run = run_of(tmp_path, *cases)
+    html = {part.id: part.html for part in sections(run)}
+    assert row_of(html["glance"], "Peak memory of each case", cases[0][0]["case"])[1:] == ["ok", "138 MB"]
+    assert "Prediction against measurement" not in html["memory"]
+    assert "dots are measured and joined by straight lines" in html["memory"]
+    assert "predicted" not in "".join(figures_of(html["memory"]))
+    assert "two input sizes" in html["memory"]
+
+
+def test_a_run_that_only_predicted_says_so(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *(case_of(size, measured=False) for size in (32, 64)))
+    html = {part.id: part.html for part in sections(run)}
+    assert "Allocated, reserved" not in html["memory"]
+    assert "measured" not in figures_of(html["memory"])[0]
+    assert "n/a (predicted only)" in html["glance"]
+
+
+def test_one_size_has_a_bar_and_says_why_there_is_no_curve(tmp_path: Path) -> None:
+    run = run_of(tmp_path, case_of(64))
+    text = words_of(run)
+    assert "n/a (one input size only: give --input-sizes two)" in text["memory"]
+    assert "n/a (one input size only)" in text["glance"]
+    assert "n/a (one mode only)" in text["glance"]
+    assert "resnet18-64-b8-train-fp32-cpu (predicted)" in text["memory"]  # the bar's label
+
+
+def test_cases_that_failed_say_why_on_their_card(tmp_path: Path) -> None:
+    broken = [records.case_entry("r", size, "train", status="error", reason="model broke") for size in (32, 64)]
+    untold = records.case_entry("r", 32, "infer", status="oom", reason="out of memory: asked for 64.0 GB")
+    for entry in (*broken, untold):
+        entry["passes"] = {name: {"status": "skipped", "reason": entry["reason"]} for name in ("memory", "prediction")}
+    text = words_of(run_of(tmp_path, *((entry, []) for entry in (*broken, untold))))
+    assert "error model broke (and 1 more of this series)" in text["glance"]
+    assert "oom out of memory: asked for 64.0 GB" in text["glance"]
+    assert "n/a (model broke; out of memory: asked for 64.0 GB)" in text["memory"]
+
+
+def test_a_prediction_that_was_not_possible_says_why(tmp_path: Path) -> None:
+    entry, rows = case_of(64)
+    entry["passes"]["prediction"] = {"status": "failed", "reason": "aten::nonzero: its output depends on data"}
+    run = run_of(tmp_path, (entry, [row for row in rows if row["method"] == "measured"]))
+    assert "predicted n/a (aten::nonzero: its output depends on data)" in words_of(run)["glance"]
+
+
+@pytest.mark.parametrize("table", ["memory", "fits"])
+@pytest.mark.slow
+def test_a_missing_table(table: str, tmp_path: Path) -> None:
+    path = made.write_memory(tmp_path, kinds=("image",))
+    records.drop_table(path, table)
+    words = Page(report([load_run(path)])).words
+    assert "nan" not in re.findall(r"\w+", words)
+    assert ("the record holds no rows" in words) == (table == "memory")
+
+
+def test_long_tables_are_cut_with_a_note(run: Run) -> None:
+    table = memory_tables.by_phase(pd.concat([
+        memory_by_phase(run).assign(case=lambda rows, number=number: rows["case"] + f"-{number}")
+        for number in range(2)
+    ]), "Phases")  # fmt: skip
+    assert len(table.rows) == 400
+    assert table.note.startswith("The first 400 of 448 rows")
+
+
+def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
+    cases = []
+    for size in (32, 64, 96):
+        entry, rows = case_of(size)
+        entry |= {"case": f"{HOSTILE}-{size}", "workload": HOSTILE, "variant": HOSTILE, "status": "ok"}
+        entry["passes"]["prediction"] |= {"device": HOSTILE, "uncertain": [HOSTILE], "device_memory_bytes": 1e8}
+        entry["passes"]["prediction"]["calibration"]["reason"] = HOSTILE
+        for row in rows:
+            row |= {"layer": HOSTILE, "operator": HOSTILE}
+        cases.append((entry, rows))
+    entry, rows = case_of(128)
+    cases.append((made.ran_out(entry) | {"case": HOSTILE}, rows))
+    run = run_of(tmp_path, *cases)
+    text = report([run, run])
+    assert "<script>alert" not in text
+    page = Page(text)
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert page.words.count(HOSTILE) > 20
+
+
+@pytest.mark.slow
+def test_runs_of_several_kinds_begin_with_a_table_of_each(record: Path, run: Run) -> None:
+    text = report([load_run(record), run])
+    overview = text[text.index('id="overview"') : text.index("</main>")]
+    assert re.findall(r"<caption>(.*?)</caption>", overview) == ["Every profiled case of every run",
+                                                                "Peak memory of each case"]  # fmt: skip
+    assert overview.count(f">{run.run_id}</td>") == 48
+
+
+def test_a_profile_has_its_memory_as_before(record: Path) -> None:
+    html = {part.id: part.html for part in sections(load_run(record))}["memory"]
+    assert titles_of(html) == [
+        "At the peak of an iteration", "Against picture area: resnet50 (imagenet), batch 8, fp32, cpu",
+        "Training over inference", "What a pixel or token adds", "At the peak of each phase",
+    ]  # fmt: skip
+    assert "dots are measured and joined by straight lines" in html
+    assert "predict" not in html.replace("both measured or both predicted", "").replace("measured or predicted", "")

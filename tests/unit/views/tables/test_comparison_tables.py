@@ -1,0 +1,282 @@
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from support import pairs, records
+
+from charact.analysis.compare import Side
+from charact.record.published import reference
+from charact.record.reader import Run, load_run
+from charact.views.export.markdown import document, escaped
+from charact.views.tables.comparison_speedups import speedup_tables
+from charact.views.tables.comparison_tables import LEVELS, ratio_table, tables
+from charact.views.tables.model import Table
+from charact.views.terminal.comparison import print_tables, summary
+
+TRAIN = "resnet50-224-b8-train-fp32-cpu"
+
+
+def sides(*runs: Run) -> list[Side]:
+    return [Side(label, (run,)) for label, run in zip("abc", runs, strict=False)]
+
+
+def published(*names: str) -> list[Side]:
+    return [Side(name, (reference(name),)) for name in names]
+
+
+def texts(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return [[cell.text for cell in row.cells] for row in table.rows]
+
+
+def row(table: Table | None, *first: str) -> list[str]:
+    return next(cells for cells in texts(table) if tuple(cells[: len(first)]) == first)
+
+
+def captioned(found: list[Table], caption: str) -> Table:
+    return next(table for table in found if table.caption.startswith(caption))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Side]:
+    """Two runs of the same cases, the second taking 1.2 times as long."""
+    return sides(*pairs.pair(tmp_path, 1.2))
+
+
+def test_a_slower_run_is_shown_with_its_ratio(pair: list[Side]) -> None:
+    cells = row(ratio_table(pair, "case"), TRAIN)
+    assert cells[1:4] == ["100 ms", "121 ms", "1.200"]
+    low, high = map(float, cells[4].split("–"))
+    assert low < 1.2 < high
+    assert cells[5] == "slower"
+    assert row(ratio_table(pair, "phase"), TRAIN, "backward")[2:5] == ["50.2 ms", "60.3 ms", "1.200"]
+
+
+def test_a_run_against_itself_is_exactly_one(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path))
+    found = ratio_table(sides(run, run), "case")
+    assert {cells[3] for cells in texts(found)} == {"1.000"}
+    assert {cells[5] for cells in texts(found)} == {"no difference shown"}
+
+
+def test_the_published_speedups_stand_in_workload_and_data(pair: list[Side]) -> None:
+    speedups, means = speedup_tables(published("northeastern-k80", "northeastern-p100"))
+    assert [column.title for column in speedups.columns] == ["Workload", "cifar10", "mnist", "kmnist"]
+    assert texts(speedups) == [["googlenet", "2.78", "2.83", "2.82"], ["resnet18", "2.63", "2.82", "2.87"]]
+    assert [cells[:3] for cells in texts(means)] == [
+        ["googlenet", "3", "2.81"], ["resnet18", "3", "2.77"], ["all", "6", "2.79"]]
+
+
+def test_speedups_name_what_tells_cases_apart(pair: list[Side]) -> None:
+    speedups = speedup_tables(pair)[0]
+    assert texts(speedups)[0] == ["resnet50 train 32", "0.833"]
+    assert len({cells[0] for cells in texts(speedups)}) == 4
+
+
+def test_cases_that_no_column_tells_apart_have_a_row_each(tmp_path: Path) -> None:
+    plain, other = (pairs.pair(tmp_path / name, factor, sizes=(32,)) for name, factor in (("p", 2.0), ("c", 5.0)))
+    for run in other:
+        run.manifest["options"]["channels_last"] = True
+    (found, _) = speedup_tables([Side("a", (plain[0], other[0])), Side("b", (plain[1], other[1]))])
+    assert texts(found) == [
+        [f"resnet50-32-b8-{mode}-fp32-cpu (channels last: {told})", speedup]
+        for told, speedup in (("no", "0.500"), ("yes", "0.200")) for mode in ("train", "infer")]
+
+
+def test_a_case_that_failed_is_told_with_its_reason(tmp_path: Path) -> None:
+    both = pairs.pair(tmp_path, 2.0, modes=("train",))
+    failed = both[1].manifest["cases"][1]
+    failed |= {"status": "oom", "reason": "out of memory"}
+    both[1]._tables["iterations"] = both[1].iterations[both[1].iterations["case"] != failed["case"]]
+    (found, _) = speedup_tables(sides(*both))
+    assert texts(found) == [["resnet50 32", "0.500"], ["resnet50 224", "n/a (out of memory)"]]
+
+
+def test_a_script_s_data_are_its_own(tmp_path: Path) -> None:
+    run = load_run(records.write_watched(tmp_path))
+    assert [column.title for column in speedup_tables(sides(run, run))[0].columns] == ["Workload", "its own data"]
+
+
+def test_published_numbers_say_that_they_have_no_interval() -> None:
+    found = ratio_table(published("northeastern-k80", "northeastern-p100"), "case")
+    assert found is not None
+    assert [column.title for column in found.columns] == ["Case", "northeastern-k80", "northeastern-p100", "Ratio"]
+    assert "Intervals: n/a (published without an interval)." in found.note
+
+
+def test_one_s_own_trainings_stand_beside_published_ones(tmp_path: Path) -> None:
+    for data, seconds in [("cifar10", 50.0), ("mnist", 45.71368)]:
+        pairs.write_northeastern(tmp_path, data, {"googlenet": seconds})
+    mine = Side("mine", tuple(load_run(path) for path in sorted(tmp_path.iterdir())))
+    both = [*published("northeastern-p100"), mine]
+    speedups = speedup_tables(both)[0]
+    assert texts(speedups) == [["googlenet", "2.04", "2.00"]]
+    found = tables(both, ["case"])
+    assert "resnet18" in str(texts(captioned(found, "Cases without a counterpart")))
+    assert row(captioned(found, "Sides"), "mine")[1] == "AMD EPYC, 2 cores on bench-1"
+    # The other way round the identifiers, which do not name the data, are told apart.
+    swapped = ratio_table([mine, *published("northeastern-p100")], "case")
+    assert sorted(cells[0] for cells in texts(swapped)) == [
+        "googlenet-224-b10-train-fp32 (cifar10)", "googlenet-224-b10-train-fp32 (mnist)"]
+
+
+def test_what_is_left_out_is_listed_with_why(tmp_path: Path) -> None:
+    first = load_run(records.write_record(tmp_path, sizes=(32, 64), modes=("train",), oom=True))
+    second = load_run(records.write_record(tmp_path, sizes=(64,), modes=("train",), oom=True))
+    found = tables(sides(first, second), ["case"])
+    assert texts(captioned(found, "Cases without a counterpart")) == [
+        ["resnet50-32-b8-train-fp32-cpu", "a", "b", "input size 32 here, 64 there"]]
+    failed = ["resnet50-4096-b8-train-fp32-cpu", "oom", "out of memory: asked for 64.0 GB"]
+    assert texts(captioned(found, "Cases that failed")) == [["a", *failed], ["b", *failed]]
+    assert f"{failed[0]} n/a ({failed[2]})" in captioned(found, "Times by case").note
+
+
+def test_options_and_versions_that_differ_are_listed(pair: list[Side]) -> None:
+    assert not [table for table in tables(pair, ["case"]) if table.caption == "What else differs"]
+    pair[1].runs[0].manifest["options"]["threads"] = 1
+    pair[1].runs[0].manifest["software"]["torch"] = "2.14.0"
+    found = texts(captioned(tables(pair, ["case"]), "What else differs"))
+    assert ["options threads", "2", "1"] in found
+    assert ["software torch", "2.13.0+cpu", "2.14.0"] in found
+
+
+def test_three_sides_are_named_in_each_row(tmp_path: Path) -> None:
+    slow, fast = pairs.pair(tmp_path, 0.5)
+    third = load_run(records.write_record(tmp_path))
+    found = ratio_table(sides(slow, fast, third), "case")
+    assert row(found, TRAIN, "b")[4:] == [*row(found, TRAIN, "b")[4:6], "faster"]
+    assert row(found, TRAIN, "c")[4] == "1.000"
+
+
+@pytest.mark.parametrize("by", LEVELS)
+def test_nothing_is_shown_by_what_was_not_measured(by: str, tmp_path: Path) -> None:
+    run = load_run(records.write_training(tmp_path, diverged=False))
+    assert (ratio_table(sides(run, run), by) is None) == (by not in ("case", "phase"))
+
+
+def test_what_was_asked_for_and_not_timed_is_told(pair: list[Side], tmp_path: Path) -> None:
+    run = load_run(records.write_training(tmp_path, diverged=False))
+    found = captioned(tables(sides(run, run), ["phase", "kernel", "layer"]), "Times not told")
+    assert texts(found) == [["kernel", "n/a (no kernels on both sides: they run on GPUs only)"],
+                            ["layer", "n/a (no case on both sides was timed by it)"]]
+    assert "Times not told" not in [table.caption for table in tables(pair, ["case", "phase"])]
+
+
+def test_sides_are_headed_as_they_are_named(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(tables([Side("K80", pair[0].runs), Side("P100", pair[1].runs)], ["case"]))
+    headed = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("Case ")]
+    assert headed[0][:4] == ["Case", "K80", "P100", "Ratio"]
+
+
+def test_metrics_are_shown_in_their_units(tmp_path: Path) -> None:
+    runs = [load_run(records.write_training(tmp_path, diverged=False)) for _ in range(2)]
+    found = captioned(tables(sides(*runs), ["case"]), "Throughput")
+    case = "resnet18-32-b10-train-fp32-cpu"
+    assert row(found, case, "samples/s")[2:4] == ["800", "800"]
+    assert row(found, case, "accuracy")[2:5] == ["96.0 %", "96.0 %", "1.000"]
+    assert row(found, case, "total time")[2:4] == ["62.5 s", "62.5 s"]
+
+
+def test_a_pipe_gets_a_line_a_row(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(tables(pair, ["case", "operator"]))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    line = next(line for line in lines if line.startswith(TRAIN))
+    assert "1.200" in line
+    assert line.endswith("slower")
+
+
+def test_a_table_that_is_too_wide_is_parted_by_case(pair: list[Side]) -> None:
+    found = ratio_table(pair, "phase")
+    assert found is not None
+    narrow, broad = (screen(found, width) for width in (80, 200))
+    assert max(map(len, narrow)) <= 80
+    assert narrow.count(TRAIN) == 1
+    row_of = narrow[narrow.index(TRAIN) :]
+    assert next(line for line in row_of if line.startswith("backward")).split()[:6] == [
+        "backward", "50.2", "ms", "60.3", "ms", "1.200"]
+    assert len([line for line in broad if line.startswith(TRAIN)]) == len(
+        [row for row in found.rows if row.case == TRAIN])  # fmt: skip
+
+
+def test_a_case_of_one_row_has_no_table_of_its_own(pair: list[Side]) -> None:
+    found = ratio_table(pair, "case")
+    assert found is not None
+    assert len([line for line in screen(found, 80) if line.startswith("Case ")]) == 1
+
+
+def screen(table: Table, width: int) -> list[str]:
+    Console(file=(stream := io.StringIO()), width=width).print(summary([table], width))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_what_single_runs_do_not_know_is_said(pair: list[Side]) -> None:
+    assert "from run to run" in captioned(tables(pair, ["case"]), "Sides").note
+    twice = [Side(side.label, side.runs * 2) for side in pair]
+    for known in (twice, published("northeastern-k80", "northeastern-p100")):
+        assert captioned(tables(known, ["case"]), "Sides").note == ""
+
+
+def test_one_core_is_one_core(pair: list[Side]) -> None:
+    pair[1].runs[0].manifest["machine"]["cpu"]["num_usable_cores"] = 1
+    assert row(captioned(tables(pair, ["case"]), "Sides"), "b")[1] == "AMD EPYC, 1 core on bench-1"
+
+
+def test_a_long_table_says_how_much_it_leaves_out(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+    found = ratio_table(pair, "phase")
+    assert found is not None
+    print_tables([Table("Long", found.columns, found.rows * 20)])
+    out = capsys.readouterr().out
+    num_of_cases = Counter(row.case for row in found.rows * 20)
+    assert len(num_of_cases) == 4
+    left_out = sum(max(0, number - 40) for number in num_of_cases.values())
+    assert left_out
+    assert f"The first 40 of each case; {left_out} more: --to FILE.csv writes them all" in out
+    for case, number in num_of_cases.items():
+        assert len([line for line in out.splitlines() if line.startswith(str(case))]) == min(number, 40)
+
+
+def test_the_longest_parts_are_those_of_each_side(tmp_path: Path) -> None:
+    runs = pairs.pair(tmp_path, 1.2, sizes=(32,), modes=("train",))
+    for run in runs:
+        rows = run.operators.head(1)
+        run._tables["operators"] = pd.concat([rows.assign(operator=f"aten::op{number}") for number in range(30)])
+    found = ratio_table(sides(runs[0], runs[1], runs[1]), "operator", 10)
+    assert found is not None
+    assert Counter(row.side for row in found.rows) == {"b": 10, "c": 10}
+    assert "The 10 longest of each case, of up to 30; `charact compare --by operator --to FILE.csv`" in found.note
+
+
+def test_markdown_holds_the_tables(pair: list[Side]) -> None:
+    text = document("b against a", tables(pair, ["case"]))
+    assert text.startswith("# b against a\n")
+    assert f"| {TRAIN} | 100 ms | 121 ms | 1.200 | " in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {"---:", "---"} == {cell for line in lines if line.startswith("|---") for cell in line.strip("|").split("|")}
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("a|b", r"a\|b"), ("<b>&", r"\<b\>&amp;"), ("*x* _y_ `z`", r"\*x\* \_y\_ \`z\`"), ("two\nlines", "two lines"),
+    ("[link](x)", r"\[link\](x)"), ("back\\slash", r"back\\slash"),
+])
+def test_markdown_shows_a_text_as_it_is(text: str, shown: str) -> None:
+    assert escaped(text) == shown
+
+
+def test_a_layer_s_name_breaks_no_table(tmp_path: Path) -> None:
+    evil: Any = "a|b <script>\n`c`"
+    runs = [load_run(records.write_record(tmp_path, layer=evil)) for _ in range(2)]
+    text = document("t", tables(sides(*runs), ["layer"]))
+    line = next(line for line in text.splitlines() if r"\<script\>" in line)
+    assert line.replace(r"\|", "").count("|") == len(ratio_columns(runs)) + 1
+    assert "<script>" not in text
+
+
+def ratio_columns(runs: list[Run]) -> Any:
+    found = ratio_table(sides(*runs), "layer")
+    assert found is not None
+    return found.columns

@@ -1,0 +1,152 @@
+"""The terminal's summary of a run that looks at memory alone, and the words that all views share."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from support import memory_records as made
+from support import records
+from support.terminal import shown
+
+from charact.record.writer import RunWriter
+from charact.views.tables import memory_text as words
+
+RAN_OUT = "resnet18-384-b8-train-fp32-cpu"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.write_memory(tmp_path_factory.mktemp("runs"))
+
+
+def run_of(tmp_path: Path, *cases: tuple[dict[str, Any], list[dict[str, Any]]]) -> Path:
+    writer = RunWriter(tmp_path, "r", {"options": {"command": "memory"}})
+    for entry, rows in cases:
+        writer.add_case(entry, {"memory": rows})
+    return writer.close("complete")
+
+
+def cells(text: str, *starts: str) -> list[str]:
+    """What follows in the first line whose words begin so."""
+    line = next(line.split() for line in text.splitlines() if line.split()[: len(starts)] == list(starts))
+    return line[len(starts) :]
+
+
+def test_a_table_a_series(path: Path) -> None:
+    text = shown(path)
+    assert "resnet18 (imagenet), train, fp32, cpu ──" in text
+    assert cells(text, "256", "8") == ["454", "MB", "451", "MB", "9.02", "MB", "−0.59", "%", "×", "3.49"]
+    assert cells(text, "320", "8") == ["–", "630", "MB", "12.6", "MB", "–", "×", "3.67"]
+    assert cells(text, "384", "8") == ["n/a", "(oom)", "849", "MB", "17.0", "MB", "–", "×", "3.74"]
+    assert "– was not measured, only predicted" in text
+    assert "FLOP/s" not in text
+
+
+def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
+    text = " ".join(shown(path, width=250).split())
+    for expected in (
+        "batch 8, measured: 4.90 kB a pixel (± 0 B), 612 B of a sample; fixed 133 MB (± 0 B)",
+        "resnet18-256-b8-train-fp32-cpu holds most (454 MB, measured) in backward, layer1.0.conv1, "
+        "aten::convolution_backward",
+        "A activations 262 MB 57.8 %",
+        "batch 9 is the largest that fits the 680 MB of tiny at input size 32 (ran): it needs 640 MB, 40.0 MB are "
+        "left; 10 would need 700 MB (ran out of memory)",
+        "input size 700 is the largest that fits the 680 MB of tiny at batch 8: it needs 640 MB, 40.0 MB are left; the "
+        "search ended there",
+        f"{RAN_OUT} oom: asked for 120 MB with 102 MB free of 680 MB, in forward; held 578 MB: activations 490 MB, "
+        "weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by prediction",
+        "resnet18-352-b8-train-fp32-cpu oom: predicted to need 749 MB of the 680 MB of tiny",
+    ):
+        assert expected in text
+    assert text.count("oom: ") == 2
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_too_long(path: Path, width: int) -> None:
+    assert max(map(len, shown(path, width=width).splitlines())) <= width
+
+
+def test_long_sweeps_are_thinned_out_and_keep_the_largest(tmp_path: Path) -> None:
+    cases = [
+        (made.memory_entry("image", "infer", size, measured=False),
+         made.memory_rows("image", "infer", size, measured=False))
+        for size in range(32, 32 + 30 * 4, 4)
+    ]  # fmt: skip
+    text = shown(run_of(tmp_path, *cases))
+    assert "10 of 30 cases, the report has all" in text
+    assert cells(text, "148", "8")[:2] == ["72.0", "MB"]
+    assert "measured" not in text
+
+
+def test_a_run_that_only_measured_shows_no_prediction(tmp_path: Path) -> None:
+    entry = made.memory_entry("image", "train", 64, measured=True)
+    del entry["passes"]["prediction"]
+    rows = [row for row in made.memory_rows("image", "train", 64, measured=True) if row["method"] == "measured"]
+    text = shown(run_of(tmp_path, (entry, rows)))
+    assert cells(text, "64", "8") == ["153", "MB"]
+    assert "predicted" not in text
+    assert "n/a (one input size only)" in text
+
+
+def test_cases_that_failed_say_why(tmp_path: Path) -> None:
+    entry = records.case_entry("r", 32, "train", status="error", reason="model [broke]")
+    entry["passes"] = {name: {"status": "skipped", "reason": "model [broke]"} for name in ("memory", "prediction")}
+    text = shown(run_of(tmp_path, (entry, [])))
+    assert text.strip() == "r-32-b8-train-fp32-cpu  error: model [broke]"
+
+
+@pytest.mark.parametrize("table", ["memory", "fits"])
+def test_a_missing_table(table: str, tmp_path: Path) -> None:
+    path = made.write_memory(tmp_path, kinds=("image",))
+    records.drop_table(path, table)
+    text = shown(path)
+    assert "nan" not in text
+    assert ("is the largest that fits" in text) == (table == "memory")
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    entry, rows = (make("image", "train", 64, measured=True) for make in (made.memory_entry, made.memory_rows))
+    for row in rows:
+        row["layer"] = "[red]layer"
+    text = shown(run_of(tmp_path, (entry | {"workload": "[red]net", "case": "[red]case"}, rows)), width=200)
+    for name in ("[red]net (imagenet)", "[red]case holds most", "backward, [red]layer"):
+        assert name in text
+
+
+def test_words_of_a_search_that_found_nothing() -> None:
+    row = SimpleNamespace(searched="batch_size", input_size=224, limit_bytes=1e9, target="tiny", value=None)
+    assert words.fit(row) == "no batch fits the 1.00 GB of tiny at input size 224"
+
+
+def ran_out(**told: Any) -> SimpleNamespace:
+    """A row of `out_of_memory` that tells this alone."""
+    names = ("reason", "phase", "composition_source", "fits_reason", "requested_bytes", "free_bytes", "limit_bytes",
+             "fits_batch_size", "fits_input_size")  # fmt: skip
+    return SimpleNamespace(**{**dict.fromkeys(names), "held_bytes": 0.0, **told})
+
+
+@pytest.mark.parametrize(("told", "expected"), [
+    ({"requested_bytes": 1e9, "phase": "backward", "fits_reason": "the limit is not known"},
+     "asked for 1.00 GB, in backward; what would fit n/a (the limit is not known)"),
+    ({"reason": "predicted to need 2 GB", "composition_source": "predicted", "held_bytes": 2e9, "phase": "loss"},
+     "predicted to need 2 GB; by prediction the peak holds 2.00 GB: weights 2.00 GB; no smaller batch or input would "
+     "fit, by prediction"),
+])  # fmt: skip
+def test_words_of_failures_that_tell_less(told: dict[str, Any], expected: str) -> None:
+    assert words.ran_out(ran_out(**told), pd.DataFrame({"category": ["weights"], "bytes": [2e9]})) == expected
+
+
+def test_two_sizes_have_a_line_without_errors(tmp_path: Path) -> None:
+    cases = [(made.memory_entry("image", "train", size, measured=False),
+              made.memory_rows("image", "train", size, measured=False)) for size in (32, 64)]  # fmt: skip
+    text = " ".join(shown(run_of(tmp_path, *cases), width=200).split())
+    assert "4.86 kB a pixel, 607 B of a sample; fixed 133 MB; errors n/a (two input sizes)" in text
+
+
+def test_a_share_has_its_sign() -> None:
+    assert words.share_of(-0.0059) == "−0.59 %"
+    assert words.share_of(0.021) == "+2.10 %"
+    assert words.share_of(-1e-9) == "0.00 %"
+    assert words.share_of(None, "not measured") == "n/a (not measured)"

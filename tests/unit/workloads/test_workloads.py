@@ -1,0 +1,205 @@
+"""Workloads: published parameter counts and MACs, the contract over every workload and variant, and what is refused."""
+
+import sys
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.relatives import DEEPER
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.data import default_collate
+from torch.utils.flop_counter import FlopCounterMode
+
+from charact.core.errors import UserError
+from charact.datasets._common.request import DataRequest
+from charact.workload import registry
+from charact.workload.base import Workload
+from charact.workload.registry import all_workloads, find_workload
+
+CASES = [
+    (name, variant)
+    for name, workload in all_workloads().items() if workload.input_kind == "image"
+    for variant in workload.variants
+]
+RESNET18 = find_workload("resnet18")
+NUM_CLASSES = {"imagenet": 1000, "cifar": 10}
+
+# From torchvision's model metadata and kuangliu/pytorch-cifar.
+PUBLISHED_PARAMETERS = {
+    ("resnet18", "imagenet"): 11_689_512, ("resnet34", "imagenet"): 21_797_672,
+    ("resnet50", "imagenet"): 25_557_032, ("resnet101", "imagenet"): 44_549_160,
+    ("resnet152", "imagenet"): 60_192_808,
+    ("resnet18", "cifar"): 11_173_962, ("resnet34", "cifar"): 21_282_122, ("resnet50", "cifar"): 23_520_842,
+    ("resnet101", "cifar"): 42_512_970, ("resnet152", "cifar"): 58_156_618,
+    ("vgg11", "imagenet"): 132_863_336, ("vgg11_bn", "imagenet"): 132_868_840,
+    ("vgg13", "imagenet"): 133_047_848, ("vgg13_bn", "imagenet"): 133_053_736,
+    ("vgg16", "imagenet"): 138_357_544, ("vgg16_bn", "imagenet"): 138_365_992,
+    ("vgg19", "imagenet"): 143_667_240, ("vgg19_bn", "imagenet"): 143_678_248,
+    ("vgg16_bn", "cifar"): 14_728_266,
+}
+PUBLISHED_GMACS = {
+    ("resnet18", "imagenet"): 1.814, ("resnet34", "imagenet"): 3.664, ("resnet50", "imagenet"): 4.089,
+    ("resnet101", "imagenet"): 7.801, ("resnet152", "imagenet"): 11.514,
+    ("resnet18", "cifar"): 0.555, ("resnet50", "cifar"): 1.298,
+    ("vgg11", "imagenet"): 7.609, ("vgg13", "imagenet"): 11.308, ("vgg16", "imagenet"): 15.470,
+    ("vgg19", "imagenet"): 19.632, ("vgg16_bn", "cifar"): 0.313, ("vgg19_bn", "cifar"): 0.398,
+}
+
+
+def build(workload: Workload) -> torch.nn.Module:
+    """Model for as many classes as the variant was published with."""
+    dataset: Any = SimpleNamespace(num_classes=NUM_CLASSES[workload.variant])
+    return workload.model(dataset)
+
+
+def first_batch(workload: Workload, input_size: int, batch_size: int) -> tuple[Any, list[torch.Tensor]]:
+    """Made-up data at an input size, and their first samples."""
+    dataset: Any = workload.dataset(input_size, DataRequest())
+    return dataset, default_collate([dataset[index] for index in range(batch_size)])
+
+
+def fake_iteration(workload: Workload, input_size: int, batch_size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of the logits and the loss in training; nothing is computed."""
+    dataset, batch = first_batch(workload, input_size, batch_size)
+    with FakeTensorMode() as mode:
+        fake_batch = [mode.from_tensor(tensor) for tensor in batch]
+        outputs = workload.forward(workload.model(dataset), fake_batch)
+        # Where training needs more than logits, they are a field of the outputs.
+        logits = getattr(outputs, "logits", outputs)
+        return tuple(logits.shape), tuple(workload.loss(outputs, fake_batch).shape)
+
+
+@pytest.mark.parametrize(("case", "published"), PUBLISHED_PARAMETERS.items())
+def test_parameter_counts_are_the_published_ones(case: tuple[str, str], published: int) -> None:
+    workload = find_workload(case[0]).prepare(case[1])
+    with FakeTensorMode():
+        model = build(workload)
+    assert sum(parameter.numel() for parameter in model.parameters()) == published
+
+
+@pytest.mark.parametrize(("case", "published"), PUBLISHED_GMACS.items())
+def test_forward_macs_are_the_published_ones(case: tuple[str, str], published: float) -> None:
+    workload = find_workload(case[0]).prepare(case[1])
+    size = workload.default_input_size
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter, torch.no_grad():
+        build(workload).eval()(torch.empty(1, 3, size, size))
+    assert counter.get_total_flops() / 2e9 == pytest.approx(published, rel=0.005)
+
+
+@pytest.mark.parametrize(("name", "variant"), [
+    pytest.param(*case, marks=[pytest.mark.slow] if case[0] in DEEPER else []) for case in CASES])
+def test_every_workload_trains_at_its_default_and_its_smallest_size(name: str, variant: str) -> None:
+    workload: Any = find_workload(name).prepare(variant)
+    for size in (workload.default_input_size, workload.smallest_input_size):
+        assert fake_iteration(workload, size, batch_size=2) == ((2, workload.num_synthetic_classes), ())
+
+
+@pytest.mark.parametrize(("name", "variant"), CASES)
+def test_no_workload_takes_less_than_its_smallest_size(name: str, variant: str) -> None:
+    workload = find_workload(name).prepare(variant)
+    # Networks with a linear layer on every pixel are warned of at 0 px, and Model B refuses in its own words.
+    refusals = r"too small|greater than actual input size|zero-element|does not fit"
+    with pytest.raises((RuntimeError, UserWarning, UserError), match=refusals):
+        fake_iteration(workload, workload.smallest_input_size - 1, batch_size=2)
+
+
+@pytest.mark.parametrize("variant", ["imagenet", "cifar"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg11", "vgg11_bn"])
+def test_outputs_are_finite(name: str, variant: str) -> None:
+    workload = find_workload(name).prepare(variant)
+    dataset, batch = first_batch(workload, workload.smallest_input_size, batch_size=2)
+    with torch.no_grad():
+        outputs = workload.forward(workload.model(dataset), batch)
+    assert outputs.shape == (2, NUM_CLASSES[variant])
+    assert outputs.isfinite().all()
+    assert 0 < workload.loss(outputs, batch) < 100
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11_bn"])
+def test_the_optimizer_moves_every_parameter(name: str) -> None:
+    workload = find_workload(name).prepare("cifar")
+    dataset, batch = first_batch(workload, 32, batch_size=2)
+    model = workload.model(dataset)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    workload.loss(workload.forward(model, batch), batch).backward()
+    (optimizer,) = workload.optimizers(model)
+    optimizer.step()
+    assert not any(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("variant", "largest_refused"), [("imagenet", 32), ("cifar", 8)])
+def test_resnet_trains_on_single_samples_where_its_last_stage_has_two_pixels(
+    variant: str, largest_refused: int
+) -> None:
+    workload = find_workload("resnet18").prepare(variant)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        fake_iteration(workload, largest_refused, batch_size=1)
+    assert fake_iteration(workload, largest_refused + 1, batch_size=1) == ((1, NUM_CLASSES[variant]), ())
+
+
+@pytest.mark.parametrize(("name", "variant", "layers"), [
+    ("resnet18", "imagenet", {"conv1", "bn1", "maxpool", "layer1.0.conv1", "layer2.0.downsample.0", "fc"}),
+    ("resnet50", "cifar", {"conv1", "layer1.0.conv3", "layer1.0.downsample.1", "layer4.2.bn3", "avgpool"}),
+    ("vgg16", "imagenet", {"features.0", "features.30", "avgpool", "classifier.0", "classifier.6"}),
+    ("vgg16_bn", "cifar", {"features.1", "features.43", "classifier.0"}),
+])
+def test_layers_have_the_usual_names(name: str, variant: str, layers: set[str]) -> None:
+    with FakeTensorMode():
+        model = build(find_workload(name).prepare(variant))
+    assert layers <= dict(model.named_modules()).keys()
+
+
+def test_aliases_and_default_variant() -> None:
+    assert find_workload("resnet").name == "resnet50"
+    assert find_workload("vgg").name == "vgg16"
+    assert find_workload("vgg").prepare().variant == "imagenet"
+
+
+def test_preparing_leaves_the_listed_workload_alone() -> None:
+    listed = find_workload("resnet18")
+    assert listed.prepare("cifar").default_input_size == 32
+    assert listed.variant == ""
+
+
+def test_an_unknown_workload_suggests_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown workload 'resnet51': did you mean .*resnet50"):
+        find_workload("resnet51")
+    with pytest.raises(UserError, match="charact list"):
+        find_workload("qqqqqq")
+
+
+def test_an_unknown_variant_lists_the_known_ones() -> None:
+    with pytest.raises(UserError, match="vgg16 has no variant 'mnist': choose from imagenet, cifar"):
+        find_workload("vgg16").prepare("mnist")
+
+
+@pytest.fixture
+def third_party(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An installed module that an entry point of charact's group names."""
+    module = ModuleType("third_party_networks")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    point = EntryPoint(name="networks", value=module.__name__, group="charact.workloads")
+    monkeypatch.setattr(registry, "entry_points",
+                        lambda *, group: [point] if group == "charact.workloads" else [])
+    return module
+
+
+def test_a_third_party_adds_a_workload_through_an_entry_point(third_party: Any) -> None:
+    mine = replace(RESNET18, name="mine", aliases=("my",))
+    third_party.WORKLOADS = [mine]
+    assert find_workload("my") is mine
+    assert all_workloads().keys() >= {"mine", "resnet50"}
+
+
+def test_an_entry_point_without_workloads_is_refused(third_party: ModuleType) -> None:
+    with pytest.raises(UserError, match="entry point third_party_networks holds no list named WORKLOADS"):
+        all_workloads()
+
+
+def test_a_name_that_is_taken_is_refused(third_party: Any) -> None:
+    third_party.WORKLOADS = [replace(RESNET18, name="resnet50")]
+    with pytest.raises(UserError, match="third_party_networks repeats the workload resnet50: rename it"):
+        all_workloads()
