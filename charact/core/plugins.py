@@ -10,3 +10,11 @@ def modules_in(package_name: str) -> list[ModuleType]:
     package = importlib.import_module(package_name)
     names = sorted(info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_"))
     return [importlib.import_module(f"{package_name}.{name}") for name in names]
+
+
+def modules_below(package_name: str) -> list[ModuleType]:
+    """Import every module inside a package and inside the packages below it, like `modules_in`."""
+    found = []
+    for module in modules_in(package_name):
+        found += modules_below(module.__name__) if hasattr(module, "__path__") else [module]
+    return found

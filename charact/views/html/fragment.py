@@ -3,7 +3,7 @@
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.record.reader import Run
 from charact.views.html.report import render
-from charact.views.html.sections.overview import glance
+from charact.views.sections.overview import overview
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
@@ -16,4 +16,4 @@ def fragment(run: Run) -> str:
                     for row in fmt.rows(rows)]
         for case, rows in phases.groupby("case", sort=False)
     }
-    return render("fragment.html.j2", run=run, cards=glance(run).cards, legends=legends)
+    return render("fragment.html.j2", run=run, cards=overview(run).cards, legends=legends)

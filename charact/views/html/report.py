@@ -9,8 +9,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from charact.analysis.common.pass_status import passes_taken
-from charact.analysis.common.script_attribution import is_imported, is_watched
 from charact.analysis.compare import Side
 from charact.core.errors import UserError
 from charact.record.presentable import presentable
@@ -19,25 +17,7 @@ from charact.views.html import across_runs
 from charact.views.html.comparison import differences
 from charact.views.html.comparison import sections as comparing
 from charact.views.html.elements.blocks import Block, Body
-from charact.views.html.sections import (
-    bottleneck,
-    brick_models,
-    bricks,
-    counters,
-    inference,
-    kernels,
-    machine,
-    memory,
-    method,
-    operations,
-    overview,
-    profile,
-    roofline,
-    trace,
-    training,
-    utilization,
-)
-from charact.views.html.sections import script as program
+from charact.views.section import Section, all_sections
 from charact.views.tables import format as fmt
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -48,56 +28,7 @@ _ENVIRONMENT = Environment(
 
 
 @dataclass(frozen=True)
-class _Part:
-    """How a section is made, and the passes and tables that it shows: without any of them it is left out.
-
-    `shows` tells whether there is anything to show where passes and tables do not.
-    """
-
-    title: str
-    build: Callable[[Run], Body]
-    passes: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    shows: Callable[[Run], bool] | None = None
-
-    def belongs_to(self, run: Run) -> bool:
-        """Whether a case of the run has taken one of the passes, or a table has rows."""
-        if self.shows is not None:
-            return self.shows(run)
-        taken = passes_taken(run)
-        always = not self.passes
-        return always or not taken.isdisjoint(self.passes) or any(len(run.table(name)) for name in self.tables)
-
-
-_PARTS = {
-    "glance": _Part("At a glance", overview.glance),
-    "bottleneck": _Part("Bottleneck", bottleneck.bottleneck, shows=profile.is_timed),
-    "training": _Part("Training", training.training, ("training",)),
-    "inference": _Part("Inference", inference.inference, ("inference",)),
-    "operations": _Part("Operations", operations.operations, ("ops",), ("problems",)),
-    "constructed": _Part("Constructed latency", brick_models.models, ("construct",), ("constructions",)),
-    "reuse": _Part("Reuse of bricks", bricks.reuse, ("construct",), ("pieces",)),
-    "bricks": _Part("Bricks", bricks.bricks, ("bricks",), ("bricks",)),
-    "phases": _Part("Time by phase", profile.phases, shows=profile.has_phases),
-    "models": _Part("Models", program.parts, shows=program.has_parts),
-    "program": _Part("How phases were found", program.program, shows=is_watched),
-    "trace": _Part("How phases were found", trace.trace, shows=is_imported),
-    "other": _Part("What “other” was", program.other, ("frames",)),
-    "operator-types": _Part("Operator types", profile.operator_types, ("operators",), ("operators",)),
-    "operators": _Part("Operators", profile.operators, ("operators",), ("operators",)),
-    "layers": _Part("Layers", profile.layers, ("operators", "flop"), ("operators", "flop")),
-    "kernels": _Part("Kernels", kernels.kernels, ("kernels",), ("kernels",)),
-    "memory": _Part("Memory", memory.memory, shows=memory.has_memory),
-    "roofline": _Part("Work and roofline", roofline.roofline, ("flop",), ("flop",)),
-    "utilization": _Part("Utilization and energy", utilization.utilization, shows=utilization.has_utilization),
-    "counters": _Part("Counters", counters.counters, shows=counters.has_counters),
-    "machine": _Part("Machine", machine.machine),
-    "method": _Part("Method", method.method),
-}
-
-
-@dataclass(frozen=True)
-class Section:
+class DrawnSection:
     """A part of the report: `html` is a fragment without scripts, style elements or addresses outside of it."""
 
     id: str
@@ -105,22 +36,22 @@ class Section:
     html: str
 
 
-def sections(run: Run) -> list[Section]:
+def sections(run: Run) -> list[DrawnSection]:
     """Sections of a run, in the order of the report.
 
     A section of a pass that no case has taken is left out; one whose pass gave nothing says why, and so does one that
     needs a damaged table.
     """
     run = presentable(run)
-    found = ((name, part.title, _body(part, run)) for name, part in _PARTS.items())
-    return [Section(name, title, render("section.html.j2", body=body)) for name, title, body in found
+    found = ((section, _body(section, run)) for section in all_sections())
+    return [DrawnSection(section.id, section.title, render("section.html.j2", body=body)) for section, body in found
             if body is not None]
 
 
-def _body(part: _Part, run: Run) -> Body | None:
+def _body(section: Section, run: Run) -> Body | None:
     """What a section shows; None where the run has nothing of it."""
     try:
-        return part.build(run) if part.belongs_to(run) else None
+        return section.html(run) if section.belongs_to(run) else None
     except UserError as error:
         return Body(blocks=[Block(note=fmt.missing(str(error)))])
 
@@ -185,9 +116,9 @@ _COMPARISON = {
 }  # fmt: skip
 
 
-def comparison_sections(sides: Sequence[Side]) -> list[Section]:
+def comparison_sections(sides: Sequence[Side]) -> list[DrawnSection]:
     """Sections of a comparison, in the order of its report."""
-    return [Section(name, title, render("section.html.j2", body=build(sides)))
+    return [DrawnSection(name, title, render("section.html.j2", body=build(sides)))
             for name, (title, build) in _COMPARISON.items()]
 
 

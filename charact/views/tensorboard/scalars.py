@@ -1,9 +1,9 @@
 """Native TensorBoard scalars of a run, so that runs compare in Time Series."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import pandas as pd
 from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -11,32 +11,19 @@ from tensorboard.summary import Output, Writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
-from charact.analysis.bricks.record_tables import model_summary
-from charact.analysis.bricks.run_tables import suite_times
-from charact.analysis.memory.composition import memory_peaks
-from charact.analysis.operations.timings import call_times
-from charact.analysis.profile.case_summary import case_summary, iteration_times, phase_times
-from charact.analysis.training.stages import TRAINING_STAGES, learning_curves, stage_times
+from charact.analysis.profile.case_summary import case_summary
 from charact.core.files import whole
 from charact.record.presentable import presentable
 from charact.record.reader import Run
+from charact.views.case_kind import all_kinds
+from charact.views.section import Scalar, all_sections
 
 EVENTS_FILE = "events.out.tfevents.0000000000.charact"
 """Name of the file: TensorBoard looks for `tfevents`. It never changes, so writing a run again replaces its scalars."""
 
 _NO_TIME = "1970-01-01T00:00:00+0000"
 """Stands for the time at which a run began where the record does not say."""
-_BY_SIZE = {"samples_per_s": "samples_per_s", "peak_memory_bytes": "peak_bytes",
-            "predicted_peak_memory_bytes": "predicted_bytes", "constructed_latency_s": "constructed_s"}  # fmt: skip
 _SERIES = ["workload", "variant", "batch_size", "mode", "precision", "device"]
-
-
-class Scalar(NamedTuple):
-    """A point of a series: `step` is an iteration's or an epoch's number, or an input size where no case is named."""
-
-    tag: str
-    step: int
-    value: float
 
 
 class _EventsFile(Output):  # type: ignore[misc]  # TensorBoard has no types
@@ -80,40 +67,22 @@ def scalars(run: Run) -> Iterator[Scalar]:
     repetition.
     TensorBoard keeps values as 32-bit floats (7 digits); what a case lacks has no point.
     """
-    for row in iteration_times(run).to_dict("records"):
-        yield Scalar(f"{row['case']}/iteration_s", row["iteration"], row["wall_s"])
-    for row in phase_times(run).to_dict("records"):
-        yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
-    yield from _epochs(run)
-    for row in suite_times(run).to_dict("records"):
-        yield Scalar(f"{row['case']}/suite_s", row["round"], row["suite_s"])
-    yield from _calls(run)
-    predicted = memory_peaks(run).set_index("case")["predicted_bytes"]
-    constructed = model_summary(run).set_index("case")["latency_s"]
-    cases = case_summary(run).assign(predicted_bytes=lambda rows: rows["case"].map(predicted).astype("float64"),
-                                     constructed_s=lambda rows: rows["case"].map(constructed).astype("float64"))
-    for case in cases.sort_values("input_size", kind="stable").to_dict("records"):
+    for section in all_sections():
+        yield from section.scalars(run)
+    for kind in all_kinds():
+        yield from _by_size(run, kind.by_size(run))
+
+
+def _by_size(run: Run, found: Mapping[str, "pd.Series[float]"]) -> Iterator[Scalar]:
+    """Points of cases that differ in their input size only."""
+    cases = case_summary(run).sort_values("input_size", kind="stable").dropna(subset=["input_size"])
+    for case in cases.to_dict("records"):  # a script's cases have no size
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
         series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))
-        for name, column in _BY_SIZE.items():
-            if pd.notna(case[column]) and pd.notna(case["input_size"]):  # a watched program does not tell its size
-                yield Scalar(f"{name}/{series}", case["input_size"], case[column])
-
-
-def _calls(run: Run) -> Iterator[Scalar]:
-    """Time of a call of each operation in each direction, and its rate where FLOP are counted."""
-    for row in call_times(run).to_dict("records"):
-        for tag, name in (("call_s", "time_s"), ("flop_per_s", "flop_per_s")):
-            if pd.notna(row[name]):
-                yield Scalar(f"{row['case']}/{tag}/{row['direction']}", row["repetition"], row[name])
-
-
-def _epochs(run: Run) -> Iterator[Scalar]:
-    for row in learning_curves(run).dropna(subset=["value"]).to_dict("records"):
-        yield Scalar(f"{row['case']}/{row['metric']}/{row['stage']}", row["epoch"], row["value"])
-    for row in stage_times(run).to_dict("records"):
-        if row["stage"] in TRAINING_STAGES:
-            yield Scalar(f"{row['case']}/epoch_s/{row['stage']}", row["number"], row["wall_s"])
+        for name, values in found.items():
+            value = values.get(case["case"])
+            if value is not None and pd.notna(value):
+                yield Scalar(f"{name}/{series}", case["input_size"], float(value))
 
 
 def write_scalars(run: Run, directory: Path) -> Path:

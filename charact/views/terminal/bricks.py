@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from charact.analysis.bricks.record_tables import BAND_FRAC, model_summary, predicted_times, time_by_layers, time_saved
-from charact.analysis.bricks.run_tables import brick_summary, has_failed, is_brick_run, suite_summary
+from charact.analysis.bricks.run_tables import brick_summary, has_failed, suite_summary
 from charact.analysis.bricks.verification import latency_errors, normalized_latency
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
@@ -29,14 +29,6 @@ _STRATEGIES = {"sequential": "plain sum", "paper": "sum of warm times", "critica
 _NO_INTERVAL = "fewer than 6 rounds"
 
 
-def blocks(run: Run) -> list[RenderableType]:
-    """What a record tells of bricks; nothing where it holds none."""
-    shown = _suite(run) if is_brick_run(run) else []
-    if any("construct" in entry.get("passes", {}) for entry in run.manifest["cases"]):
-        shown += _constructed(run)
-    return shown
-
-
 def _table(*titles: str, left: int = 1) -> Table:
     """A table whose first columns are texts and the others numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -45,7 +37,7 @@ def _table(*titles: str, left: int = 1) -> Table:
     return table
 
 
-def _suite(run: Run) -> list[RenderableType]:
+def suite(run: Run) -> list[RenderableType]:
     """Each case of a suite's run, its slowest bricks, and those that failed."""
     table = NamedTable("suite", "bricks", "layers", "each once", "rounds", "timed", "set-up")
     for row in fmt.rows(suite_summary(run)):
@@ -83,7 +75,7 @@ def _titled(title: str, below: Sequence[RenderableType]) -> list[RenderableType]
             *(Padding(each, (0, 0, 0, 2)) for each in below)]
 
 
-def _constructed(run: Run) -> list[RenderableType]:
+def constructed(run: Run) -> list[RenderableType]:
     """Latencies of models, how right they are where that was measured, what bricks saved, and where the time goes."""
     models = model_summary(run)
     latencies = normalized_latency(run).query("phase == 'all'")

@@ -135,5 +135,6 @@ def test_names_are_unique_and_every_file_to_fetch_has_its_size_and_checksum() ->
 
 
 def test_listing_imports_no_torch() -> None:
-    check = "import sys; from charact.datasets._common.registry import all_datasets; all_datasets(); sys.exit('torch' in sys.modules)"
+    check = ("import sys; from charact.datasets._common.registry import all_datasets; all_datasets()\n"
+             "sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -16,7 +16,7 @@ from charact.views.export.tables import export
 from charact.views.html.elements.bricks import short_names
 from charact.views.html.fragment import fragment
 from charact.views.html.report import report, sections
-from charact.views.html.sections.brick_models import signed_share
+from charact.views.tables.constructed_tables import signed_share
 from charact.views.tensorboard.scalars import write_scalars
 
 SUITE = "bricks-zoo-g2-infer-fp32-cpu"

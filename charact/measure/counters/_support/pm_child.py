@@ -9,8 +9,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from charact.measure.counters._support.cupti import load_library
 from charact.measure.counters._support.protocol import Refused
-from charact.measure.counters.pm.cupti import load_library
 
 
 def main(case_path: Path, answer_path: Path) -> None:

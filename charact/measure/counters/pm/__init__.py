@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 
 from charact.execution.loop import Loop
+from charact.measure.counters._support.cupti import VERSIONS
 from charact.measure.counters._support.permissions import counters_refusal
 from charact.measure.counters._support.protocol import Counter, Found, Refusal, Refused
 from charact.measure.counters._support.rerun_case import child_command, child_refusal, run_child, write_case
-from charact.measure.counters.pm.cupti import VERSIONS
 
 TIMEOUT_S = 600.0
 _NO_FLOP = ("sampling has no counts of instructions by what they compute; tensor_pipe_frac tells how busy tensor cores "

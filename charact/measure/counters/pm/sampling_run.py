@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from charact.execution.loop import Loop
+from charact.measure.counters._support.cupti import chip_name, configure, num_passes, offered_metrics, refusals
 from charact.measure.counters._support.phase_spans import PhaseTimeline, Span
 from charact.measure.counters._support.protocol import Found, Refused, Rows
 from charact.measure.counters._support.rerun_case import warm_loop
-from charact.measure.counters.pm.cupti import chip_name, configure, num_passes, offered_metrics, refusals
 from charact.measure.counters.pm.metrics import DRAM_BYTES, Chosen, chosen_metrics, metrics_of, sets_of
 from charact.measure.counters.pm.samples import Sample, clock_of, good_samples, on_clock, shares, totals, weight
 

@@ -179,7 +179,8 @@ def test_a_cupti_python_that_cannot_sample_is_refused(tmp_path: Path, monkeypatc
 
 def test_cupti_is_loaded_before_pytorch(tmp_path: Path) -> None:
     (tmp_path / "starts.py").write_text(
-        "import sys\nimport charact.measure.counters._support.pm_child\nsys.exit('torch' in sys.modules)\n", encoding="utf-8")
+        "import sys\nimport charact.measure.counters._support.pm_child\nsys.exit('torch' in sys.modules)\n",
+        encoding="utf-8")
     assert run_child([sys.executable, str(tmp_path / "starts.py")], 60, tmp_path / "out.txt").status == 0
 
 

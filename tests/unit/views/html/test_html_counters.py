@@ -14,7 +14,7 @@ from support.records import case_entry, case_tables, drop_table, manifest
 from charact.record.reader import Rows, Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import render, sections
-from charact.views.html.sections import counters, kernels, utilization
+from charact.views.sections.profile import counters, kernels, utilization
 from charact.views.tables.counter_text import counter_name, counter_value
 
 BUILDERS = {"utilization": utilization.utilization, "counters": counters.counters, "kernels": kernels.kernels}

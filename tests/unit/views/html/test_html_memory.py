@@ -14,7 +14,7 @@ from charact.analysis.memory.composition import memory_by_phase
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
-from charact.views.html.sections import memory_tables
+from charact.views.sections.profile import _memory_tables as memory_tables
 
 TRAIN = "resnet18-256-b8-train-fp32-cpu"
 RAN_OUT, TOO_LARGE = "resnet18-384-b8-train-fp32-cpu", "resnet18-352-b8-train-fp32-cpu"

@@ -1,0 +1,67 @@
+"""What a kind of case is to the views, and finding all of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from charact.core.plugins import modules_in
+from charact.record.reader import Run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from charact.views.html.elements.blocks import Block, Card, Legend
+    from charact.views.tables.model import Table
+
+
+class Overview(NamedTuple):
+    """What the report's first section shows of the cases of one kind."""
+
+    cards: "list[Card]"
+    legend: "Legend"
+    table: "Table"
+
+
+def _none(run: Run, cases: pd.DataFrame) -> "list[RenderableType]":
+    return []
+
+
+@dataclass(frozen=True)
+class CaseKind:
+    """A kind of case: what was done with it, and how its headline numbers are shown.
+
+    A file in `views/kinds/` holds one in a variable `KIND`. Cases are rows of `case_summary`.
+    """
+
+    name: str
+    """The kind in `case_summary`; that is the name of the pass that the case has taken, unless listed there."""
+    order: int
+    """Position among the kinds, ascending."""
+    overview: Callable[[Run, pd.DataFrame], Overview]
+    """Cards and a table for the report's first section."""
+    rows: Callable[[Run], pd.DataFrame]
+    """Headline numbers of a run, one row per case, for tables across several runs."""
+    tables: "Callable[[pd.DataFrame], list[Table]]"
+    """Tables across several runs, from the rows of all of them, with columns run and position."""
+    headlines: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = _none
+    """Tables at the top of the terminal's summary."""
+    details: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = _none
+    """What follows them in the terminal's summary."""
+    shows_failures: bool = False
+    """Whether `details` shows failed cases itself."""
+    lead: str = ""
+    """A sentence for the top of the report's first section."""
+    by_size: Callable[[Run], Mapping[str, "pd.Series[float]"]] = lambda run: {}
+    """TensorBoard series by input size: by name, values by case."""
+    is_compared: Callable[[Run], bool] = lambda run: False
+    """Whether a run is drawn next to other runs, in `side_by_side`."""
+    side_by_side: "Callable[[Sequence[Run]], list[Block]]" = lambda runs: []
+    """Figures of several runs together."""
+
+
+def all_kinds() -> list[CaseKind]:
+    """Return all kinds of cases in their order."""
+    found: list[CaseKind] = [module.KIND for module in modules_in("charact.views.kinds")]
+    return sorted(found, key=lambda kind: kind.order)

@@ -1,0 +1,1 @@
+"""Kinds of cases, one a file, found by scanning."""

@@ -1,0 +1,71 @@
+"""Suites of bricks that are timed."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+
+from charact.analysis.bricks import run_tables
+from charact.record.reader import Run
+from charact.views.case_kind import CaseKind, Overview
+from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.brick_columns import legend_of_types
+from charact.views.tables.model import Column, Table, table
+from charact.views.tables.run_column import RUN
+from charact.views.terminal import bricks as terminal
+
+_METHODS = {"contextual": "in context: all bricks take turns", "paper": "warm: each repeated back to back"}
+
+
+def _cards(run: Run) -> list[Card]:
+    """A card a case of a suite's run: every brick once, how many there are, and what kinds of layers take the time."""
+    types = run_tables.brick_types(run)
+    return [_card(row, types[types["case"] == row.case]) for row in fmt.rows(run_tables.suite_summary(run))]
+
+
+def _card(row: Any, types: pd.DataFrame) -> Card:
+    failure = failure_of(row.status, row.reason)
+    if pd.isna(row.suite_s):
+        return Card(row.case, failure=failure or ("nothing", "the record holds no times of bricks"))
+    kinds = types.groupby("operator_type", sort=False)["share_frac"].sum()
+    return Card(
+        row.case, failure=failure, headline=(fmt.seconds(row.suite_s), "every brick once"),
+        details=[_METHODS.get(row.method, f"n/a ({row.method})")],
+        warning=f"{row.num_failed:.0f} of {row.num_bricks:.0f} bricks have no time" if row.num_failed else "",
+        numbers=[("bricks", fmt.number(row.num_bricks)), ("rounds", fmt.number(row.num_rounds, "not told")),
+                 ("took", fmt.duration(row.timed_s, "not told"))],
+        bar=[(str(kind), float(share), palette.operator_type(str(kind))) for kind, share in kinds.items()],
+    )  # fmt: skip
+
+
+def _table(rows: pd.DataFrame, *more: Column) -> Table:
+    """Every suite's run as a whole; `more` columns stand after the case."""
+    def untimed(row: Any) -> str:
+        return "nothing was timed" if row.status == "ok" else str(row.status)
+
+    columns = [
+        CASE, *more, STATUS, Column("suite_s", "Every brick once", fmt.seconds, "sum of the medians", untimed),
+        Column("num_bricks", "Bricks", fmt.number), Column("num_failed", "Without a time", fmt.number),
+        Column("num_layers", "Layers", fmt.number, "of all bricks", lambda row: "no bricks"),
+        Column("num_rounds", "Rounds", fmt.number, "over all bricks", lambda row: "not told"),
+        Column("timed_s", "Timing took", fmt.duration, "", lambda row: "not told"),
+        Column("set_up_s", "All else took", fmt.duration, "inputs, weights, untimed calls", lambda row: "not told"),
+    ]  # fmt: skip
+    return table(rows, "Suites of bricks", columns)
+
+
+def _overview(run: Run, cases: pd.DataFrame) -> Overview:
+    return Overview(_cards(run), legend_of_types(run_tables.brick_types(run)), _table(run_tables.suite_summary(run)))
+
+
+def _tables(rows: pd.DataFrame) -> list[Table]:
+    return [_table(rows, RUN)]
+
+
+def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
+    return terminal.suite(run)
+
+
+KIND = CaseKind("bricks", 60, _overview, run_tables.suite_summary, _tables, details=_details, shows_failures=True)

@@ -1,0 +1,149 @@
+"""Inferences: weights are loaded and a data set is predicted."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from charact.analysis.training.stages import (
+    inference_breakdown,
+    inference_summary,
+    prediction_metrics,
+)
+from charact.record.reader import Run
+from charact.views.case_kind import CaseKind, Overview
+from charact.views.html.elements.blocks import (
+    CASE,
+    STATUS,
+    Card,
+    failure_of,
+    legend_of,
+    status_reason,
+)
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, table
+from charact.views.tables.run_column import RUN
+from charact.views.terminal.bars import Bar, Part
+from charact.views.terminal.case_lines import add_row, case_block, headline_table, timed, without_rows
+
+
+def _none(row: Any) -> str:
+    return status_reason(row) or "the record holds no rows"
+
+
+def _not_cold(row: Any) -> str:
+    return _none(row) if pd.isna(row.cold_reason) else str(row.cold_reason)
+
+
+def _cards(summary: pd.DataFrame, parts: pd.DataFrame) -> list[Card]:
+    """A card an inference: its total time with a cold load (where there is one), its parts and the time of a batch."""
+    return [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
+
+
+def _card(row: Any, parts: pd.DataFrame) -> Card:
+    failure = failure_of(row.status, row.reason)
+    if pd.isna(row.total_warm_s):
+        return Card(row.case, failure=failure or ("nothing", _none(row)))
+    load = "warm" if pd.isna(row.total_cold_s) else "cold"
+    other = f"{fmt.duration(row.total_warm_s)} with a warm one" if load == "cold" else \
+        f"cold load {fmt.missing(_not_cold(row))}"
+    compiled = [] if pd.isna(row.compile_s) else [f"compiled in {fmt.duration(row.compile_s)}"]
+    shown = parts[parts["load"] == load]
+    return Card(
+        row.case,
+        failure=failure,
+        headline=(fmt.duration(getattr(row, f"total_{load}_s")), f"with a {load} load"),
+        details=[other, *compiled],
+        numbers=[
+            ("samples/s", fmt.number(row.samples_per_s, _none(row))),
+            ("batch, p50", fmt.seconds(row.p50_s, _none(row))), ("batch, p99", fmt.seconds(row.p99_s, _none(row))),
+        ],
+        bar=[(part, float(share_frac), palette.INFERENCE_PARTS[part])
+             for part, share_frac in zip(shown["part"].astype(str), shown["share_frac"], strict=True)],
+    )  # fmt: skip
+
+
+def _table(summary: pd.DataFrame, *more: Column) -> Table:
+    """Headline numbers of each inference; `more` columns stand after the case."""
+    columns = [
+        CASE, *more, STATUS,
+        Column("total_cold_s", "Total, cold", fmt.duration, "cold load + prediction", _not_cold),
+        Column("total_warm_s", "Total, warm", fmt.duration, "median warm load + prediction", _none),
+        Column("load_cold_s", "Cold load", fmt.duration, "make the model, read the file, place the weights", _not_cold),
+        Column("load_warm_s", "Warm load", fmt.duration, "the same again, median", _none),
+        Column("prediction_s", "Prediction", fmt.duration, "of all samples", _none),
+        Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", _none),
+        Column("p50_s", "Batch, p50", fmt.seconds, "median time of a batch", _none),
+        Column("p99_s", "Batch, p99", fmt.seconds, "1 % of the batches took longer", _none),
+    ]  # fmt: skip
+    return table(summary, "Headline numbers of each inference", columns)
+
+
+def _overview(run: Run, cases: pd.DataFrame) -> Overview:
+    parts, summary = inference_breakdown(run), inference_summary(run)
+    return Overview(_cards(summary, parts), legend_of(parts["part"], palette.INFERENCE_PARTS), _table(summary))
+
+
+def _tables(rows: pd.DataFrame) -> list[Table]:
+    return [_table(rows, RUN)]
+
+
+def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
+    inferences, without = timed(inference_summary(run), "total_warm_s")
+    shown: list[RenderableType] = []
+    if len(inferences):
+        table = headline_table("total, cold", "total, warm", "samples/s", "batch p50", "p99")
+        for row in fmt.rows(inferences):
+            add_row(table, row.case, fmt.duration(row.total_cold_s, "not cold"), fmt.duration(row.total_warm_s),
+                    fmt.number(row.samples_per_s), fmt.seconds(row.p50_s), fmt.seconds(row.p99_s))  # fmt: skip
+        shown.append(table)
+    return [*shown, *without_rows(without)]
+
+
+def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    for row in fmt.rows(inference_summary(run).dropna(subset=["total_warm_s"])):
+        shown += case_block(str(row.case), _inference_line(run, row), _load_bars(run, row.case))
+    return shown
+
+
+_LOADS = {"cold": "load and prediction, cold", "warm": "load and prediction, warm"}
+
+
+def _inference_line(run: Run, row: Any) -> Text:
+    totals = [] if pd.isna(row.total_cold_s) else [f"{fmt.duration(row.total_cold_s)} with a cold load"]
+    totals.append(f"{fmt.duration(row.total_warm_s)} with a warm one" if totals else
+                  f"{fmt.duration(row.total_warm_s)} with a warm load")  # fmt: skip
+    percentiles = ", ".join(f"{name} {fmt.seconds(getattr(row, f'{name}_s'))}" for name in palette.PERCENTILES)
+    batches = f"\na batch: {percentiles}; {fmt.number(row.num_batches)} batches"
+    line = Text.assemble((", ".join(totals), "bold"), batches)
+    if pd.notna(row.compile_s):
+        line.append(f"; compiled in {fmt.duration(row.compile_s)}")
+    if pd.notna(row.cold_reason):
+        line.append(f"\ncold load {fmt.missing(row.cold_reason)}", style="yellow")
+    metrics = prediction_metrics(run)
+    values = [
+        f"{each.metric} {fmt.metric(each.metric, each.value, None if pd.isna(each.reason) else each.reason)}"
+        for each in fmt.rows(metrics[metrics["case"] == row.case])
+    ]
+    if values:
+        line.append(f"\n{', '.join(values)}")
+    if values and row.data == "synthetic":
+        line.append(f"\n{fmt.OF_NO_TASK}", style="dim")
+    return line
+
+
+def _load_bars(run: Run, case: Any) -> list[RenderableType]:
+    parts = inference_breakdown(run).query("case == @case")
+    return [
+        Bar(_LOADS[str(load)], [
+            Part(row.part, row.share_frac, fmt.duration(row.time_s), palette.INFERENCE_PARTS[row.part])
+            for row in fmt.rows(rows)
+        ])
+        for load, rows in parts.groupby("load", sort=False)
+    ]  # fmt: skip
+
+
+KIND = CaseKind("inference", 30, _overview, inference_summary, _tables, _headlines, _details)

@@ -1,0 +1,137 @@
+"""Cases that are looked at for their memory alone, measured or predicted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pandas as pd
+from rich.console import RenderableType
+
+from charact.analysis.memory.composition import memory_composition, memory_peaks
+from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.timeline import peak_moments
+from charact.record.reader import Run
+from charact.views.case_kind import CaseKind, Overview
+from charact.views.html.elements.blocks import CASE, STATUS, Card, Legend, failure_of, legend_of
+from charact.views.tables import format as fmt
+from charact.views.tables import memory_text as words
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, table
+from charact.views.tables.run_column import RUN
+from charact.views.terminal import memory as terminal
+
+
+def _cards(run: Run) -> tuple[list[Card], Legend]:
+    """A card for the largest case of each series that ended well, and one a reason for others that failed."""
+    rows = run.cases.reindex(columns=["case", *SERIES, "input_size"]).merge(memory_peaks(run), on="case")
+    rows["variant"] = rows["variant"].fillna("")
+    held, facts = memory_composition(run), _Facts.of(run)
+    shown: list[Card] = []
+    for _, series in rows.groupby(SERIES, sort=False, dropna=False):
+        well = series[series["status"] == "ok"].sort_values("input_size")
+        if len(well):
+            shown.append(_card(next(fmt.rows(well.tail(1))), held, facts))
+        failed = series[series["status"] != "ok"]
+        failed = failed if well.empty else failed[failed["status"] != "oom"]
+        shown += [_failed(group) for _, group in failed.groupby(["status", "reason"], sort=False, dropna=False)]
+    return shown, legend_of(held.loc[held["bytes"] > 0, "category"], palette.CATEGORIES)
+
+
+def _failed(rows: pd.DataFrame) -> Card:
+    first = next(fmt.rows(rows))
+    status, reason = failure_of(first.status, first.reason) or ("", "")
+    more = f" (and {len(rows) - 1} more of this series)" if len(rows) > 1 else ""
+    return Card(first.case, failure=(status, f"{reason}{more}"))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What cards tell beside the peaks: where they lie, growth, training over inference."""
+
+    moments: pd.DataFrame
+    growth: pd.DataFrame
+    ratios: pd.DataFrame
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        return cls(peak_moments(run), memory_growth(run), training_to_inference(run))
+
+
+def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
+    method = "measured" if pd.notna(row.measured_bytes) else "predicted"
+    peak_bytes = getattr(row, f"{method}_bytes")
+    if pd.isna(peak_bytes):
+        return Card(row.case, failure=("nothing", row.measured_reason))
+    parts = held[(held["case"] == row.case) & (held["method"] == method) & (held["bytes"] > 0)]
+    moments = facts.moments.query("case == @row.case and method == @method")
+    if method == "predicted":
+        beside = f"uncertainty {words.plus_minus(row.low_bytes, row.high_bytes, 'not recorded')}"
+    else:
+        beside = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
+        beside += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
+    return Card(
+        row.case,
+        headline=(fmt.num_bytes(peak_bytes), f"at the peak, {method}"),
+        details=[f"in {words.place(next(fmt.rows(moments)))}", beside],
+        numbers=_numbers(row, method, facts),
+        bar=[(words.category(part.category), float(part.share_frac), palette.CATEGORIES[part.category])
+             for part in fmt.rows(parts)],
+        bar_of="Memory",
+    )  # fmt: skip
+
+
+def _numbers(row: Any, method: str, facts: _Facts) -> list[tuple[str, str]]:
+    """Growth of the card's series, and its case's training over inference."""
+    line = next(fmt.rows(of_series(facts.growth.query("method == @method"), row)))
+    ratios = facts.ratios.query("method == @method")
+    ratio = ratios.loc[(ratios["train_case"] == row.case) | (ratios["infer_case"] == row.case), "ratio"]
+    return [
+        (f"a {line.position} of a sample", fmt.num_bytes(line.sample_slope_bytes, line.reason)),
+        ("fixed", fmt.num_bytes(line.fixed_bytes, line.reason)),
+        ("training / inference", words.ratio(ratio.iloc[0] if len(ratio) else None, "one mode only")),
+    ]
+
+
+def _table(rows: pd.DataFrame, *more: Column) -> Table:
+    """Peak of each case as measured and predicted; `more` columns stand after the case."""
+    predicted = [
+        Column("predicted_bytes", "Predicted", fmt.num_bytes, "the same", lambda row: row.predicted_reason),
+        Column("error_frac", "Error", words.share_of, "predicted / measured - 1", _not_both),
+        Column("low_bytes", "From", fmt.num_bytes, "lower end of the prediction's uncertainty", _not_predicted),
+        Column("high_bytes", "To", fmt.num_bytes, "upper end of the prediction's uncertainty", _not_predicted),
+    ]
+    columns = [
+        CASE, *more, STATUS,
+        Column("measured_bytes", "Measured", fmt.num_bytes, "peak of an iteration", lambda row: row.measured_reason),
+        *(predicted if rows["predicted_bytes"].notna().any() else []),
+    ]  # fmt: skip
+    return table(rows, "Peak memory of each case", columns)
+
+
+def _not_both(row: Any) -> str:
+    return "not measured" if pd.isna(row.measured_bytes) else "not predicted"
+
+
+def _not_predicted(row: Any) -> str:
+    return str(row.predicted_reason or "not recorded")
+
+
+def _overview(run: Run, cases: pd.DataFrame) -> Overview:
+    return Overview(*_cards(run), _table(memory_peaks(run)))
+
+
+def _tables(rows: pd.DataFrame) -> list[Table]:
+    return [_table(rows, RUN)]
+
+
+def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
+    return terminal.blocks(run)
+
+
+def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
+    return {"predicted_peak_memory_bytes": memory_peaks(run).set_index("case")["predicted_bytes"]}
+
+
+KIND = CaseKind("memory", 40, _overview, memory_peaks, _tables, details=_details, shows_failures=True,
+                by_size=_by_size,
+                lead="Of each series the largest case that fits; all cases stand in the table.")

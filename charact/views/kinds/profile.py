@@ -1,0 +1,237 @@
+"""Profiled cases: measured by passes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from charact.analysis.common.pass_status import missed_precision, pass_reason, was_asked_for
+from charact.analysis.common.script_attribution import (
+    attribution,
+    blind_spots,
+    dropped,
+)
+from charact.analysis.efficiency.bottleneck import bottlenecks
+from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.profile.case_summary import case_summary
+from charact.analysis.profile.repeats import repeated_cases
+from charact.record.reader import Run
+from charact.views.case_kind import CaseKind, Overview
+from charact.views.html.elements.blocks import (
+    CASE,
+    ITERATION,
+    PEAK,
+    RATE,
+    SAMPLES,
+    STATUS,
+    Card,
+    failure_of,
+    legend_of,
+    status_reason,
+)
+from charact.views.section import all_sections
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, table
+from charact.views.tables.run_column import RUN
+from charact.views.terminal.case_lines import case_block
+
+
+def _overview(run: Run, cases: pd.DataFrame) -> Overview:
+    phases = phase_breakdown(run)
+    verdicts = {row.case: fmt.verdict(row) for row in fmt.rows(bottlenecks(run))}
+    cards = [_card(run, case, phases[phases["case"] == case["case"]], verdicts[str(case["case"])])
+             for _, case in cases.iterrows()]
+    return Overview(cards, legend_of(phases["phase"], palette.PHASES), _table(run, cases))
+
+
+def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame, verdict: str) -> Card:
+    name = str(case["case"])
+    if failure := failure_of(case["status"], case["reason"]):
+        return Card(name, failure=failure)
+    timing, flop, memory = (pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
+    few = timing or "fewer than 6 iterations"
+    passes = {"samples/s": "timing", "rate": "flop", "peak memory": "memory"}
+    numbers = [
+        ("samples/s", fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
+        ("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),
+        ("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
+    ]
+    compiled = [] if pd.isna(case["compile_s"]) else [f"compiled in {fmt.duration(case['compile_s'])}"]
+    return Card(
+        name,
+        headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
+        details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled,
+                 f"Bottleneck: {verdict}"],
+        warning=fmt.missed_precision(missed_precision(run, name)),
+        numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
+        bar=[
+            (phase, float(share_frac), palette.PHASES[phase])
+            for phase, share_frac in zip(phases["phase"].astype(str), phases["share_frac"], strict=True)
+        ],
+    )
+
+
+def _few(row: object) -> str | None:
+    """Why an interval or a percentile is missing."""
+    return status_reason(row) or "fewer than 6 iterations"
+
+
+def _reason_of(run: Run, name: str) -> Callable[[Any], str | None]:
+    """Why a number of a pass is missing."""
+    return lambda row: status_reason(row) or pass_reason(run, row.case, name)
+
+
+_FLOP = Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MAC = 2 FLOP", status_reason)
+
+
+def _table(run: Run, cases: pd.DataFrame) -> Table:
+    flop = was_asked_for(run, "flop")
+    of_passes = [replace(column, reason=_reason_of(run, name)) for column, name in ((RATE, "flop"), (PEAK, "memory"))
+                 if was_asked_for(run, name)]
+    columns = [
+        CASE, STATUS, ITERATION, SAMPLES, *of_passes,
+        Column("low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _few),
+        Column("high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _few),
+        Column("p5_s", "p5", fmt.seconds, "5 % of iterations were faster", status_reason),
+        Column("p95_s", "p95", fmt.seconds, "5 % of iterations were slower", status_reason),
+        Column("num_iterations", "Iterations", fmt.number, "timed iterations", status_reason),
+        *([_FLOP] if flop else []),
+        Column("num_parameters", "Parameters", fmt.number, "of the model",
+               lambda row: status_reason(row) or "the program does not tell its model"),
+    ]  # fmt: skip
+    return table(cases, "Headline numbers of each case", columns)
+
+
+_MIN_REPEATS = 3
+"""If a case occurs in at least this many runs, a table summarizes each case over its runs."""
+
+
+def _rows(run: Run) -> pd.DataFrame:
+    cases = case_summary(run).query("kind == 'profile'")
+    if cases.empty:
+        return cases
+    found = bottlenecks(run)[["case", "verdict", "share_frac", "reason"]]
+    return cases.merge(found.rename(columns={"reason": "verdict_reason"}), on="case", how="left")
+
+
+def _tables_across(cases: pd.DataFrame) -> list[Table]:
+    shown = cases.assign(
+        interval=[fmt.interval(row.low_s, row.high_s, status_reason(row) or "fewer than 6 iterations")
+                  for row in fmt.rows(cases)],
+        bottleneck=[_bottleneck(row) for row in fmt.rows(cases)],
+    )  # fmt: skip
+    columns = [
+        CASE, RUN, STATUS, ITERATION, _INTERVAL, SAMPLES, PEAK, _FLOP_ACROSS, RATE,
+        Column("bottleneck", "Bottleneck", unbroken=True),  # last: a reason may be long
+    ]  # fmt: skip
+    every = table(shown, "Every profiled case of every run", columns)
+    if cases["case"].value_counts().max() < _MIN_REPEATS:
+        return [every]
+    return [_repeats_table(repeated_cases(cases)), every]
+
+
+def _bottleneck(row: Any) -> str:
+    if not isinstance(row.verdict, str):
+        return fmt.missing(status_reason(row) or row.verdict_reason)
+    return row.verdict if fmt.absent(row.share_frac) else f"{row.verdict}, {fmt.share(row.share_frac)}"
+
+
+def _few_runs(row: Any) -> str:
+    return "fewer than 6 runs" if row.num_ok else "no run of it ended well"
+
+
+_INTERVAL = Column("interval", "95 % interval", meaning="of the median", unbroken=True)
+_FLOP_ACROSS = Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MAC = 2 FLOP",
+               reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
+
+
+def _repeats_table(repeats: pd.DataFrame) -> Table:
+    words = repeats.assign(
+        interval=[fmt.interval(row.low_s, row.high_s, _few_runs(row)) for row in fmt.rows(repeats)],
+        runs=[f"{row.num_runs:,}" if row.num_ok == row.num_runs else f"{row.num_ok:,} of {row.num_runs:,} ended well"
+              for row in fmt.rows(repeats)],
+        bottleneck=[fmt.missing("no verdict") if not row.num_verdict else
+                    row.verdict if row.num_verdict == row.num_ok else f"{row.verdict} in {row.num_verdict} runs"
+                    for row in fmt.rows(repeats)],
+    )  # fmt: skip
+    columns = [
+        CASE, Column("runs", "Runs", meaning="that hold the case", unbroken=True),
+        Column("median_s", "Iteration", fmt.seconds, "median over the runs of the median iterations", _few_runs),
+        _INTERVAL,
+        Column("fastest_s", "Fastest", fmt.seconds, "median iteration of the fastest run", _few_runs),
+        Column("slowest_s", "Slowest", fmt.seconds, "median iteration of the slowest run", _few_runs),
+        Column("bottleneck", "Bottleneck", meaning="the most frequent verdict", unbroken=True),
+        PEAK, _FLOP_ACROSS, RATE,
+    ]  # fmt: skip
+    return table(words, "Cases over their runs", columns)
+
+
+def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
+    cases = cases[cases["status"] == "ok"]
+    if cases.empty:
+        return []
+    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("case", overflow="fold")
+    passes = {"iteration": "timing", "samples/s": "timing", "FLOP/s": "flop", "peak memory": "memory"}
+    titles = [title for title, name in passes.items() if was_asked_for(run, name)]
+    for title in titles:
+        table.add_column(title, justify="right", overflow="fold")
+    for _, case in cases.iterrows():
+        name = str(case["case"])
+        timing, flop, memory = (pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
+        cells = {
+            "iteration": Text(fmt.seconds(case["median_s"], timing), style="bold"),
+            "samples/s": Text(fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
+            "FLOP/s": Text(fmt.flop_rate(case["flop_per_s"], flop or timing)),
+            "peak memory": Text(fmt.num_bytes(case["peak_bytes"], memory)),
+        }
+        table.add_row(Text(name), *(cells[title] for title in titles))
+    return [table]
+
+
+def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
+    timing = pass_reason(run, str(case["case"]), "timing")
+    few = timing or "fewer than 6 iterations"
+    line = Text.assemble(
+        (fmt.seconds(case["median_s"], timing), "bold"), " per iteration, 95 % interval ",
+        fmt.interval(case["low_s"], case["high_s"], few), f", {fmt.number(case['num_iterations'], timing)} iterations",
+    )  # fmt: skip
+    if pd.notna(case["compile_s"]):
+        line.append(f", compiled in {fmt.duration(case['compile_s'])}")
+    found = attribution(run)
+    for row in fmt.rows(found[found["case"] == case["case"]]):
+        line.append(f"\n{fmt.share(row.attributed_frac)} of the time has a phase ({fmt.share(row.inferred_frac)} "
+                    f"inferred), iterations left out before: {fmt.number(row.num_warmup_iterations)}", style="dim")
+    spots = blind_spots(run)
+    for spot in spots.loc[spots["case"] == case["case"], "blind_spot"]:
+        line.append(f"\n{spot}", style="yellow")
+    left_out = dropped(run)
+    if told := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})"
+                for row in fmt.rows(left_out[left_out["case"] == case["case"]])]:
+        line.append(f"\nDropped: {', '.join(told)}", style="yellow")
+    if missed := fmt.missed_precision(missed_precision(run, str(case["case"]))):
+        line.append(f"\n{missed}", style="yellow")
+    return Padding(line, (0, 0, 0, 2))
+
+
+def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
+    sections = sorted(all_sections(), key=lambda section: section.terminal_order or section.order)
+    shown: list[RenderableType] = []
+    for _, case in cases[cases["status"] == "ok"].iterrows():
+        below = [block for section in sections for block in section.terminal(run, case)]
+        shown += case_block(str(case["case"]), _iteration_line(run, case), below)
+    return shown
+
+
+def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
+    cases = case_summary(run).set_index("case")
+    return {"samples_per_s": cases["samples_per_s"], "peak_memory_bytes": cases["peak_bytes"]}
+
+
+KIND = CaseKind("profile", 10, _overview, _rows, _tables_across, _headlines, _details, by_size=_by_size)

@@ -1,0 +1,77 @@
+"""What a section of the report is, and finding all of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from charact.analysis.common.pass_status import passes_taken
+from charact.core.plugins import modules_below
+from charact.record.reader import Run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from charact.views.html.elements.blocks import Body
+
+Points = Sequence[tuple[str, str]]
+"""Names of numbers, each with how they were obtained."""
+
+
+class Scalar(NamedTuple):
+    """A point of a TensorBoard series; `step` is the number of an iteration or epoch, or an input size."""
+
+    tag: str
+    step: int
+    value: float
+
+
+def _nothing(run: Run, case: Any) -> "list[RenderableType]":
+    return []
+
+
+def _no_scalars(run: Run) -> Iterator[Scalar]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report and of the TensorBoard tab.
+
+    A file in `views/sections/`, or in a folder below it, holds one in a variable `SECTION`.
+    """
+
+    id: str
+    """Anchor of the section in the page."""
+    title: str
+    order: int
+    """Position in the report, ascending."""
+    html: "Callable[[Run], Body]"
+    passes: tuple[str, ...] = ()
+    """The section is shown if a case has taken one of these passes; without passes, always."""
+    tables: tuple[str, ...] = ()
+    """The section is also shown if one of these tables of the record has rows."""
+    shows: Callable[[Run], bool] | None = None
+    """Whether the section is shown, in place of `passes` and `tables`."""
+    terminal: "Callable[[Run, Any], list[RenderableType]]" = _nothing
+    """Lines and bars about one profiled case (a row of `case_summary`) for the terminal's summary."""
+    terminal_order: int | None = None
+    """Position in the terminal's summary, if it is not `order`."""
+    scalars: Callable[[Run], Iterator[Scalar]] = _no_scalars
+    """Points for TensorBoard's Time Series."""
+    points: Mapping[str, Points] = field(default_factory=dict)
+    """For the section Method: how the numbers of each pass were obtained."""
+    trace_points: Mapping[str, Points] = field(default_factory=dict)
+    """The same for a trace that was imported."""
+
+    def belongs_to(self, run: Run) -> bool:
+        """Return whether the section is shown for a run."""
+        if self.shows is not None:
+            return self.shows(run)
+        taken = passes_taken(run)
+        return not self.passes or not taken.isdisjoint(self.passes) or any(len(run.table(name)) for name in self.tables)
+
+
+def all_sections() -> list[Section]:
+    """Return all sections in the order of the report."""
+    found: list[Section] = [module.SECTION for module in modules_below("charact.views.sections")]
+    return sorted(found, key=lambda section: section.order)

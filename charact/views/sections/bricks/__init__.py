@@ -1,0 +1,1 @@
+"""Sections of bricks and of models constructed from them."""

@@ -1,0 +1,164 @@
+"""The section of models that were constructed from bricks: latencies, how right they are, what they are made of."""
+
+import pandas as pd
+
+from charact.analysis.bricks import record_tables
+from charact.analysis.bricks.verification import NOT_RUN, latency_errors, normalized_latency
+from charact.record.reader import Run
+from charact.views.html.elements import bricks as figures
+from charact.views.html.elements.blocks import CASE, Block, Body, Legend, why_nothing
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables.brick_columns import LAYERS, legend_of_types
+from charact.views.tables.brick_text import predicted_words
+from charact.views.tables.constructed_tables import (
+    COLORS,
+    STRATEGY,
+    WORDS,
+    errors_table,
+    no_error,
+    no_interval,
+    reason_of,
+    signed_share,
+    worded,
+)
+from charact.views.tables.model import Column, share_column, table, top
+
+_NUM_DRAWN = 120
+_NUM_BARS = 60
+_NUM_TYPES = 12
+_LEAD = (
+    "Latencies of models, built from the times of their bricks. The plain sum adds these up; the longest path counts "
+    "the slowest way through the model only; corrected is the sum with what calibration models taught of this machine. "
+    "An interval tells how rounds scatter, not what bricks cannot see."
+)
+
+
+def models(run: Run) -> Body:
+    """Constructed latencies: against measured ones, normalized, the time that bricks save, and by kind of layer."""
+    rows = normalized_latency(run).query("phase == 'all'")
+    if rows.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "construct"))])
+    blocks = [*_measured(rows), *_saved(run), _latencies(run), *_by_layers(run), *_memory(run), *_why(run)]
+    return Body(lead=_LEAD, blocks=blocks)
+
+
+def _measured(rows: pd.DataFrame) -> list[Block]:
+    """Against what was measured; nothing where no model was run."""
+    known = rows.dropna(subset=["normalized"])
+    if known.empty:
+        return [Block(note="No model was run itself, so there is nothing to hold these latencies against: "
+                           "charact bricks construct --verify does on this machine.")]  # fmt: skip
+    drawn = known[known["strategy"] != "critical_path"]
+    drawn = drawn if len(drawn) else known
+    errors = latency_errors(known)
+    legend = [(WORDS[name], color) for name, color in COLORS.items() if name in set(drawn["strategy"])]
+    return [
+        Block(title="Constructed against measured", table=errors_table(errors)),
+        Block(figures=[figures.against_measured(drawn, COLORS)], legend=legend,
+              note="The band is ± 10 %; what lies farthest outside of it is named."),
+        _normalized(drawn, legend),
+    ]  # fmt: skip
+
+
+def _normalized(rows: pd.DataFrame, legend: Legend) -> Block:
+    farthest = rows["error_frac"].abs().groupby(rows["case"]).max().sort_values(ascending=False)
+    kept = rows[rows["case"].isin(farthest.index[:_NUM_DRAWN])]
+    means = {row.strategy: row.geometric_mean for row in fmt.rows(latency_errors(rows.assign(mode="any")))}
+    last = kept.groupby("case")["normalized"].transform("last")
+    kept = kept.assign(last=last).sort_values("last", kind="stable")
+    drawing = figures.normalized(kept, "strategy", COLORS, means)
+    few = f"Drawn are the {_NUM_DRAWN} farthest from 1 of {len(farthest)}." if len(farthest) > _NUM_DRAWN else ""
+    columns = [
+        CASE, STRATEGY, Column("latency_s", "Constructed", fmt.seconds), Column("measured_s", "Measured", fmt.seconds),
+        Column("normalized", "Normalized", fmt.number, "constructed / measured"),
+        Column("error_frac", "Error", signed_share, "constructed / measured − 1"),
+    ]  # fmt: skip
+    return Block(title="Normalized latency", figures=[drawing], legend=legend, note=few,
+                 table=table(worded(rows), "Normalized latency of each model", columns))  # fmt: skip
+
+
+def _saved(run: Run) -> list[Block]:
+    rows = record_tables.time_saved(run)
+    if rows.empty:
+        return []
+    columns = [
+        Column("num_models", "Models", fmt.number, "that have the times of all their bricks"),
+        Column("models_s", "Each model once", fmt.seconds, "sum of their pieces"),
+        Column("suite_s", "Each brick once", fmt.seconds, "of these models, as far as it was timed"),
+        Column("speedup", "Speedup", fmt.ratio, "at the same number of repeats"),
+        Column("speedup_with_set_up", "with set-up", fmt.ratio,
+               "inputs, weights and untimed calls of all bricks of the suite counted",
+               lambda row: row.reason),
+    ]  # fmt: skip
+    caption = "Speedup of timing bricks in place of models"
+    note = " ".join(predicted_words(row) for row in fmt.rows(record_tables.predicted_times(run)))
+    return [Block(title="Benchmarking time saved", table=table(rows, caption, columns), note=note)]
+
+
+def _latencies(run: Run) -> Block:
+    rows = normalized_latency(run)
+    columns = [
+        CASE, STRATEGY, Column("phase", "Phase", meaning="all: the whole iteration"),
+        Column("latency_s", "Latency", fmt.seconds, "", reason_of),
+        Column("low_s", "95 % from", fmt.seconds, "", no_interval),
+        Column("high_s", "95 % to", fmt.seconds, "", no_interval),
+        Column("measured_s", "Measured", fmt.seconds, "median iteration of the model itself", no_error),
+        Column("error_frac", "Error", signed_share, "constructed / measured − 1", no_error),
+    ]  # fmt: skip
+    return Block(title="Every strategy", table=table(worded(rows), "Latency of each model by strategy", columns))
+
+
+def _by_layers(run: Run) -> list[Block]:
+    rows = record_tables.time_by_layers(run)
+    if rows.empty:
+        return []
+    by_kind = rows.groupby(["case", "operator_type"], sort=False, as_index=False)[["time_s", "share_frac"]].sum()
+    sums = by_kind.groupby("case", sort=False)["time_s"].sum().sort_values(ascending=False, kind="stable")
+    drawn = by_kind[by_kind["case"].isin(sums.index[:_NUM_BARS])]
+    order = by_kind.groupby("operator_type")["time_s"].sum().sort_values(ascending=False).index
+    drawn = drawn.sort_values("operator_type", key=lambda names: names.map(order.get_loc), kind="stable")
+    drawn = drawn.sort_values("case", key=lambda cases: cases.map(sums), ascending=False, kind="stable")
+    columns = [
+        CASE, LAYERS, Column("num_uses", "Uses", fmt.number, "in one iteration"),
+        Column("time_s", "Time", fmt.seconds, "of all of them"),
+        share_column("share_frac", "Share", "of the plain sum"),
+    ]  # fmt: skip
+    shown, note = top(rows, _NUM_TYPES)
+    few = f"Drawn are the {_NUM_BARS} longest of {len(sums)} models." if len(sums) > _NUM_BARS else ""
+    return [Block(
+        title="By layer type", figures=[figures.by_layers(drawn)], legend=legend_of_types(drawn), note=few,
+        table=table(shown, "Constructed latency by layer type", columns, note),
+    )]  # fmt: skip
+
+
+def _memory(run: Run) -> list[Block]:
+    rows = record_tables.model_memory(run)
+    if rows["peak_bytes"].isna().all():
+        return []
+    parts = [name for name in rows.columns if name not in ("case", "peak_bytes", "reason") and rows[name].notna().any()]
+    columns = [
+        CASE, Column("peak_bytes", "Peak", fmt.num_bytes, "most held at once, modelled", lambda row: row.reason),
+        *(Column(name, name.removesuffix("_bytes").replace("_", " ").capitalize(), fmt.num_bytes,
+                 reason=lambda row: row.reason or "not told") for name in parts),
+    ]  # fmt: skip
+    return [Block(title="Memory", table=table(rows, "Constructed memory of each model", columns),
+                  note="Modelled from what the bricks were measured to hold.")]  # fmt: skip
+
+
+def _why(run: Run) -> list[Block]:
+    """Why models have no latency, none that is corrected, or could not be run themselves."""
+    rows = record_tables.model_summary(run)
+    failed = [(row.case, fmt.missing(row.reason)) for row in fmt.rows(rows) if pd.isna(row.latency_s)]
+    found = [Block(title="Not constructed", missing=failed)] if failed else []
+    latencies = normalized_latency(run).query("strategy == 'corrected'")
+    built = latencies[~latencies["case"].isin([case for case, _ in failed])]
+    reasons = built.loc[built["latency_s"].isna(), "reason"].dropna().unique()
+    found += [Block(title="Not corrected", note=fmt.missing("; ".join(reasons)))] if len(reasons) else []
+    unmeasured = latencies[latencies["phase"].eq("all") & latencies["measured_reason"].notna()
+                           & latencies["measured_reason"].ne(NOT_RUN)]  # fmt: skip
+    missing = [(row.case, fmt.missing(row.measured_reason)) for row in fmt.rows(unmeasured)]
+    return found + ([Block(title="Not measured", missing=missing)] if missing else [])
+
+
+SECTION = Section("constructed", "Constructed latency", 60, models, ("construct",), ("constructions",))

@@ -1,0 +1,131 @@
+"""The section Bricks: those of a suite’s run."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.bricks import run_tables
+from charact.record.reader import Run
+from charact.views.html.elements import bricks as figures
+from charact.views.html.elements.blocks import Block, Body, why_nothing
+from charact.views.html.elements.brick_scatter import NUM_POINTS, work
+from charact.views.section import Scalar, Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.brick_columns import BRICKS, LAYERS, legend_of_types
+from charact.views.tables.model import Column, share_column, table, top
+
+NUM_DRAWN = 20
+_NUM_ROWS = 300
+_NUM_TYPES = 50
+_LEAD = (
+    "A brick is a row of layers as it stands in a model, without names, weights and place. Its time is the median of "
+    "one call over the rounds; times of a training hold the backward pass, and FLOP as well. Bytes held are those "
+    "beside the brick’s inputs. Which models the bricks make stands apart, in the suite’s compositions."
+)
+
+
+def _no_time(row: Any) -> str | None:
+    return row.time_reason if isinstance(row.time_reason, str) else None
+
+
+def _uncounted(row: Any) -> str:
+    return _no_time(row) or "none are counted"
+
+
+def _not_held(row: Any) -> str:
+    return _no_time(row) or "not measured"
+
+
+def bricks(run: Run) -> Body:
+    """Bricks of a suite's run: the slowest, what kinds of layers the time goes to, their work and memory, lengths."""
+    found = run_tables.brick_summary(run)
+    if found.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "bricks"))])
+    blocks = []
+    for case, rows in found.groupby("case", sort=False):
+        timed = rows.dropna(subset=["time_s"])
+        blocks += [*_slowest(str(case), rows, timed), *_types(run, str(case)), *_work(str(case), timed),
+                   *_lengths(run, str(case))]  # fmt: skip
+    return Body(lead=_LEAD, blocks=[*blocks, *_failed(found)])
+
+
+def _slowest(case: str, rows: pd.DataFrame, timed: pd.DataFrame) -> list[Block]:
+    drawn = timed.head(NUM_DRAWN)
+    drawn = drawn.assign(name=[f"{row.layers} · {row.brick[:6]}" for row in fmt.rows(drawn)])
+    drawing = [] if drawn.empty else [
+        figures.bars_by_name(f"Slowest bricks of {case}", drawn, "time_s", "s", "time of one call",
+                             lambda row: palette.operator_type(str(row.operator_type)))]  # fmt: skip
+    shown, note = top(rows, _NUM_ROWS)
+    columns = [
+        Column("brick", "Brick", unbroken=True), LAYERS,
+        Column("input_shapes", "Inputs", reason=lambda row: "not told", wide=True),
+        Column("time_s", "Time", fmt.seconds, "median of one call, all phases", _no_time),
+        share_column("share_frac", "Share", "of every brick once"),
+        Column("low_s", "95 % from", fmt.seconds, "of the median", lambda row: _no_time(row) or "fewer than 6 rounds"),
+        Column("high_s", "95 % to", fmt.seconds, "of the median", lambda row: _no_time(row) or "fewer than 6 rounds"),
+        Column("flop", "FLOP", fmt.num_flop, "of one call, 1 MAC = 2 FLOP", _uncounted),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time", _uncounted),
+        Column("weights_bytes", "Weights", fmt.num_bytes, "weights and buffers that it reads", _not_held),
+        Column("peak_bytes", "Peak memory", fmt.num_bytes, "most held at once beside its inputs", _not_held),
+        Column("saved_bytes", "Saved", fmt.num_bytes, "held from forward to backward",
+               lambda row: _no_time(row) or "no backward pass"),
+        Column("num_layers", "Layers", fmt.number, "", lambda row: "not told"),
+        Column("num_rounds", "Rounds", fmt.number, "that it has times of", _no_time),
+    ]  # fmt: skip
+    few = f"Drawn are the {NUM_DRAWN} longest of {len(timed)}." if len(timed) > NUM_DRAWN else ""
+    return [Block(
+        title=f"Slowest bricks: {case}", case=case, figures=drawing,
+        legend=legend_of_types(drawn), table=table(shown, f"Bricks of {case} by time", columns, note), note=few,
+    )]  # fmt: skip
+
+
+def _types(run: Run, case: str) -> list[Block]:
+    rows = run_tables.brick_types(run).query("case == @case")
+    if rows.empty:
+        return []
+    columns = [
+        LAYERS, Column("num_bricks", "Bricks", fmt.number, "that differ in sizes or parameters"),
+        Column("time_s", "Time", fmt.seconds, "each of them once"),
+        share_column("share_frac", "Share", "of the time of all bricks"),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time", lambda row: "none are counted"),
+    ]  # fmt: skip
+    shown, note = top(rows, _NUM_TYPES)
+    drawn = rows.groupby("operator_type", sort=False, as_index=False)[["time_s"]].sum().rename(
+        columns={"operator_type": "name"}).sort_values("time_s", ascending=False, kind="stable")  # fmt: skip
+    drawing = figures.bars_by_name(f"Time by kind of layer: {case}", drawn, "time_s", "s", "every brick once",
+                                   lambda row: palette.operator_type(str(row.name)))  # fmt: skip
+    return [Block(title=f"Time by layer type: {case}", case=case, figures=[drawing],
+                  table=table(shown, f"Time of {case} by layer type", columns, note))]  # fmt: skip
+
+
+def _work(case: str, timed: pd.DataFrame) -> list[Block]:
+    drawn = work(timed)
+    if not drawn:
+        return []
+    note = f"Drawn are the {NUM_POINTS} longest bricks." if len(timed) > NUM_POINTS else ""
+    return [Block(title=f"Work and memory: {case}", case=case, figures=drawn, legend=legend_of_types(timed), note=note)]
+
+
+def _lengths(run: Run, case: str) -> list[Block]:
+    rows = run_tables.brick_lengths(run).query("case == @case")
+    if len(rows) < 2:  # of single layers there is nothing to tell
+        return []
+    columns = [Column("num_layers", "Layers", fmt.number), Column("num_bricks", "Bricks", fmt.number)]
+    return [Block(title=f"Lengths: {case}", case=case, figures=[figures.lengths(rows, {"num_bricks": BRICKS})],
+                  table=table(rows, f"Lengths of the bricks of {case}", columns))]  # fmt: skip
+
+
+def _failed(rows: pd.DataFrame) -> list[Block]:
+    missing = [(row.case, f"{row.brick}: {row.status}: {fmt.failure(row.status, row.reason)}")
+               for row in fmt.rows(rows[run_tables.has_failed(rows)])]  # fmt: skip
+    return [Block(title="Bricks without a time", missing=missing)] if missing else []
+
+
+def _scalars(run: Run) -> Iterator[Scalar]:
+    for row in run_tables.suite_times(run).to_dict("records"):
+        yield Scalar(f"{row['case']}/suite_s", row["round"], row["suite_s"])
+
+
+SECTION = Section("bricks", "Bricks", 80, bricks, ("bricks",), ("bricks",), scalars=_scalars)

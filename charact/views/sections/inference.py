@@ -1,0 +1,124 @@
+"""The section of inferences: load and prediction, the time of a batch, and throughput."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.profile.case_summary import case_summary
+from charact.analysis.training.stages import inference_breakdown, inference_summary, prediction_metrics
+from charact.record.reader import Run
+from charact.views.html.elements import curves as drawn
+from charact.views.html.elements.blocks import (
+    CASE,
+    Block,
+    Body,
+    legend_of,
+    missing_cases,
+    status_reason,
+    why_nothing,
+)
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, share_column, table
+
+
+def _none(row: Any) -> str:
+    return status_reason(row) or "the record holds no rows"
+
+
+def _not_cold(row: Any) -> str:
+    return _none(row) if pd.isna(row.cold_reason) else str(row.cold_reason)
+
+
+def inference(run: Run) -> Body:
+    """Total time by part, the time of a batch and throughput by batch size, metrics, and what was loaded."""
+    summary = inference_summary(run)
+    shown = summary[summary["total_warm_s"].notna()]
+    if shown.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "inference"))])
+    lead = (
+        "Total inference time is load and prediction. A load makes the model (build), reads the file (read) and puts "
+        "the weights into it and onto the device, first touch included (place). Cold: the file was dropped from the "
+        "system’s memory before; warm: loaded again, the median of several."
+    )
+    blocks = [_totals(run), *_by_batch_size(run, shown), *_metrics(run, shown), _loads(run, shown)]
+    return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "inference", shown["case"])])
+
+
+def _totals(run: Run) -> Block:
+    parts = inference_breakdown(run)
+    columns = [
+        CASE, Column("load", "Load"), Column("part", "Part"), Column("time_s", "Time", fmt.duration),
+        share_column("share_frac", "Share", "part of the total inference time"),
+    ]  # fmt: skip
+    return Block(
+        title="Load and prediction", figures=drawn.inference_parts(parts),
+        legend=legend_of(parts["part"], palette.INFERENCE_PARTS),
+        table=table(parts, "Total inference time by part", columns),
+    )  # fmt: skip
+
+
+def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
+    """Of cases that differ in batch size only: the time of a batch and throughput against it."""
+    series = ["workload", "variant", "input_size", "precision", "device"]
+    columns = [
+        CASE, Column("batch_size", "Batch size", fmt.number),
+        *(Column(f"{name}_s", name, fmt.seconds, f"{name[1:]} % of the batches took at most this long", _none)
+          for name in palette.PERCENTILES),
+        Column("num_batches", "Batches", fmt.number, "of the prediction", _none),
+        Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", _none),
+    ]  # fmt: skip
+    rows = summary.merge(case_summary(run)[["case", *series]], on="case")
+    blocks = []
+    for key, group in rows.groupby(series, sort=False):
+        workload, variant, input_size, precision, device = key
+        title = f"{workload} ({variant}), input size {input_size}, {precision}, {device}"
+        several = group["batch_size"].nunique() > 1
+        blocks.append(Block(
+            title=f"Time of a batch: {title}",
+            figures=drawn.by_batch_size(title, group.sort_values("batch_size")) if several else [],
+            legend=list(palette.PERCENTILES.items()), table=table(group, f"Time of a batch of {title}", columns),
+            note="" if several else f"Against batch size {fmt.missing('one batch size only: give --batch-sizes two')}",
+        ))  # fmt: skip
+    return blocks
+
+
+def _metrics(run: Run, summary: pd.DataFrame) -> list[Block]:
+    rows = prediction_metrics(run)
+    if rows.empty:
+        return []
+    words = [
+        fmt.metric(row.metric, row.value, None if pd.isna(row.reason) else row.reason) for row in fmt.rows(rows)
+    ]
+    columns = [CASE, Column("metric", "Metric"), Column("shown", "Value", meaning="mean over the samples")]
+    note = fmt.OF_NO_TASK if (summary["data"] == "synthetic").any() else ""
+    return [Block(title="How well it predicts", table=table(rows.assign(shown=words), "Metrics", columns), note=note)]
+
+
+def _loads(run: Run, summary: pd.DataFrame) -> Block:
+    facts = pd.DataFrame([{"case": case, **run.passes(case)["inference"]} for case in summary["case"]])
+    rows = summary.drop(columns="cold_reason").merge(
+        facts.reindex(columns=["case", "weights", "weights_reason", "weights_bytes", "cold_reason", "num_samples",
+                               "setup_s"]), on="case")
+    columns = [
+        CASE, Column("weights", "Weights", reason=lambda row: row.weights_reason),
+        Column("weights_bytes", "File", fmt.num_bytes),
+        Column("load_cold_s", "Cold load", fmt.duration, "", _not_cold),
+        Column("num_warm_loads", "Warm loads", fmt.number, "repetitions", _none),
+        Column("num_samples", "Samples", fmt.number, "predicted"),
+        Column("setup_s", "Set-up", fmt.duration, "reading the data set; not in the total"),
+        Column("compile_s", "Compiling", fmt.duration, "not in the total", lambda row: "not compiled"),
+    ]  # fmt: skip
+    return Block(title="What was loaded", table=table(rows, "Loads", columns))
+
+
+SECTION = Section("inference", "Inference", 40, inference, ("inference",),
+                  points={"inference": [
+    ("Total inference time", "load + prediction. A load makes the model, reads the file, and puts the weights onto the "
+     "device, first touch included."),
+    ("Cold and warm load", "cold: after the file was dropped from the system’s memory; warm: again at once, the median "
+     "of several. The parts of a warm load are shares of all of them."),
+    ("Time of a batch", "from fetching a batch to the end of its prediction; percentiles are over the batches of the "
+     "prediction, the first ones included."),
+]})

@@ -1,0 +1,62 @@
+"""The section of the machine: what ran, on what, with which software and options."""
+
+from typing import Any
+
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import Body, Facts
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+
+
+def machine(run: Run) -> Body:
+    """What ran, on what machine, with which software and options."""
+    manifest = run.manifest
+    times = [(name, str(manifest.get(name) or fmt.missing("not recorded"))) for name in ("started", "ended")]
+    lists = [Facts("Run", [("run", run.run_id), ("status", str(manifest["status"])), *times])]
+    if manifest.get("anonymous"):
+        lists[0].items.append(("anonymous", "names of the host and the user, paths, the commit and identifiers of GPUs "
+                                            "are left out"))
+    # Of a sweep over one model: what its cases tell differs only by mode.
+    told = {key: value for entry in manifest["cases"] for key, value in (entry.get("facts") or {}).items()}
+    if told:
+        lists.append(Facts("Model", _items(told)))
+    for title in ("machine", "software", "options"):
+        facts = manifest.get(title) or {}
+        if title == "options":  # the script is shown with how its phases were found, arguments are not shown at all
+            facts = {key: value for key, value in facts.items() if key not in ("script", "arguments")}
+        items = _items(facts, nothing="not given" if title == "options" else "not found")
+        lists.append(Facts(title.capitalize(), items or [(title, fmt.missing("not recorded"))]))
+    return Body(facts=lists)
+
+
+def _items(facts: dict[str, Any], prefix: str = "", nothing: str = "not found") -> list[tuple[str, str]]:
+    """Nested facts as one list, names joined, values in units where their name ends in one."""
+    items = []
+    for key, value in facts.items():
+        name = f"{prefix}{key if key.isupper() else key.removeprefix('num_').replace('_', ' ')}"
+        if isinstance(value, dict) and value:
+            items += _items(value, f"{name} ", nothing)
+        elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+            for number, each in enumerate(value):
+                items += _items(each, f"{name} {number} ", nothing)
+        else:
+            items.append(_item(key, name, value, nothing))
+    return items
+
+
+def _item(key: str, name: str, value: Any, nothing: str) -> tuple[str, str]:
+    if value is None:
+        return name, fmt.missing(nothing)
+    if value in ([], {}, ""):
+        return name, "none"
+    if isinstance(value, bool):
+        return name, "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        for suffix, words in (("_bytes", fmt.num_bytes), ("_frac", fmt.share)):
+            if key.endswith(suffix):
+                return name.removesuffix(suffix.replace("_", " ")), words(value)
+        return name, str(value)
+    return name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+SECTION = Section("machine", "Machine", 210, machine)

@@ -1,0 +1,33 @@
+"""The section At a glance: headline numbers of every case."""
+
+from charact.analysis.profile.case_summary import case_summary
+from charact.record.reader import Run
+from charact.views.case_kind import all_kinds
+from charact.views.html.elements.blocks import Block, Body, Card, Legend
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+
+
+def overview(run: Run) -> Body:
+    """A card a case, then the same numbers as tables."""
+    cases = case_summary(run)
+    if cases.empty:
+        return Body(lead=fmt.no_cases(run.partial))
+    cards: list[Card] = []
+    legend: Legend = []
+    blocks: list[Block] = []
+    failed = int((cases["status"] != "ok").sum())
+    leads = [f"{_counted(len(cases), 'case')}, {failed} of them failed."] if failed else []
+    for kind in all_kinds():
+        if kind.name in set(cases["kind"]):
+            more, colors, table = kind.overview(run, cases[cases["kind"] == kind.name])
+            cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=table)]
+            leads += [kind.lead] if kind.lead else []
+    return Body(lead=" ".join(leads), cards=cards, legend=list(dict.fromkeys(legend)), blocks=blocks)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+SECTION = Section("glance", "At a glance", 10, overview)

@@ -1,0 +1,1 @@
+"""Sections of profiled cases."""

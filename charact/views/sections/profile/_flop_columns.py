@@ -1,0 +1,22 @@
+"""Columns of counted work that tables of operators and layers share."""
+
+from typing import Any
+
+from charact.analysis.common.pass_status import pass_reason, was_asked_for
+from charact.record.reader import Run
+from charact.views.tables import format as fmt
+from charact.views.tables.model import Column
+
+_UNCOUNTED = "no formula"
+
+
+def flop_columns(run: Run, work: str, rate: str) -> list[Column]:
+    """FLOP and FLOP/s of a row, where FLOP were counted; takes what each means."""
+    if not was_asked_for(run, "flop"):
+        return []
+
+    def uncounted(row: Any) -> str:
+        return pass_reason(run, row.case, "flop") or _UNCOUNTED
+
+    return [Column("flop", "FLOP", fmt.num_flop, work, uncounted),
+            Column("flop_per_s", "FLOP/s", fmt.flop_rate, rate, uncounted)]

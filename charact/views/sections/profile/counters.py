@@ -1,0 +1,207 @@
+"""The section of counters: samples over time, all that was read by source, and what was not, with reasons."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from charact.analysis.common.pass_status import passes_taken
+from charact.analysis.common.script_attribution import is_imported
+from charact.analysis.efficiency import utilization
+from charact.analysis.efficiency.counters import (
+    counter_meaning,
+    counter_ranges,
+    counter_sources,
+    counter_spans,
+    counter_timeline,
+    counter_values,
+    counters_by_phase,
+    missing_counters,
+)
+from charact.record.reader import Run
+from charact.views.html.elements import counters as counter_figures
+from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.counter_text import counter_name, counter_value, energy, power
+from charact.views.tables.model import Column, table
+
+_OF_PASS = (
+    "Taken along iterations that follow those of the timing: what is counted is of them alone. Sources that slow "
+    "kernels or lock clocks have iterations of their own. What was only sampled is shown as the mean of its samples."
+)
+_OF_TIMING = "Taken before and after the measured iterations of the timing pass, which costs them nothing."
+_OF_TRACE = "How each device spent the time from its first kernel, copy or fill in the trace to its last."
+_PANELS = " Drawn over time, a counter reaches from 0 to its largest value, a share to 100 %."
+_READ = [
+    Column("device", "Device", unbroken=True), Column("name", "Counter", unbroken=True),
+    Column("value_words", "Value", unbroken=True),
+]  # fmt: skip
+_SAMPLES = Column("num_samples", "Samples", fmt.number, "whose mean it is", lambda row: "read once")
+_MEANS = "Drawn are means of successive samples; the ranges are those of single ones. "
+_COARSE = "A sample stands for the time since the one before, which may reach into another phase."
+_NUM_UNFOLDED = 2
+"""Cases whose timelines are shown unasked; those of more would be a long way to scroll."""
+
+
+def has_counters(run: Run) -> bool:
+    """Whether there are counters, or were to be."""
+    return len(run.counters) > 0 or "counters" in passes_taken(run)
+
+
+def counters(run: Run) -> Body:
+    """Timelines, values by source and by phase, and what was not read."""
+    taken = "counters" in passes_taken(run)
+    lead = _OF_TRACE if is_imported(run) else _OF_PASS if taken else _OF_TIMING
+    values = counter_values(run)
+    unread = [*_unread_sources(run), *_unread_counters(run)]
+    if values.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "counters")), *unread])
+    timelines = _timelines(run)
+    return Body(lead=f"{lead}{_PANELS if timelines else ''}", blocks=[
+        *timelines, *_by_source(run, values), *_by_phase(run), *unread,
+        *missing_cases(run, "counters", values["case"]),
+    ])  # fmt: skip
+
+
+def _timelines(run: Run) -> list[Block]:
+    """A block a case: a figure for each source and device that was sampled."""
+    timeline, spans, ranges = counter_timeline(run), counter_spans(run), counter_ranges(run)
+    cases = [str(case) for case in ranges["case"].unique()]
+    return [
+        _timeline(case, *(frame[frame["case"] == case] for frame in (timeline, spans, ranges)),
+                  folded=len(cases) > _NUM_UNFOLDED)
+        for case in cases
+    ]  # fmt: skip
+
+
+def _timeline(case: str, samples: pd.DataFrame, spans: pd.DataFrame, ranges: pd.DataFrame, *, folded: bool) -> Block:
+    at_zero = (ranges["lowest"] == 0) & (ranges["highest"] == 0)
+    still = ranges[at_zero]
+    moving = samples.merge(ranges.loc[~at_zero, ["source", "device", "counter"]])
+    end_s = max(samples["time_s"].max(), spans["end_s"].max() if len(spans) else 0.0)
+    figures = [
+        counter_figures.timeline(str(source), str(device), rows, spans, end_s)
+        for (source, device), rows in moving.groupby(["source", "device"], sort=False)
+    ]
+    zero = ", ".join(f"{counter_name(row.counter)} ({row.source})" for row in fmt.rows(still))
+    zero = f"Always 0: {zero}." if zero else ""
+    means = _MEANS if ranges["num_samples"].max() > counter_figures.MAX_DRAWN else ""
+    columns = [
+        Column("source", "Source"), Column("device", "Device"), Column("name", "Counter"),
+        Column("lowest_words", "Lowest"), Column("mean_words", "Mean"), Column("highest_words", "Highest"),
+        Column("num_samples", "Samples", fmt.number),
+    ]  # fmt: skip
+    title = f"Over time: {case}"
+    return Block(
+        title="" if folded else title, case=case, figures=figures, folded=folded,
+        legend=legend_of(spans["phase"], palette.PHASES) if figures else [],
+        table=table(_in_words(ranges, "lowest", "mean", "highest"), title, columns),
+        note="" if folded else f"{means}{zero}".strip(),
+    )  # fmt: skip
+
+
+def _in_words(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Rows with the counter's name, and values of columns, in words."""
+    told = {
+        f"{column}_words": [counter_value(*pair) for pair in zip(rows["counter"], rows[column], strict=True)]
+        for column in columns
+    }
+    return rows.assign(name=rows["counter"].map(counter_name), **told)
+
+
+def _by_source(run: Run, values: pd.DataFrame) -> list[Block]:
+    """A table of all that was read over the pass, by source, and what it means."""
+    meanings = [counter_meaning(run, *pair) for pair in zip(values["source"], values["counter"], strict=True)]
+    told = {name: [meaning.get(name) for meaning in meanings] for name in ("method", "scope", "definition")}
+    rows = _in_words(values, "value").join(pd.DataFrame(told, index=values.index))
+    order = {source: number for number, source in enumerate(rows["source"].unique())}
+    rows = rows.sort_values("source", key=lambda sources: sources.map(order), kind="stable")
+    columns = [
+        Column("source", "Source"), CASE, *_read(rows),
+        *(Column(name, name.capitalize(), reason=lambda row: "not told", wide=name != "method") for name in told
+          if rows[name].notna().any()),
+    ]  # fmt: skip
+    shown = table(rows, "All that was read, by source", columns)
+    return [Block(folded=not is_imported(run), table=shown)]  # of a trace it is all there is
+
+
+def _read(values: pd.DataFrame) -> list[Column]:
+    """Columns of what was read, with the number of samples where there are any."""
+    return [*_READ, _SAMPLES] if values["num_samples"].notna().any() else _READ
+
+
+def _by_phase(run: Run) -> list[Block]:
+    """A folded table of what was read of each phase."""
+    values = counters_by_phase(run)
+    if values.empty:
+        return []
+    columns = [CASE, PHASE, Column("source", "Source"), *_read(values)]
+    shown = table(_in_words(values, "value"), "What was read in each phase", columns)
+    return [Block(folded=True, table=shown, note=_COARSE if values["num_samples"].notna().any() else "")]
+
+
+def _unread_sources(run: Run) -> list[Block]:
+    """Sources that gave nothing, with reason and remedy."""
+    sources = counter_sources(run).query("status != 'ok'")
+    if sources.empty:
+        return []
+    columns = [
+        CASE, Column("source", "Source"), Column("status", "Status"), Column("reason", "Reason"),
+        Column("remedy", "Remedy", reason=lambda row: "none is known"),
+    ]  # fmt: skip
+    rows = _once(sources, "source", "status", "reason", "remedy")
+    return [Block(title="Sources that gave nothing", table=table(rows, "Sources that gave nothing", columns))]
+
+
+def _unread_counters(run: Run) -> list[Block]:
+    """Counters that a source did not give."""
+    missing = missing_counters(run)
+    if missing.empty:
+        return []
+    columns = [CASE, Column("source", "Source"), Column("name", "Counter", unbroken=True), Column("reason", "Reason")]
+    rows = _once(missing, "source", "counter", "reason")
+    rows["name"] = rows["counter"].map(counter_name)
+    return [Block(folded=True, table=table(rows, "Counters that a source did not give", columns))]
+
+
+def _once(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """One row for all cases that are alike, which names the first of them."""
+    groups = rows.groupby(list(keys), sort=False, dropna=False, as_index=False)
+    joined = groups.agg(case=("case", "first"), others=("case", "size"))
+    more = [f" and {others - 1} more" if others > 1 else "" for others in joined["others"]]
+    return joined.assign(case=joined["case"] + pd.Series(more, dtype="str"))
+
+
+_BUSY = {
+    "{} of the CPU used": (("host", "cpu_utilization_frac"),),  # by this process: others may keep it busy, too
+    "GPU {} busy": tuple((source, "utilization_frac") for source in ("gpm", "nvml", "amd", "kineto")),
+}
+"""What tells how busy something is; the first source that does. NVML's own window reaches back before the pass."""
+
+
+def _terminal(run: Run, case: Any) -> list[RenderableType]:
+    """How busy processor and device were, and what an iteration cost; nothing where nothing of it was read."""
+    values, spent = (frame[frame["case"] == case["case"]] for frame in (counter_values(run), utilization.energy(run)))
+    read = values.groupby(["source", "counter"])["value"].mean().to_dict()
+    parts = []
+    for words, tellers in _BUSY.items():
+        busy = next((read[teller] for teller in tellers if teller in read), None)
+        if busy is not None:
+            parts.append(words.format(fmt.share(busy)))
+    for row in fmt.rows(spent):
+        of = f"{row.device} " if len(spent) > 1 else ""  # that of a device is not known, perhaps: no sum is told
+        if pd.notna(row.power_w):
+            parts.append(f"{of}{power(row.power_w)}")
+        if pd.notna(row.energy_per_iteration_j):
+            parts.append(f"{energy(row.energy_per_iteration_j)} an iteration")
+    return [Text(", ".join(parts))] if parts else []
+
+
+SECTION = Section("counters", "Counters", 200, counters, shows=has_counters, terminal=_terminal,
+                  points={"counters": [
+    ("Counters", "counter pass: read before and after iterations of their own, and from a thread of its own in "
+     "between. Sources that replay kernels or lock clocks have passes of their own, which nothing is timed in."),
+]})

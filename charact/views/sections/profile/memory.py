@@ -1,0 +1,243 @@
+"""The section of memory: against the input, through one iteration, as predicted and as measured, and what fits."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+
+from charact.analysis.common.pass_status import passes_taken, was_asked_for
+from charact.analysis.memory import composition as composition_analysis
+from charact.analysis.memory.composition import memory_by_phase, memory_composition, memory_needs, memory_peaks
+from charact.analysis.memory.growth import SERIES, memory_by_size, memory_growth, training_to_inference
+from charact.analysis.memory.limits import out_of_memory, out_of_memory_composition
+from charact.analysis.memory.timeline import memory_timeline, peak_moments
+from charact.record.reader import Run
+from charact.views.html.elements import memory as figures
+from charact.views.html.elements.blocks import Block, Body, Legend, legend_of, missing_cases, why_nothing
+from charact.views.section import Section
+from charact.views.sections.profile import _memory_tables as tables
+from charact.views.tables import format as fmt
+from charact.views.tables import memory_text as words
+from charact.views.tables import palette
+from charact.views.terminal.bars import Bar, Part
+from charact.views.terminal.case_lines import nothing
+
+_ALIKE = [name for name in SERIES if name != "mode"]
+
+
+def has_memory(run: Run) -> bool:
+    """Whether memory was measured or predicted, or was to be; what models were constructed to hold stands with them."""
+    taken = passes_taken(run) & {"memory", "prediction"}
+    return bool(taken) or len(run.fits) > 0 or bool((run.memory["method"] != "constructed").any())
+
+
+def memory(run: Run) -> Body:
+    """Memory by category, against the input and through an iteration; its growth, predictions, and what fits."""
+    peaks, ran_out = memory_composition(run), _ran_out(run)
+    if peaks.empty:
+        return Body(blocks=[*ran_out, Block(note=why_nothing(run, "memory"))])
+    is_memory_run = composition_analysis.is_memory_run(run)
+    curves, drawn = _against_input(run)
+    blocks = [*_at_peak(peaks[~peaks["case"].isin(drawn)] if is_memory_run else peaks), *curves]
+    if not curves and not run.cases["input_size"].isna().all():  # a watched program does not tell its input size
+        too_few = fmt.missing("one input size only: give --input-sizes two")
+        blocks.append(Block(title="Against input size", note=too_few))
+    blocks += [*_ratios(run), *_timelines(run), *_fits(run), *ran_out, *_tables(run, is_memory_run=is_memory_run)]
+    told = [case for block in ran_out for case, _ in block.missing]
+    return Body(lead=_lead(run), blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *told])])
+
+
+def _lead(run: Run) -> str:
+    lead = (
+        "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
+        "Activations are made in forward or loss and outlive the operator that made them; temporary is all else that "
+        "is given back by the iteration’s end. "
+    )
+    if "prediction" in passes_taken(run):
+        return f"{lead}Against the input, areas and lines are predicted, and dots are measured."
+    return f"{lead}Against the input, dots are measured and joined by straight lines."
+
+
+def _at_peak(peaks: pd.DataFrame) -> list[Block]:
+    if peaks.empty:
+        return []
+    return [Block(
+        title="At the peak of an iteration", figures=[figures.at_peak(peaks)], legend=_legend(peaks),
+        table=tables.composition(peaks, "Memory by category at the peak"),
+    )]  # fmt: skip
+
+
+def _legend(rows: pd.DataFrame) -> Legend:
+    return legend_of(rows.loc[rows["bytes"] > 0, "category"], palette.CATEGORIES)
+
+
+def _against_input(run: Run) -> tuple[list[Block], set[str]]:
+    """A block for each workload, batch size and precision with a figure a mode; and the cases that they show."""
+    rows = memory_by_size(run).merge(
+        memory_peaks(run)[["case", "low_bytes", "high_bytes"]], on="case", how="left"
+    )
+    rows = rows[rows.groupby([*SERIES])["input_size"].transform("nunique") > 1]
+    limits = memory_needs(run).dropna(subset=["device_memory_bytes"])
+    limits_bytes = dict(zip(limits["case"], limits["device_memory_bytes"], strict=True))
+    blocks = []
+    for _, group in rows.groupby(_ALIKE, sort=False):
+        title = words.both_modes(next(fmt.rows(group)))
+        caption = f"Peak memory against input size: {title}"
+        drawn = [
+            figures.against_input(f"{caption}, {mode}", _NAMES[mode], of_mode, _limit(of_mode, limits_bytes))
+            for mode, of_mode in _modes(group)
+        ]
+        # The rows are of several cases: the filter by case must leave the curve whole.
+        blocks.append(Block(
+            title=f"Against {_INPUTS[group['position'].iloc[0]]}: {title}", figures=drawn, legend=_legend(group),
+            table=tables.by_size(group, caption),
+            note=_limit_note(group, limits),
+        ))  # fmt: skip
+    return blocks, set(rows["case"])
+
+
+_INPUTS = {"pixel": "picture area", "token": "sequence length", "unit of S": "input size"}
+_NAMES = {"train": "training", "infer": "inference"}
+
+
+def _modes(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Rows by mode, training first."""
+    groups = {str(mode): group for mode, group in rows.groupby("mode")}
+    return sorted(groups.items(), key=lambda pair: pair[0] != "train")
+
+
+def _limit(rows: pd.DataFrame, limits_bytes: dict[str, float]) -> float | None:
+    return next((limits_bytes[case] for case in rows["case"] if case in limits_bytes), None)
+
+
+def _limit_note(rows: pd.DataFrame, limits: pd.DataFrame) -> str:
+    """What the dashed line is, where one is drawn."""
+    row = next(fmt.rows(limits[limits["case"].isin(rows["case"])]), None)
+    if row is None or not rows["high_bytes"].max() >= row.device_memory_bytes:
+        return ""
+    return f"The dashed line is the {fmt.num_bytes(row.device_memory_bytes)} of {row.target}."
+
+
+def _ratios(run: Run) -> list[Block]:
+    """Training over inference, a figure for each kind of input."""
+    rows = training_to_inference(run)
+    if rows.empty:
+        return []
+    rows = rows.assign(label=[words.both_modes(row) for row in fmt.rows(rows)])
+    colors = {label: palette.CASES[number % len(palette.CASES)] for number, label in enumerate(rows["label"].unique())}
+    drawn = [
+        figures.ratios(f"Memory of training over inference against {_INPUTS[str(position)]}", group, colors)
+        for position, group in rows.groupby("position", sort=False)
+    ]  # fmt: skip
+    return [Block(
+        title="Training over inference", figures=drawn, legend=list(colors.items()),
+        table=tables.ratios(rows, "Peak of training over that of inference"),
+        note="At the same workload, input and batch size, precision and device, both measured or both predicted.",
+    )]  # fmt: skip
+
+
+def _timelines(run: Run) -> list[Block]:
+    """One iteration of the largest case of each workload and mode."""
+    timeline, moments = memory_timeline(run), peak_moments(run)
+    composition, by_phase = memory_composition(run), memory_by_phase(run)
+    blocks = []
+    for case in _largest(run, set(timeline["case"])):
+        rows, peaks = timeline[timeline["case"] == case], moments[moments["case"] == case]
+        held = composition[composition["case"] == case]
+        notes = [
+            f"Peak {peak.method}: {fmt.num_bytes(peak.bytes)} in {words.place(peak)}; "
+            f"{words.largest(held[held['method'] == peak.method])}."
+            for peak in fmt.rows(peaks)
+        ]  # fmt: skip
+        phases = ", ".join(rows["phase"].dropna().drop_duplicates())
+        notes.append(f"The strip above shows the phases in order: {phases}.")
+        blocks.append(Block(
+            title=f"One iteration: {case}", case=case, legend=_legend(rows), note=" ".join(notes),
+            figures=[figures.timeline(f"Memory through an iteration of {case}, {method}", group)
+                     for method, group in rows.groupby("method", sort=False)],
+            table=tables.by_phase(by_phase[by_phase["case"] == case], f"Memory by category in each phase of {case}"),
+        ))  # fmt: skip
+    return blocks
+
+
+def _largest(run: Run, cases: set[str]) -> list[str]:
+    """Of each workload, mode, precision and device the largest of these cases, one that was measured where there is."""
+    peaks = memory_peaks(run)[["case", "measured_bytes", "predicted_bytes"]]
+    rows = run.cases.reindex(columns=["case", *SERIES]).merge(peaks, on="case")
+    rows = rows[rows["case"].isin(cases)].sort_values(["measured_bytes", "predicted_bytes"], na_position="first")
+    last = rows.drop_duplicates([name for name in SERIES if name != "batch_size"], keep="last")
+    return [str(case) for case in last.sort_index()["case"]]
+
+
+def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
+    """Growth, predictions, weights against intermediate results, needs, and the peak of each phase."""
+    growth = memory_growth(run)
+    several = growth[growth["num_sizes"] > 1]
+    shown = {
+        "What a pixel or token adds": tables.growth(several if len(several) else growth.iloc[:0]),
+        "Prediction against measurement": tables.predictions(run),
+        "Weights against intermediate results": tables.weights(run) if is_memory_run else None,
+        "Allocated, reserved, and the process’s memory": tables.process(run) if is_memory_run else None,
+        "What a device must have": tables.needs(run),
+    }
+    blocks = [Block(title=title, table=each) for title, each in shown.items() if each is not None and each.rows]
+    by_phase = memory_by_phase(run)
+    caption = "Memory by category at the peak of each phase"
+    each = Block(title="At the peak of each phase", folded=True, table=tables.by_phase(by_phase, caption))
+    return [*blocks, *([each] if len(by_phase) else [])]
+
+
+def _fits(run: Run) -> list[Block]:
+    found = tables.fits(run)
+    return [Block(title="What fits", table=found)] if found is not None else []
+
+
+def _ran_out(run: Run) -> list[Block]:
+    """What each case that ran out of memory has told, in words; in a memory run why others did not fit, too."""
+    held = out_of_memory_composition(run)
+    told = {
+        row.case: words.ran_out(row, held[held["case"] == row.case]) for row in fmt.rows(out_of_memory(run))
+    }
+    if composition_analysis.is_memory_run(run):
+        failed = run.cases[run.cases["status"] == "oom"]
+        told = {row.case: fmt.failure(row.status, row.reason) for row in fmt.rows(failed)} | told
+    return [Block(title="Out of memory", missing=list(told.items()))] if told else []
+
+
+def _terminal(run: Run, case: Any) -> list[RenderableType]:
+    if not was_asked_for(run, "memory"):
+        return []
+    held = memory_composition(run)
+    rows = held[(held["case"] == case["case"]) & (held["method"] == "measured") & (held["bytes"] > 0)]
+    if rows.empty:
+        return [nothing(run, case, "memory at the peak", "memory")]
+    parts = [
+        Part(row.category.replace("_", " "), row.share_frac, fmt.num_bytes(row.bytes), palette.CATEGORIES[row.category])
+        for row in rows.itertuples()
+    ]
+    return [Bar(f"memory at the peak (in {rows['phase'].iloc[0]})", parts)]
+
+
+SECTION = Section("memory", "Memory", 170, memory, shows=has_memory, terminal=_terminal,
+                  points={"memory": [
+    ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
+], "prediction": [
+    ("Predicted memory", "one iteration on tensors without data: what it would allocate and give back is noted, and "
+     "played back in that order into a model of the device’s allocator. No device is needed."),
+    ("– tensors", "exact: their shapes are those of the iteration."),
+    ("– workspaces", "what operators allocate for themselves and give back. Calibrated, from small real runs, or "
+     "modelled; the table of predictions says which. They are what the stated uncertainty is of."),
+    ("– rounding, reserved", "modelled by the rules of the device’s caching allocator; CUDA only."),
+    ("– context", "what a CUDA process takes before its first tensor: an estimate, not measured here."),
+    ("Needed", "what a device must have: on CUDA what is reserved, at the upper end of the uncertainty, and the "
+     "context; on a CPU the upper end of the predicted peak."),
+    ("Process memory", "resident set, as the kernel counts it: Python, its libraries, and what their allocators keep "
+     "belong to it. Its largest value is that since the process began."),
+    ("Growth", "a line of least squares through the peaks of one series against pixels or tokens. The 95 % intervals "
+     "take the peaks to scatter about a line; where growth bends, they tell how much."),
+]},
+                  trace_points={"memory": [
+    ("Memory",
+     "what PyTorch’s allocator had handed out during the last iteration. A trace does not tell what it was "
+     "for: all of it is “unknown”."),
+]})

@@ -1,0 +1,76 @@
+"""The section Time by phase."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+
+from charact.analysis.common.script_attribution import is_imported
+from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.record.reader import Run
+from charact.views.html.elements import bars
+from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
+from charact.views.section import Scalar, Section
+from charact.views.sections.profile._timed_runs import has_phases
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, share_column, table
+from charact.views.terminal.bars import Bar, Part
+from charact.views.terminal.case_lines import nothing
+
+
+def phases(run: Run) -> Body:
+    """Time by phase, absolute and as shares."""
+    breakdown = phase_breakdown(run)
+    if breakdown.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "timing"))])
+    columns = [
+        CASE, PHASE,
+        Column("time_s", "Time", fmt.seconds, "share × median iteration time: phases sum to the headline"),
+        share_column("share_frac", "Share", "part of the time of all iterations"),
+        Column("median_s", "Median", fmt.seconds, "median over the iterations; medians do not sum"),
+        Column("mean_s", "Mean", fmt.seconds, "mean over the iterations"),
+        Column("host_s", "Host clock", fmt.seconds, "mean between the phase's marks on the host"),
+        Column("device_s", "Device clock", fmt.seconds, "mean between the phase's CUDA events",
+               lambda row: "timed on the host"),
+    ]  # fmt: skip
+    block = Block(
+        figures=bars.phases(breakdown), legend=legend_of(breakdown["phase"], palette.PHASES),
+        table=table(breakdown, "Time of an iteration by phase", columns),
+    )  # fmt: skip
+    taken = "Taken from the trace." if is_imported(run) else "Taken while nothing else is measured."
+    lead = f"Phases never overlap, and with “other” they sum to the iteration’s wall time. {taken}"
+    return Body(lead=lead, blocks=[block, *missing_cases(run, "timing", breakdown["case"])])
+
+
+def _terminal(run: Run, case: Any) -> list[RenderableType]:
+    phases = phase_breakdown(run)
+    rows = phases[phases["case"] == case["case"]]
+    if rows.empty:
+        return [nothing(run, case, "time by phase", "timing")]
+    parts = [
+        Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase]) for row in rows.itertuples()
+    ]
+    return [Bar("time by phase", parts)]
+
+
+def _scalars(run: Run) -> Iterator[Scalar]:
+    for row in iteration_times(run).to_dict("records"):
+        yield Scalar(f"{row['case']}/iteration_s", row["iteration"], row["wall_s"])
+    for row in phase_times(run).to_dict("records"):
+        yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
+
+
+SECTION = Section("phases", "Time by phase", 90, phases, shows=has_phases, terminal=_terminal, scalars=_scalars,
+                  points={"timing": [
+    ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. The iteration time is the "
+     "median, with its 95 % interval from order statistics; a phase's time is its share of all iterations' time, times "
+     "that median. It takes iterations for independent: slow drift makes it too narrow."),
+]},
+                  trace_points={"timing": [
+    ("Iteration time, phases",
+     "from the trace, so under the profiler that wrote it. The iteration time is the median, with its 95 % "
+     "interval from order statistics; a phase’s time is its share of all iterations’ time, times that "
+     "median."),
+]})

@@ -1,0 +1,146 @@
+"""The section that holds achieved rates against what the machine was measured to reach."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from charact.analysis.efficiency import roofline as roofline_analysis
+from charact.analysis.efficiency.ceilings import case_ceilings, ceilings, ceilings_disturbed_frac, ceilings_reason
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
+from charact.views.html.elements.roofline import Roof, extent, roofline_figure
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, share_column, table, top
+
+_NUM_TOP = 25
+_LEAD = (
+    "The counted work, how fast it was done, and the ceilings that this machine was measured to reach: the best rate "
+    "of matrix products, and what the memory can feed. FLOP are those of convolutions, matrix products and attention, "
+    "one multiply-add being 2; pointwise work is not counted, so that rates are lower bounds. Bytes are each "
+    "operator’s inputs and outputs once, unless a counter read them. What finds its data in a cache can pass the "
+    "ceiling of memory: above 100 % is shown as it is."
+)
+_RATES = {"gemm": "matrix products", "copy": "copy", "triad": "triad", "launch": "launch of an operator",
+          "host_to_device": "host to device", "device_to_host": "device to host"}  # fmt: skip
+
+
+def roofline(run: Run) -> Body:
+    """Figures and a table a case, then layers, and the ceilings themselves."""
+    by_phase = roofline_analysis.roofline(run, "phase")
+    if by_phase.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "flop")), *_ceilings(run)])
+    by_type = roofline_analysis.roofline(run, "operator_type")
+    blocks = [_case(run, str(case), rows, by_type[by_type["case"] == case])
+              for case, rows in by_phase.groupby("case", sort=False)]
+    layers, note = top(roofline_analysis.roofline(run, "layer"), _NUM_TOP)
+    if len(layers):
+        blocks.append(Block(folded=True, table=_table(layers, CASE, _name("layer"), note=note)))
+    return Body(lead=_LEAD, blocks=[*blocks, *_ceilings(run), *missing_cases(run, "flop", by_phase["case"])])
+
+
+def _case(run: Run, case: str, phases: pd.DataFrame, types: pd.DataFrame) -> Block:
+    """A case's phases and operator types, as points below its roof and as a table."""
+    roof = roof_over(run, case)
+    shown = pd.concat([phases.rename(columns={"phase": "what"}), types.rename(columns={"operator_type": "what"})])
+    drawn: list[Markup] = []
+    placed = shown.dropna(subset=["flop_per_byte", "flop_per_s"])
+    if roof is not None and len(placed):
+        edges = extent(placed, roof)
+        for title, name, rows, color in (("Phases", "phase", phases, palette.PHASES.__getitem__),
+                                         ("Operator types", "operator_type", types, palette.operator_type)):
+            points = rows.dropna(subset=["flop_per_byte", "flop_per_s"])
+            if len(points):
+                drawn.append(roofline_figure(f"{title} of {case} below the roofline", points, name, color, roof, edges))
+    clocks = {"timing": "timing pass", "profiler": "under the profiler"}
+    shown = shown.assign(clock=shown["clock"].map(clocks))
+    legend = legend_of(phases.loc[phases["flop_per_s"].notna(), "phase"], palette.PHASES)
+    legend += [(str(name), palette.operator_type(str(name)))
+               for name in types.loc[types["flop_per_s"].notna(), "operator_type"]]
+    clock = Column("clock", "Timed in", meaning="the profiler lengthens short operators")
+    return Block(title=case, case=case, figures=drawn, legend=legend if drawn else [],
+                 table=_table(shown, Column("what", "Phase or operator type"), clock, caption=f"Roofline of {case}"))
+
+
+def _name(by: str) -> Column:
+    return PHASE if by == "phase" else Column(by, by.replace("_", " ").capitalize())
+
+
+def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against the roofline", note: str = "") -> Table:
+    def reason(row: Any) -> str | None:
+        return row.reason if isinstance(row.reason, str) else "no FLOP counted"
+
+    columns = [
+        *names, Column("flop", "FLOP", fmt.num_flop, "counted per iteration", reason),
+        Column("bytes", "Bytes", fmt.num_bytes, "per iteration", reason),
+        Column("bytes_method", "Bytes are", None, "modelled: inputs and outputs once; measured: by a counter", reason),
+        Column("flop_per_byte", "FLOP/byte", fmt.number, "arithmetic intensity", reason),
+        Column("time_s", "Time", fmt.seconds, "per iteration", reason),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved", reason),
+        Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "achieved", reason),
+        share_column("share_frac", "Of the ceiling", "the time that the work needs at the ceilings, over its time"),
+        Column("limit", "Nearer ceiling", None, "compute or bandwidth", reason),
+    ]  # fmt: skip
+    above = int((rows["share_frac"] > 1).sum())
+    if above:
+        note = f"{note} {above} above 100 %: from a cache, or with fewer bytes than modelled.".strip()
+    return table(rows, caption, columns, note)
+
+
+def roof_over(run: Run, case: str) -> Roof | None:
+    """The roof over a case; None where a ceiling is not known."""
+    over = case_ceilings(run).set_index("case").loc[case]
+    if pd.isna(over["peak_flop_per_s"]) or pd.isna(over["peak_bytes_per_s"]):
+        return None
+    entry = run.cases.set_index("case").loc[case]
+    measured = ceilings(run)
+    here = measured[measured["ceiling"].isin(["copy", "triad"]) & measured["device"].str.startswith(entry["device"])]
+    caches = here[here["level"] != "memory"].groupby("level", sort=False)["value"].max()
+    levels = [(str(level), float(value)) for level, value in caches.items()]
+    return Roof(str(entry["precision"]), float(over["peak_flop_per_s"]),
+                [*levels, ("memory", float(over["peak_bytes_per_s"]))])
+
+
+def _ceilings(run: Run) -> list[Block]:
+    """What the machine reaches at best, beside what its maker states."""
+    rows = ceilings(run)
+    reason = ceilings_reason(run)
+    if reason is not None:
+        return [Block(title="Ceilings", note=fmt.missing(reason))]
+    words: dict[str, Callable[[float | None, str | None], str]] = {
+        "flop_per_s": fmt.flop_rate, "bytes_per_s": fmt.byte_rate, "s": fmt.seconds}
+
+    def shown(row: Any, value: float | None, missing: str) -> str:
+        return words[row.unit](value, missing)
+
+    rows = rows.assign(
+        what=[_RATES.get(row.ceiling, row.ceiling) for row in fmt.rows(rows)],
+        where=[row.precision if isinstance(row.precision, str) else row.level for row in fmt.rows(rows)],
+        measured=[shown(row, row.value, "not measured") for row in fmt.rows(rows)],
+        stated=[shown(row, row.datasheet, "no datasheet") for row in fmt.rows(rows)],
+        of_stated=rows["value"] / rows["datasheet"],
+    )
+    columns = [
+        Column("device", "Device"), Column("what", "Ceiling"),
+        Column("where", "Precision or level", reason=lambda row: "does not apply"),
+        Column("working_set_bytes", "Working set", fmt.num_bytes, "", lambda row: "does not apply"),
+        Column("measured", "Measured"), Column("stated", "Datasheet"),
+        Column("of_stated", "Of the datasheet", fmt.share, "", lambda row: "no datasheet"),
+        Column("datasheet_source", "Source", reason=lambda row: "no datasheet"),
+    ]  # fmt: skip
+    had_frac = ceilings_disturbed_frac(run)
+    note = "" if had_frac is None else (f"Too low: other processes left {fmt.share(had_frac)} of the cores while they "
+                                        "were measured. Shares of them are too high.")
+    return [Block(title="Ceilings", folded=True, table=table(rows, "Ceilings of this machine", columns), note=note)]
+
+
+SECTION = Section("roofline", "Work and roofline", 180, roofline, ("flop",), ("flop",),
+                  points={"flop": [
+    ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. Counted are "
+     "convolutions, matrix products and attention, as in published counts. Bytes are modelled: caches and fused "
+     "operators move fewer, bad locality moves more."),
+    ("Rates", "counted FLOP over time of the timing pass: a lower bound, since pointwise work is not counted."),
+]})

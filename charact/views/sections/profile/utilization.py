@@ -1,0 +1,125 @@
+"""The section of how well the device is used: five metrics against their ideal, and the energy of an iteration."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.pass_status import passes_taken
+from charact.analysis.efficiency import utilization as utilization_analysis
+from charact.analysis.efficiency.utilization import energy, energy_reason
+from charact.record.reader import Run
+from charact.views.html.elements import counters
+from charact.views.html.elements.blocks import CASE, Block, Body, missing_cases
+from charact.views.section import Section
+from charact.views.tables import counter_text as words
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, table
+
+_LEAD = (
+    "Five metrics against their ideal. The ideal of a share is 100 %; that of FLOP/s is the best rate of matrix "
+    "products that this machine was measured to reach in the case’s precision. Beside each stands the source that told "
+    "it, and whether it was measured, sampled, estimated or modelled."
+)
+_ENERGY_NOTE = "Energy is that of the whole device, with all that ran on it, while the case’s iterations were repeated."
+
+
+def has_utilization(run: Run) -> bool:
+    """Whether any of the metrics is known, or was to be."""
+    used = utilization_analysis.utilization(run)
+    return "counters" in passes_taken(run) or bool(used["value"].notna().any())
+
+
+def utilization(run: Run) -> Body:
+    """The five metrics of each case, what is missing of them and why, and energy."""
+    used = utilization_analysis.utilization(run)
+    ended_well = {entry["case"] for entry in run.manifest["cases"] if entry["status"] == "ok"}
+    used = used[used["case"].isin(ended_well)]
+    missing = missing_cases(run, "counters", used["case"])
+    if used.empty:
+        return Body(blocks=missing)
+    colors = case_colors(run)
+    five = Block(
+        figures=[counters.five(used, colors)], table=_table(used),
+        legend=_legend(used["case"], colors), note=_past(used),
+    )  # fmt: skip
+    return Body(lead=_LEAD, blocks=[five, *_not_measured(run, used), *_energy(run, colors), *missing])
+
+
+def case_colors(run: Run) -> dict[str, str]:
+    """A colour for each case of a run."""
+    cases = [str(entry["case"]) for entry in run.manifest["cases"]]
+    return {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
+
+
+def _legend(cases: "pd.Series[str]", colors: dict[str, str]) -> list[tuple[str, str]]:
+    shown = set(cases)
+    return [(case, color) for case, color in colors.items() if case in shown]
+
+
+def _table(used: pd.DataFrame) -> Table:
+    names = [words.counter_name(metric) for metric in used["metric"]]
+    values = [words.counter_value(row.metric, row.value, row.reason) for row in fmt.rows(used)]
+    columns = [
+        CASE, Column("name", "Metric"), Column("shown", "Value"),
+        Column("value_frac", "Of the ideal", fmt.share, "value / ideal", lambda row: row.reason),
+        Column("source", "Source", reason=lambda row: "none gave it"),
+        Column("method", "Method", reason=lambda row: "not told"),
+    ]  # fmt: skip
+    return table(used.assign(name=names, shown=values), "Five metrics against their ideal", columns)
+
+
+def _past(used: pd.DataFrame) -> str:
+    past = used[used["value_frac"] > 1]
+    names = ", ".join(dict.fromkeys(words.counter_name(metric) for metric in past["metric"]))
+    return f"Above the ideal: {names}. The ceiling that was measured is not the most that is possible." if names else ""
+
+
+def _not_measured(run: Run, used: pd.DataFrame) -> list[Block]:
+    """Why metrics and energy are missing: those that lack the same together, with the number of cases."""
+    lacking = used[used["value_frac"].isna()]
+    num_cases = used["case"].nunique()
+    points: dict[str, str] = {}
+    for reason, rows in lacking.groupby("reason", sort=False):
+        whole = "" if rows["value"].isna().all() else "the ideal of "
+        names = ", ".join(words.counter_name(metric) for metric in rows["metric"].unique())
+        lacked = rows["case"].nunique()
+        told = fmt.missing(str(reason)) + ("" if lacked == num_cases else f" in {lacked} of {num_cases} cases")
+        points[f"{whole}{names}"] = "; ".join(filter(None, [points.get(f"{whole}{names}"), told]))
+    if (untold := energy_reason(run)) is not None:
+        points["energy"] = fmt.missing(untold)
+    return [Block(title="Not measured", points=list(points.items()))] if points else []
+
+
+def _energy(run: Run, colors: dict[str, str]) -> list[Block]:
+    """Energy and power as a table; bars where there are several cases."""
+    spent = energy(run)
+    if spent.empty:
+        return []
+    columns = [
+        CASE, Column("device", "Device"), Column("source", "Source"),
+        Column("energy_per_iteration_j", "Energy of an iteration", words.energy, "energy of the counter pass / "
+               "iterations", lambda row: row.reason),
+        Column("energy_per_sample_j", "of a sample", words.energy, "energy of an iteration / batch size", _no_sample),
+        Column("power_w", "Power", words.power, "mean over the counter pass", lambda row: "not read"),
+    ]  # fmt: skip
+    shown = table(spent, "Energy and power", columns)
+    figures = [
+        counters.energies(f"Energy of {what} by case", f"energy of {what}", _totals(spent, column), colors)
+        for what, column in (("an iteration", "energy_per_iteration_j"), ("a sample", "energy_per_sample_j"))
+        if spent.dropna(subset=[column])["case"].nunique() > 1
+    ]  # fmt: skip
+    return [Block(title="Energy", figures=figures, table=shown, note=_ENERGY_NOTE)]
+
+
+def _totals(spent: pd.DataFrame, column: str) -> list[tuple[str, float]]:
+    """Energy of each case over its devices; none of a case that has a device whose energy is not known."""
+    sums = spent.groupby("case", sort=False)[column].agg(lambda joules: joules.sum(skipna=False)).dropna()
+    return [(str(case), float(energy_j)) for case, energy_j in sums.items()]
+
+
+def _no_sample(row: Any) -> str:
+    return row.reason if pd.notna(row.reason) else "batch size not told"
+
+
+SECTION = Section("utilization", "Utilization and energy", 190, utilization, shows=has_utilization)

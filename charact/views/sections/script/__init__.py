@@ -1,0 +1,1 @@
+"""Sections of scripts and of imported traces."""

@@ -1,0 +1,59 @@
+"""The section Models."""
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from charact.analysis.profile.model_parts import part_breakdown
+from charact.record.reader import Run
+from charact.views.html.elements import bars
+from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, share_column, table
+from charact.views.terminal.bars import Bar, Part
+
+
+def parts(run: Run) -> Body:
+    """Time of an iteration by model and optimizer, a figure a case."""
+    breakdown = part_breakdown(run)
+    columns = [
+        Column("part", "Model", unbroken=True), PHASE,
+        Column("time_s", "Time", fmt.seconds, "share × median iteration time: rows sum to the headline"),
+        share_column("share_frac", "Share", "part of the time of all iterations"),
+    ]  # fmt: skip
+    blocks = []
+    for case, rows in breakdown.groupby("case", sort=False):
+        named = rows.assign(part=rows["part"].fillna("none of them"))
+        blocks.append(Block(
+            title=str(case), case=str(case), figures=bars.parts(str(case), named),
+            legend=legend_of(rows["phase"], palette.PHASES),
+            table=table(named, f"Time of an iteration by model of {case}", columns),
+        ))  # fmt: skip
+    lead = (
+        "Models go by the name that the program’s main module gives them, else by their class. A loss, a backward and "
+        "an update belong to the model whose optimizer steps next."
+    )
+    return Body(lead=lead, blocks=blocks)
+
+
+def has_parts(run: Run) -> bool:
+    """Whether a case has several models or optimizers."""
+    return bool(run.iterations["part"].notna().any())
+
+
+def _terminal(run: Run, case: Any) -> list[RenderableType]:
+    """A bar for each model or optimizer of a program that has several."""
+    parts = part_breakdown(run)
+    rows = parts[(parts["case"] == case["case"]) & parts["part"].notna()]
+    return [
+        Bar(f"time in {part}", [
+            Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase])
+            for row in of_part.itertuples()
+        ])
+        for part, of_part in rows.groupby("part", sort=False)
+    ]  # fmt: skip
+
+
+SECTION = Section("models", "Models", 100, parts, shows=has_parts, terminal=_terminal)

@@ -1,0 +1,170 @@
+"""The section of trainings: where their time goes, how they learn, and whose protocol they followed."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.training.stages import (
+    TRAINING_STAGES,
+    learning_curves,
+    stage_breakdown,
+    stage_times,
+    training_summary,
+)
+from charact.record.reader import Run
+from charact.views.html.elements import bars
+from charact.views.html.elements import curves as drawn
+from charact.views.html.elements.blocks import (
+    CASE,
+    Block,
+    Body,
+    legend_of,
+    missing_cases,
+    why_nothing,
+)
+from charact.views.section import Scalar, Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, share_column, table
+
+
+def training(run: Run) -> Body:
+    """Curves of each metric, time by stage and phase, epochs, what was run, and the protocol."""
+    times = stage_times(run)
+    if times.empty:
+        return Body(blocks=[Block(note=why_nothing(run, "training"))])
+    lead = (
+        "Total execution time is training, validation and checkpointing over all epochs; making the model and reading "
+        "the data set come before it. Loss and metrics are means over a stage’s samples: those of training are taken "
+        "while the weights still change."
+    )
+    blocks = [_curves(run), *_breakdowns(run), _setups(run), *_protocols(run)]
+    return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "training", times["case"])])
+
+
+def _curves(run: Run) -> Block:
+    """A figure a metric, and the table of epochs."""
+    curves = learning_curves(run)
+    cases = list(curves["case"].unique())
+    colors = {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
+    figures = [
+        drawn.learning_curve(str(metric), rows, colors)
+        for metric, rows in curves.groupby("metric", sort=False) if rows["value"].notna().any()
+    ]  # fmt: skip
+    shown = _epochs(run, curves)
+    synthetic = (training_summary(run)["data"] == "synthetic").any()
+    return Block(title="Learning curves", figures=figures, legend=list(colors.items()) if figures else [], table=shown,
+                 note=fmt.OF_NO_TASK if synthetic else "")
+
+
+def _epochs(run: Run, curves: pd.DataFrame) -> Table:
+    """A row an epoch: the time of its stages, then each metric in training and validation."""
+    times = stage_times(run).rename(columns={"number": "epoch"})
+    rows = times.pivot_table(index=["case", "epoch"], columns="stage", values="wall_s", sort=False).reset_index()
+    columns = [CASE, Column("epoch", "Epoch", fmt.number)]
+    columns += [
+        Column(stage, stage.capitalize(), fmt.duration, f"time of the epoch's {stage}", lambda row: "not run")
+        for stage in TRAINING_STAGES if stage in rows
+    ]  # fmt: skip
+    elapsed = curves.groupby(["case", "epoch"], as_index=False)["elapsed_s"].max()
+    rows = rows.merge(elapsed, on=["case", "epoch"], how="left")
+    columns.append(Column("elapsed_s", "Elapsed", fmt.duration, "total time at the end of its validation",
+                          lambda row: "no metrics"))  # fmt: skip
+    for number, ((metric, stage), values) in enumerate(curves.groupby(["metric", "stage"], sort=False)):
+        name = f"value_{number}"  # a metric's name need not be one of Python's
+        keyed = values.set_index(["case", "epoch"])
+        rows = rows.join(keyed["value"].rename(name), on=["case", "epoch"])
+        columns.append(_metric_column(name, str(metric), str(stage), keyed["reason"].to_dict()))
+    return table(rows, "Epochs", columns)
+
+
+def _metric_column(name: str, metric: str, stage: str, reasons: dict[Any, Any]) -> Column:
+    def words(value: float | None, reason: str | None) -> str:
+        return fmt.metric(metric, value, reason)
+
+    def why(row: Any) -> str:
+        reason = reasons.get((row.case, row.epoch))
+        return "not told" if pd.isna(reason) else str(reason)
+
+    return Column(name, f"{metric}, {stage}", words, f"mean over the samples of the {stage}", why)
+
+
+def _breakdowns(run: Run) -> list[Block]:
+    """A figure a case: the phases of each stage."""
+    columns = [
+        Column("stage", "Stage"), Column("phase", "Phase"), Column("time_s", "Time", fmt.duration, "over all epochs"),
+        share_column("share_frac", "Share", "part of the total execution time"),
+    ]  # fmt: skip
+    return [
+        Block(
+            title=f"Time by stage and phase: {case}", case=str(case), figures=bars.stages(str(case), parts),
+            legend=legend_of(parts["phase"], palette.PHASES),
+            table=table(parts, f"Time by stage and phase of {case}", columns),
+        )
+        for case, parts in stage_breakdown(run).groupby("case", sort=False)
+    ]
+
+
+def _setups(run: Run) -> Block:
+    """What each training was given: the manifest's facts."""
+    facts = [
+        {"case": entry["case"], "reason": entry["reason"], **entry["passes"]["training"]}
+        for entry in run.manifest["cases"] if "training" in entry["passes"]
+    ]  # fmt: skip
+    names = ["case", "num_epochs_asked", "num_epochs", "num_train_samples", "num_valid_samples", "setup_s",
+             "num_resumed", "weights"]  # fmt: skip
+    columns = [
+        CASE, Column("num_epochs_asked", "Epochs asked", fmt.number), Column("num_epochs", "Finished", fmt.number),
+        Column("num_train_samples", "Trained on", fmt.number, "samples of an epoch"),
+        Column("num_valid_samples", "Validated on", fmt.number, "samples of an epoch"),
+        Column("setup_s", "Set-up", fmt.duration, "reading the data set and making the model; not in the total"),
+        Column("num_resumed", "Resumed", fmt.number, "times it went on after it had been ended"),
+        Column("weights", "Best weights", None, "file in the run's directory", lambda row: "none were kept",
+               unbroken=True),
+    ]  # fmt: skip
+    return Block(title="What was run", table=table(pd.DataFrame(facts).reindex(columns=names), "Trainings", columns))
+
+
+def _protocols(run: Run) -> list[Block]:
+    """Each protocol that a case followed, with what was changed from it."""
+    found = [entry["passes"].get("training", {}).get("protocol") for entry in run.manifest["cases"]]
+    columns = [Column("option", "Option"), Column("published", "Published"), Column("used", "Here")]
+    blocks = []
+    for text in dict.fromkeys(json.dumps(each) for each in found if each):
+        protocol = json.loads(text)
+        rows = [[option, *map(_in_words, values)] for option, values in protocol["changed"].items()]
+        changed = pd.DataFrame(rows, columns=["option", "published", "used"])
+        source = f"Source: {protocol['source']}. Not stated there: {protocol['unstated']}."
+        note = source if rows else f"Followed as published, nothing was changed. {source}"
+        shown = table(changed, f"What was changed from {protocol['name']}", columns) if rows else None
+        blocks.append(Block(title=f"Protocol: {protocol['name']}", table=shown, note=note))
+    return blocks
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _scalars(run: Run) -> Iterator[Scalar]:
+    for row in learning_curves(run).dropna(subset=["value"]).to_dict("records"):
+        yield Scalar(f"{row['case']}/{row['metric']}/{row['stage']}", row["epoch"], row["value"])
+    for row in stage_times(run).to_dict("records"):
+        if row["stage"] in TRAINING_STAGES:
+            yield Scalar(f"{row['case']}/epoch_s/{row['stage']}", row["number"], row["wall_s"])
+
+
+SECTION = Section("training", "Training", 30, training, ("training",), scalars=_scalars,
+                  points={"training": [
+    ("Total execution time", "what the epochs took on the host’s clock: training, validation and checkpointing, each "
+     "until the device had ended. Reading the data set and making the model come before it and are told apart."),
+    ("Phases of a stage", "marked as in a profile, with no profiler. Where a device has clocked them, its times share "
+     "out the stage’s wall time."),
+    ("Loss and metrics", "means over the samples of a stage. Those of training are taken while the weights change, so "
+     "that they trail those of the validation that follows."),
+    ("Time to target", "total execution time at the end of the validation that first reached the target; it knows no "
+     "finer step than an epoch."),
+]})

@@ -1,0 +1,16 @@
+"""Columns and colours of bricks that several views share."""
+
+import pandas as pd
+
+from charact.views.html.elements.blocks import Legend
+from charact.views.tables import palette
+from charact.views.tables.model import Column
+
+PIECES, BRICKS = "#AAB7C4", "#4477AA"
+"""Colours of all pieces, and of those that differ."""
+LAYERS = Column("layers", "Layers", reason=lambda row: "not told", wide=True)
+
+
+def legend_of_types(rows: pd.DataFrame) -> Legend:
+    """Colours of the operator types of rows, in the order of the rows."""
+    return [(name, palette.operator_type(name)) for name in dict.fromkeys(rows["operator_type"].dropna().astype(str))]

@@ -1,0 +1,54 @@
+"""Tables of constructed models, and how their strategies are named and coloured."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.views.tables import format as fmt
+from charact.views.tables.model import Column, Table, table
+
+COLORS = {"corrected": "#4477AA", "sequential": "#EE6677", "critical_path": "#CCBB44", "paper": "#AA3377"}
+WORDS = {"sequential": "plain sum", "critical_path": "longest path", "corrected": "corrected sum",
+         "paper": "plain sum, the paper’s method"}
+STRATEGY = Column("strategy_words", "Strategy", unbroken=True)
+
+
+def reason_of(row: Any) -> str | None:
+    """Why a row lacks its latency, in a word or two: the whole reason may be long, and stands below the tables."""
+    if pd.notna(row.latency_s):
+        return None
+    return "not corrected" if row.strategy == "corrected" else "not constructed"
+
+
+def no_error(row: Any) -> str:
+    """Return why a row lacks its error."""
+    return reason_of(row) or "not measured"
+
+
+def no_interval(row: Any) -> str:
+    """Return why a row lacks its interval."""
+    return reason_of(row) or "fewer than 6 rounds"
+
+
+def worded(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with their strategies in words."""
+    return rows.assign(strategy_words=rows["strategy"].map(WORDS))
+
+
+def signed_share(value: float | None, reason: str | None = None) -> str:
+    """An error with its sign: −2.4 %."""
+    if value is None or fmt.absent(value):
+        return fmt.missing(reason)
+    return f"{'−' if value < 0 else '+'}{100 * abs(value):.1f} %"
+
+
+def errors_table(errors: pd.DataFrame, *more: Column) -> Table:
+    """How right each strategy is over all measured models; `more` columns stand first."""
+    columns = [
+        *more, STRATEGY, Column("mode", "Mode"), Column("g", "G", fmt.number, "most layers of a piece"),
+        Column("num_models", "Models", fmt.number, "that were measured"),
+        Column("geometric_mean", "Geometric mean", fmt.number, "of constructed / measured"),
+        Column("mean_abs_error_frac", "Mean |error|", fmt.share),
+        Column("worst_error_frac", "Worst", signed_share), Column("worst_case", "of", unbroken=True),
+    ]  # fmt: skip
+    return table(worded(errors), "Errors over all measured models", columns)
