@@ -65,3 +65,10 @@ def all_kinds() -> list[CaseKind]:
     """Return all kinds of cases in their order."""
     found: list[CaseKind] = [module.KIND for module in modules_in("charact.views.kinds")]
     return sorted(found, key=lambda kind: kind.order)
+
+
+def by_kind(cases: pd.DataFrame) -> list[tuple[CaseKind, pd.DataFrame]]:
+    """Return the kinds that are present with their cases; cases of unknown kinds are shown as profiled ones."""
+    kinds = all_kinds()
+    names = cases["kind"].where(cases["kind"].isin([kind.name for kind in kinds]), "profile")
+    return [(kind, cases[names == kind.name]) for kind in kinds if (names == kind.name).any()]

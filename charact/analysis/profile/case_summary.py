@@ -9,12 +9,10 @@ from charact.analysis.memory.composition import is_memory_run, memory_compositio
 from charact.core.statistics import median_interval
 from charact.record.reader import Run
 
-KINDS = ("training", "inference", "memory", "operation", "bricks", "construction", "profile")
-"""What was done with a case: trained, loaded and predicted with, its memory alone looked at, a basic operation timed, a
-suite of bricks timed, a model's latency constructed from these, or measured by passes."""
-
-_OF_PASSES = {"ops": "operation", "bricks": "bricks", "construct": "construction", "training": "training",
-              "inference": "inference"}
+_PROFILE_PASSES = {"timing", "operators", "kernels", "memory", "flop", "counters", "frames", "prediction", "fit"}
+"""Passes of profiled cases; a case that has taken another one is of the kind that is named after that pass."""
+_KINDS = {"ops": "operation", "construct": "construction"}
+"""Kinds that have another name than their pass."""
 
 _COORDINATES = [
     "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
@@ -48,7 +46,7 @@ def iteration_times(run: Run) -> pd.DataFrame:
 def case_summary(run: Run) -> pd.DataFrame:
     """One row a case in the order they ran, failed ones included; what a case lacks is null.
 
-    Columns: the case's coordinates, status and reason; kind, one of `KINDS`; num_iterations; median_s with the 95 %
+    Columns: the case's coordinates, status and reason; kind (see `case_kinds`); num_iterations; median_s with the 95 %
     interval of the median low_s to high_s (null below 6 iterations), p5_s and p95_s of the iterations' wall times;
     samples_per_s (batch size / median_s); flop (counted, per iteration; operators without a formula are left out);
     flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, held through PyTorch's
@@ -68,7 +66,11 @@ def case_summary(run: Run) -> pd.DataFrame:
 
 
 def case_kinds(run: Run) -> list[str]:
-    """Return what was done with each case, one of `KINDS`, in the order of the manifest; no table is read."""
+    """Return the kind of each case in the order of the manifest, without reading a table.
+
+    Kinds: `profile` (measured by passes), `memory` (measured or predicted, memory alone), `training`, `inference`,
+    `operation`, `bricks` (a suite that was timed), `construction` (a latency built from bricks), or any other pass.
+    """
     return [_kind(run, entry) for entry in run.manifest["cases"]]
 
 
@@ -76,7 +78,8 @@ def _kind(run: Run, entry: dict[str, Any]) -> str:
     if is_memory_run(run):
         return "memory"
     passes = entry.get("passes", {})
-    return next((kind for name, kind in _OF_PASSES.items() if name in passes), "profile")
+    own = [name for name in passes if name not in _PROFILE_PASSES]
+    return _KINDS.get(own[0], own[0]) if own else "profile"
 
 
 def _compile_s(entry: dict[str, Any]) -> float | None:

@@ -2,7 +2,7 @@
 
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
-from charact.views.case_kind import all_kinds
+from charact.views.case_kind import by_kind
 from charact.views.html.elements.blocks import Block, Body, Card, Legend
 from charact.views.section import Section
 from charact.views.tables import format as fmt
@@ -18,11 +18,10 @@ def overview(run: Run) -> Body:
     blocks: list[Block] = []
     failed = int((cases["status"] != "ok").sum())
     leads = [f"{_counted(len(cases), 'case')}, {failed} of them failed."] if failed else []
-    for kind in all_kinds():
-        if kind.name in set(cases["kind"]):
-            more, colors, table = kind.overview(run, cases[cases["kind"] == kind.name])
-            cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=table)]
-            leads += [kind.lead] if kind.lead else []
+    for kind, rows in by_kind(cases):
+        more, colors, table = kind.overview(run, rows)
+        cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=table)]
+        leads += [kind.lead] if kind.lead else []
     return Body(lead=" ".join(leads), cards=cards, legend=list(dict.fromkeys(legend)), blocks=blocks)
 
 

@@ -6,7 +6,7 @@ from rich.text import Text
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.presentable import presentable
 from charact.record.reader import Run
-from charact.views.case_kind import all_kinds
+from charact.views.case_kind import by_kind
 from charact.views.tables import format as fmt
 from charact.views.terminal.case_lines import failure
 
@@ -20,7 +20,7 @@ def summary(run: Run) -> RenderableType:
     cases = case_summary(run)
     if cases.empty:
         return Text(f"{run.run_id}: {fmt.no_cases(run.partial)}")
-    kinds = [(kind, cases[cases["kind"] == kind.name]) for kind in all_kinds() if kind.name in set(cases["kind"])]
+    kinds = by_kind(cases)
     blocks = [block for kind, rows in kinds for block in kind.headlines(run, rows)]
     blocks += [failure(case) for kind, rows in kinds if not kind.shows_failures
                for _, case in rows[rows["status"] != "ok"].iterrows()]  # fmt: skip

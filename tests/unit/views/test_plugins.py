@@ -1,0 +1,99 @@
+"""A section, an analysis and a kind of case are one file each, and every view finds it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support import records
+from support.damage import change_manifest
+from support.event_files import read
+from support.terminal import shown
+
+from charact.record.reader import load_run
+from charact.views import kinds, sections
+from charact.views.html.report import report
+from charact.views.html.report import sections as drawn_sections
+from charact.views.tensorboard.records import Records
+from charact.views.tensorboard.scalars import write_scalars
+
+DESIGN = (Path(__file__).parents[3] / "docs" / "design.md").read_text(encoding="utf-8")
+SECTION, OF_A_KIND = re.findall(r"```python\n(.*?)```", DESIGN, re.DOTALL)
+"""The examples of the document."""
+KIND = '''"""Cases that were weighed."""
+
+import pandas as pd
+from rich.text import Text
+
+from charact.analysis.profile.case_summary import case_summary
+from charact.views.case_kind import CaseKind, Overview
+from charact.views.html.elements.blocks import CASE, Card
+from charact.views.tables.model import table
+from charact.views.tables.run_column import RUN
+
+
+''' + OF_A_KIND
+
+
+@pytest.fixture
+def a_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(tmp_path / "more_sections" / "slowest.py", SECTION, sections, monkeypatch)
+
+
+@pytest.fixture
+def a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(tmp_path / "more_kinds" / "weighing.py", KIND, kinds, monkeypatch)
+
+
+def add(path: Path, source: str, package: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a file into a folder that belongs to a package while the test runs."""
+    path.parent.mkdir()
+    path.write_text(source, encoding="utf-8")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(path.parent)])  # type: ignore[attr-defined]
+    name = f"{package.__name__}.{path.stem}"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, None)  # removed after the test
+    monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.usefixtures("a_section")
+def test_a_section_is_one_file(tmp_path: Path) -> None:
+    path = records.write_record(tmp_path / "runs")
+    page = report([load_run(path)])
+    order = [part.id for part in drawn_sections(load_run(path))]
+    assert order.index("phases") < order.index("slowest") < order.index("operator-types")
+    assert "the largest wall time" in page
+    assert "slowest iteration 101 ms" in shown(path)
+    tab = Records(str(path.parent)).sections(path.name)
+    assert "Slowest iterations" in next(part["html"] for part in tab if part["id"] == "slowest")
+    write_scalars(load_run(path), path)
+    assert any(tag.endswith("/slowest_s") for tag in read(path))
+
+
+@pytest.mark.usefixtures("a_kind")
+def test_a_kind_of_case_is_one_file(tmp_path: Path) -> None:
+    path = records.write_record(tmp_path / "runs")
+    cases = load_run(path).manifest["cases"]
+    cases[-1]["passes"] = {"weighing": {"status": "ok", "reason": None}}
+    change_manifest(path, cases=cases)
+    page = report([load_run(path)])
+    assert "3 kg" in page
+    assert "Weighed cases" in page
+    assert f"weighed: {cases[-1]['case']}" in shown(path, width=200)
+    assert any("3 kg" in part["html"] for part in Records(str(path.parent)).sections(path.name))
+    assert "All weighed cases" in report([load_run(path), load_run(path)])
+
+def test_cases_of_an_unknown_kind_are_shown(tmp_path: Path) -> None:
+    """A later version may have added the kind."""
+    path = records.write_record(tmp_path / "runs")
+    cases = load_run(path).manifest["cases"]
+    cases[-1]["passes"]["weighing"] = {"status": "ok", "reason": None}
+    change_manifest(path, cases=cases)
+    assert str(cases[-1]["case"]) in shown(path, width=200)
+
+
+def test_the_document_names_files_that_exist() -> None:
+    root = Path(__file__).parents[3]
+    named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", DESIGN)) - {"charact/views/sections/slowest.py"}
+    assert len(named) > 30
+    places = [root, root / "charact", root / "charact" / "measure"]
+    assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
