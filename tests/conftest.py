@@ -6,15 +6,35 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from support import records
 from support.ceilings import keep_made_up
 
-# No test fails for the time that it takes, which other programs lengthen; half of the usual examples keep tests quick.
-hypothesis.settings.register_profile("charact", deadline=None, max_examples=50)
-hypothesis.settings.load_profile("charact")
+# No test fails because it takes long. `make test` tries few examples, `make test-all` many.
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=15)
+hypothesis.settings.register_profile("all", deadline=None, max_examples=150)
+NEEDS = {"browser tests": "Chromium", "tests of real data and traces": "../shared", "GPU tests": "CUDA"}
+"""Groups of tests that are skipped without something, by a word of the skip's reason."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples Hypothesis tries."""
+    hypothesis.settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "all")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Report in one line how many tests were skipped, and what they need."""
+    reasons = [str(report.longrepr[-1]) for report in terminalreporter.stats.get("skipped", [])
+               if isinstance(report.longrepr, tuple | list)]  # fmt: skip
+    counts = {name: sum(word in reason for reason in reasons) for name, word in NEEDS.items()}
+    skipped = [f"{count} {name} (no {NEEDS[name]})" for name, count in counts.items() if count]
+    if rest := len(reasons) - sum(counts.values()):
+        skipped.append(f"{rest} others (-rs shows why)")
+    if skipped:
+        terminalreporter.write_line(f"skipped: {', '.join(skipped)}")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ from charact.measure.passes.timing import StopRule
 from charact.record.reader import Run
 from charact.record.writer import RunWriter
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 ROWS, WIDTH = 2048, 1024
 ACTIVATION, WEIGHT = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH

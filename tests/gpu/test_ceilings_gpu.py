@@ -9,7 +9,7 @@ from torch.utils.benchmark import Timer
 from charact.machine.ceilings_cache import Ceiling
 from charact.measure.microbench.ceilings import measure_ceilings
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from charact.measure.counters.gpm import SOURCE as GPM
 from charact.measure.counters.nvml import SOURCE as NVML
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available() or torch.version.cuda is None,
-                                                  reason="there is no CUDA device of NVIDIA's")]
+                                                  reason="needs a CUDA device of NVIDIA's")]
 DEVICE = torch.device("cuda", 0)
 LOAD_S = 1.5
 

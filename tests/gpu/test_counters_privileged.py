@@ -13,7 +13,7 @@ from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 FEATURES, WIDTH, BATCH = 512, 1024, 4096
 CUDA = torch.device("cuda", 0)

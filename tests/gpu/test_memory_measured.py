@@ -16,7 +16,7 @@ from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
 from charact.record.writer import RunWriter
 from charact.workload.registry import find_workload
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = torch.device("cuda", 0)
 
 

@@ -15,7 +15,7 @@ from charact.measure.memory_estimate.estimator import Predictor
 from charact.measure.memory_estimate.target_devices import this_device
 from charact.workload.registry import find_workload
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 CASES = [
     *((name, None, size, 16) for name in ("resnet18", "vgg11", "googlenet") for size in (96, 224)),

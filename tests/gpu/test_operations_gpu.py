@@ -14,7 +14,7 @@ from charact.measure.passes.timing import StopRule
 from charact.ops import all_kinds, all_suites, parse_problem
 from charact.record.schema import OPERATION_PRECISIONS
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 KINDS = all_kinds()
 TEXTS = (

@@ -225,7 +225,7 @@ def test_a_workload_of_a_third_party(tmp_path: Path) -> None:
     assert "<b>tiny" not in report
 
 
-@pytest.mark.skipif(not MNIST.is_dir(), reason="the real MNIST test split is not here")
+@pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST in ../shared/data")
 @pytest.mark.slow
 def test_real_data_of_one_channel_is_fed_to_the_network(tmp_path: Path) -> None:
     done = charact("profile", "resnet18", "--variant", "cifar", "--data", "mnist", "--data-dir", str(MNIST), "--split",

@@ -335,7 +335,7 @@ class TestFailures:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not MNIST.is_dir(), reason="the real MNIST test split is not here")
+@pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST in ../shared/data")
 def test_it_learns_real_digits(tmp_path: Path) -> None:
     """8,000 pictures to train on and 2,000 to validate on."""
     done = charact("train", "googlenet", "--input-sizes", "28", "--batch-sizes", "64", "--data", "mnist", "--data-dir",
@@ -349,7 +349,7 @@ def test_it_learns_real_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not WIKITEXT.is_dir(), reason="the real WikiText-2 valid split is not here")
+@pytest.mark.skipif(not WIKITEXT.is_dir(), reason="needs WikiText-2 in ../shared/data")
 def test_a_language_model_learns_real_text(tmp_path: Path) -> None:
     """From the perplexity of its vocabulary's size, which random words have, to below 1,000 in one epoch."""
     done = charact("train", "rnn_lm", "--variant", "lstm-tied", "--data", "wikitext2", "--data-dir", str(WIKITEXT),

@@ -216,7 +216,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(content[:cut]) + draw(st.binary(max_size=9))
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None)
 @given(damaged() | st.binary(max_size=64))
 def test_a_damaged_batch_is_refused_in_one_line_or_read_whole(content: bytes) -> None:
     read = attempt(content)

@@ -273,7 +273,7 @@ SOUP = st.lists(st.tuples(
 
 
 @given(SOUP)
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_whatever_a_trace_holds_phases_sum_to_the_iteration(soup: list[tuple[str, str, int, int, int, int]]) -> None:
     keeper = Keeper()
     made = TraceMaker()

@@ -42,7 +42,7 @@ def small_pieces() -> Any:
 
 class TestStream:
     @given(EVENTS, st.sampled_from([None, 1]), st.booleans())
-    @settings(max_examples=150, deadline=None)
+    @settings(deadline=None)
     def test_any_events_are_read_as_they_are(self, made: list[Any], indent: int | None, as_ascii: bool) -> None:
         document = {"before": [{"a": 1}, {"}": "]"}], "traceEvents": made, "after": {"deep": [{}, {}]}}
         text = json.dumps(document, indent=indent, ensure_ascii=as_ascii).encode()
@@ -50,12 +50,12 @@ class TestStream:
             made, {"before": document["before"], "after": document["after"]})
 
     @given(EVENTS)
-    @settings(max_examples=50, deadline=None)
+    @settings(deadline=None)
     def test_events_alone_are_a_trace(self, made: list[Any]) -> None:
         assert read(json.dumps(made).encode())[0] == made
 
     @given(EVENTS, st.data())
-    @settings(max_examples=150, deadline=None)
+    @settings(deadline=None)
     def test_what_is_cut_off_is_refused_wherever(self, made: list[Any], data: st.DataObject) -> None:
         text = json.dumps({"traceEvents": made, "after": 1}).encode()
         cut = data.draw(st.integers(0, len(text) - 1))
@@ -63,13 +63,13 @@ class TestStream:
             read(text[:cut])
 
     @given(st.binary(max_size=60))
-    @settings(max_examples=150, deadline=None)
+    @settings(deadline=None)
     def test_bytes_are_no_trace(self, text: bytes) -> None:
         with pytest.raises(UserError):
             read(text)
 
     @given(st.lists(st.dictionaries(st.text(max_size=4), VALUES, max_size=3), min_size=1, max_size=5), st.data())
-    @settings(max_examples=200, deadline=None)
+    @settings(deadline=None)
     def test_a_damaged_byte_is_refused_or_changes_a_value_alone(self, made: list[Any], data: st.DataObject) -> None:
         text = bytearray(json.dumps({"traceEvents": made}).encode())
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))

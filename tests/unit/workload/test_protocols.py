@@ -74,7 +74,7 @@ def test_what_a_study_does_not_tell_is_no_change() -> None:
     assert "learning rate" in facts["unstated"]
 
 
-@pytest.mark.skipif(not MNIST.is_dir(), reason="the real MNIST test split is not here")
+@pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST in ../shared/data")
 def test_a_subset_of_the_data_is_recorded_as_a_change() -> None:
     (training,) = make_trainings(ALWAYS | {
         "workloads": ["resnet18"], "protocol": "northeastern", "data": "mnist", "data_dir": str(MNIST), "split": "test",

@@ -171,7 +171,7 @@ def test_runs_with_different_amounts_of_work_do_not_compare() -> None:
     assert judged(Sample(1.0, basis="10 epochs"), varying).ratio is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 @given(TIMES)
 def test_a_measurement_against_itself_is_exactly_one(values: list[float]) -> None:
     found = judged(timed(values), timed(values))
@@ -180,7 +180,7 @@ def test_a_measurement_against_itself_is_exactly_one(values: list[float]) -> Non
     assert not found.significant
 
 
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 @given(st.lists(TIMES, min_size=1, max_size=5), st.lists(TIMES, min_size=1, max_size=5))
 def test_what_is_swapped_is_inverted(base: list[list[float]], new: list[list[float]]) -> None:
     one, other = (pooled([timed(values) for values in side]) for side in (base, new))
@@ -193,7 +193,7 @@ def test_what_is_swapped_is_inverted(base: list[list[float]], new: list[list[flo
         assert there.low <= there.high
 
 
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 @given(TIMES, TIMES, st.floats(0.001, 1000))
 def test_units_do_not_matter(base: list[float], new: list[float], factor: float) -> None:
     found = judged(timed(base), timed(new))

@@ -214,7 +214,7 @@ def test_changing_sizes_are_refused(tmp_path: Path) -> None:
         read_saved(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_broken_file_is_a_mistake_of_the_users(saved: tuple[Path, Net], tmp_path: Path, data: st.DataObject) -> None:
     whole = bytearray(saved[0].read_bytes())

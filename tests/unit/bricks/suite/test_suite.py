@@ -228,7 +228,7 @@ def test_a_brick_that_is_not_there_is_named(suite: Path) -> None:
         load_suite(suite).brick("feedfeedfeedfeed")
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_change_of_any_byte_is_one_line_or_none(suite: Path, data: st.DataObject) -> None:
     files = sorted(suite.rglob("*.json"))
@@ -259,7 +259,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3))
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_composition_with_anything_in_it_is_read_or_refused_in_one_line(suite: Path, data: st.DataObject) -> None:
     (path,) = private_directory(suite).glob("*.json")

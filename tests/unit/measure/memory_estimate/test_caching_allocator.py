@@ -156,7 +156,7 @@ def prepared(segments: list[list[int]]) -> tuple[CachingAllocator, list[int]]:
 
 # Segments begin where addresses are whole multiples of 2 MiB. What the trace does not touch was held all the while; of
 # the second stretch in ViT's last segment, which it uses in part, the end follows from what did not go there.
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the shared traces are not at hand")
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs recorded traces in ../shared/traces")
 @pytest.mark.parametrize(("name", "segments"), [
     ("h100_bert_small_infer", {
         0x749083C00000: [0, 2 * MIB], 0x749476000000: [0x180000, 0x80000], 0x749476E00000: [0, 2 * MIB],

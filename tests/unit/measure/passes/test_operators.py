@@ -195,7 +195,7 @@ class TestUndisturbed:
         assert undisturbed([begins, iteration_of(), iteration_of()], [3.0, 1.0, 2.0]) == [1, 2]
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs recorded traces in ../shared/traces")
 def test_a_recorded_trace_loses_no_kernel_and_no_time() -> None:
     path = TRACES / "h100_vit_infer.json.gz"
     placed = place(read_trace(path).kept)

@@ -15,7 +15,7 @@ from charact.measure.script.spans.event_log import NOTES, SLICES, SpoolReader, S
 from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
 from charact.measure.script.spans.recorder import Kind, Slice
 
-MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TIMES = st.integers(0, 2**62)
 SPANS = st.lists(st.builds(
     Slice, st.sampled_from(Kind), st.just(0), st.just(0), st.integers(0, 2**62), st.booleans(), st.booleans(),

@@ -216,7 +216,7 @@ def read_or_refusal(path: Path) -> State | str:
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.sampled_from([1.0, 0.99, 0.5, 0.1]), flips=st.lists(
     st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=4))
 def test_a_damaged_file_is_refused_or_gives_tensors(
