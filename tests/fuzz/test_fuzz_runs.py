@@ -169,8 +169,13 @@ def _odd_rows(rng: random.Random, rows: pa.Table, table: str) -> pa.Table:
     return rows.append_column(rng.choice(["later", name]), column)
 
 
+def _tables(run: Path) -> list[Path]:
+    """Return the run's tables that are regular files: reading a named pipe never ends."""
+    return sorted(path for path in run.rglob("*.parquet") if path.is_file())
+
+
 def _damage_table(rng: random.Random, run: Path) -> None:
-    path = rng.choice(sorted(path for path in run.rglob("*.parquet") if path.is_file()))  # no named pipe: it blocks
+    path = rng.choice(_tables(run))
     rows = pq.ParquetFile(path).read()
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         if "case" in rows.column_names and rows.num_columns > 1:
@@ -267,7 +272,7 @@ def make_run(rng: random.Random, directory: Path) -> Path:
     kinds = rng.choices(list(_DAMAGE), [weight for _, weight in _DAMAGE.values()], k=rng.choice([1, 1, 1, 2]))
     for name in kinds:
         damage = _DAMAGE[name][0]
-        if damage is not None and (run / "run.json").is_file() and (name == "files" or any(run.rglob("*.parquet"))):
+        if damage is not None and (run / "run.json").is_file() and (name == "files" or _tables(run)):
             try:
                 damage(rng, run)
             except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException):
