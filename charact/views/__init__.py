@@ -1,1 +1,1 @@
-"""What a person looks at: terminal, HTML, TensorBoard, exports. Views sort, scale units and format."""
+"""Views of a run: terminal, HTML, TensorBoard and exports. They sort, scale units and format."""

@@ -1,4 +1,4 @@
-"""What a kind of case is to the views, and finding all of them."""
+"""The type of a kind of case, and the search for all kinds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Overview(NamedTuple):
-    """What the report's first section shows of the cases of one kind."""
+    """Content of the report's first section for the cases of one kind."""
 
     cards: "list[Card]"
     legend: "Legend"
@@ -30,25 +30,25 @@ def _none(run: Run, cases: pd.DataFrame) -> "list[RenderableType]":
 
 @dataclass(frozen=True)
 class CaseKind:
-    """A kind of case: what was done with it, and how its headline numbers are shown.
+    """A kind of case: which measurement it is, and how views show its headline numbers.
 
-    A file in `views/kinds/` holds one in a variable `KIND`. Cases are rows of `case_summary`.
+    Each file in `views/kinds/` defines one in a variable `KIND`. Cases are rows of `case_summary`.
     """
 
     name: str
-    """The kind in `case_summary`; that is the name of the pass that the case has taken, unless listed there."""
+    """The kind in `case_summary`: the name of the pass that the case has taken, unless listed there."""
     order: int
     """Position among the kinds, ascending."""
     overview: Callable[[Run, pd.DataFrame], Overview]
     """Cards and a table for the report's first section."""
     rows: Callable[[Run], pd.DataFrame]
-    """Headline numbers of a run, one row per case, for tables across several runs."""
+    """Headline numbers of a run, one row per case, for tables of several runs."""
     tables: "Callable[[pd.DataFrame], list[Table]]"
-    """Tables across several runs, from the rows of all of them, with columns run and position."""
+    """Tables of several runs, from the rows of all runs, with columns run and position."""
     headlines: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = _none
     """Tables at the top of the terminal's summary."""
     details: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = _none
-    """What follows them in the terminal's summary."""
+    """Lines, bars and tables that follow the headlines in the terminal's summary."""
     shows_failures: bool = False
     """Whether `details` shows failed cases itself."""
     lead: str = ""
@@ -56,9 +56,9 @@ class CaseKind:
     by_size: Callable[[Run], Mapping[str, "pd.Series[float]"]] = lambda run: {}
     """TensorBoard series by input size: by name, values by case."""
     is_compared: Callable[[Run], bool] = lambda run: False
-    """Whether a run is drawn next to other runs, in `side_by_side`."""
+    """Whether a run is drawn together with other runs, by `side_by_side`."""
     side_by_side: "Callable[[Sequence[Run]], list[Block]]" = lambda runs: []
-    """Figures of several runs together."""
+    """Figures that show several runs together."""
 
 
 def all_kinds() -> list[CaseKind]:

@@ -1,4 +1,4 @@
-"""What a section of the report is, and finding all of them."""
+"""The type of a report section, and the search for all sections."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from charact.views.html.elements.blocks import Body
 
 Points = Sequence[tuple[str, str]]
-"""Names of numbers, each with how they were obtained."""
+"""Names of numbers, each with how the number was obtained."""
 
 
 class Scalar(NamedTuple):
-    """A point of a TensorBoard series; `step` is the number of an iteration or epoch, or an input size."""
+    """A point of a TensorBoard series; `step` is an iteration, an epoch or an input size."""
 
     tag: str
     step: int
@@ -37,7 +37,7 @@ def _no_scalars(run: Run) -> Iterator[Scalar]:
 class Section:
     """A section of the report and of the TensorBoard tab.
 
-    A file in `views/sections/`, or in a folder below it, holds one in a variable `SECTION`.
+    Each file in `views/sections/` or its subfolders defines one in a variable `SECTION`.
     """
 
     id: str
@@ -47,21 +47,21 @@ class Section:
     """Position in the report, ascending."""
     html: "Callable[[Run], Body]"
     passes: tuple[str, ...] = ()
-    """The section is shown if a case has taken one of these passes; without passes, always."""
+    """The section is shown if a case has taken one of these passes; an empty tuple means always."""
     tables: tuple[str, ...] = ()
     """The section is also shown if one of these tables of the record has rows."""
     shows: Callable[[Run], bool] | None = None
-    """Whether the section is shown, in place of `passes` and `tables`."""
+    """Decides whether the section is shown, instead of `passes` and `tables`."""
     terminal: "Callable[[Run, Any], list[RenderableType]]" = _nothing
-    """Lines and bars about one profiled case (a row of `case_summary`) for the terminal's summary."""
+    """Lines and bars of one profiled case (a row of `case_summary`) for the terminal's summary."""
     terminal_order: int | None = None
-    """Position in the terminal's summary, if it is not `order`."""
+    """Position in the terminal's summary, if different from `order`."""
     scalars: Callable[[Run], Iterator[Scalar]] = _no_scalars
     """Points for TensorBoard's Time Series."""
     points: Mapping[str, Points] = field(default_factory=dict)
     """For the section Method: how the numbers of each pass were obtained."""
     trace_points: Mapping[str, Points] = field(default_factory=dict)
-    """The same for a trace that was imported."""
+    """The same for an imported trace."""
 
     def belongs_to(self, run: Run) -> bool:
         """Return whether the section is shown for a run."""

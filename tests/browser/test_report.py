@@ -54,7 +54,7 @@ def test_it_opens_without_an_error_or_another_request(page: Page, address: str, 
 
 def test_a_heading_sorts_by_value_and_keeps_what_is_missing_last(page: Page, address: str) -> None:
     page.goto(address)
-    table = "#r2-glance table"
+    table = "#r2-summary table"
     heading = page.locator(f"{table} th", has_text="Peak memory")
     heading.click()
     assert heading.get_attribute("aria-sort") == "descending"
@@ -74,14 +74,14 @@ def test_the_filter_shows_the_cases_that_hold_every_word_of_its_run_only(page: P
     page.goto(address)
     first = page.locator("#run-1")
     first.get_by_role("searchbox").fill("TRAIN 224")
-    assert column(page, "#r1-glance table", 1) == [CASES[2]]
-    assert page.locator("#r1-glance .ch-card:visible").count() == 1
+    assert column(page, "#r1-summary table", 1) == [CASES[2]]
+    assert page.locator("#r1-summary .ch-card:visible").count() == 1
     assert page.locator("#r1-operator-types .ch-block:visible").count() == 1
     assert set(column(page, "#r1-layers table", 1)) == {CASES[2]}
     assert first.locator("output").inner_text() == "1 of 4 cases"
-    assert len(column(page, "#r2-glance table", 1)) == 5
+    assert len(column(page, "#r2-summary table", 1)) == 5
     first.get_by_role("searchbox").fill("")
-    assert column(page, "#r1-glance table", 1) == CASES
+    assert column(page, "#r1-summary table", 1) == CASES
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -126,7 +126,7 @@ def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) 
         "Learning curves", "Time by stage and phase: resnet18-32-b20-train-fp32-cpu", "What was run",
         "Protocol: northeastern",
     ]  # fmt: skip
-    assert page.locator("#r1-glance .ch-card:visible").count() == 1
+    assert page.locator("#r1-summary .ch-card:visible").count() == 1
 
 
 def test_paper_shows_every_table(page: Page, address: str, tmp_path: Path) -> None:

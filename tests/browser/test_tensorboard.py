@@ -60,9 +60,9 @@ def test_shows_one_run_and_two_side_by_side(
     tab.locator(".tb-runs input").nth(1).check()
     done(tab)
     expect(tab.locator("main section > h2")).to_have_text([*COMPARISON, *expected])
-    glance = tab.locator("#glance")
-    expect(glance.locator(".tb-column")).to_have_count(2)
-    left, right = (glance.locator(".tb-column").nth(i).bounding_box() for i in (0, 1))
+    overview = tab.locator("#summary")
+    expect(overview.locator(".tb-column")).to_have_count(2)
+    left, right = (overview.locator(".tb-column").nth(i).bounding_box() for i in (0, 1))
     assert left is not None
     assert right is not None
     assert left["y"] == right["y"]
@@ -90,7 +90,7 @@ def test_search_choice_and_refresh(runs: Path, serve: Serve, page: Page, traffic
     tab = open_tab(page, page.url.split("#")[0])
     expect(tab.locator(".tb-runs input:checked")).to_have_count(2)
     expect(tab.locator("#comparison")).to_contain_text("no case in common")
-    expect(tab.locator("#glance .tb-badge")).to_have_text(["A", "B"])
+    expect(tab.locator("#summary .tb-badge")).to_have_text(["A", "B"])
 
     for path in runs.iterdir():
         os.rename(path, path.with_name(f".{path.name}"))
@@ -111,7 +111,7 @@ def test_the_navigation_stays_in_the_page(runs: Path, serve: Serve, page: Page) 
     expect(last).to_be_in_viewport()
     expect(tab.locator("aside nav a.tb-current")).to_have_count(1)
     page.set_viewport_size({"width": 390, "height": 844})  # the list stands above the sections then
-    assert tab.locator("#glance").evaluate("section => section.offsetWidth") > 340
+    assert tab.locator("#summary").evaluate("section => section.offsetWidth") > 340
 
 
 @pytest.mark.slow
@@ -133,14 +133,14 @@ def test_tables_sort_and_cases_filter_in_every_run(runs: Path, serve: Serve, pag
     tab.locator(".tb-runs input").nth(1).check()
     done(tab)
     for i in range(2):
-        table = tab.locator("#glance .tb-column").nth(i).locator("table").first
+        table = tab.locator("#summary .tb-column").nth(i).locator("table").first
         header = table.locator("thead button", has_text=re.compile("^Iteration$"))
         header.click()
         expect(table.locator("tbody tr").first).to_contain_text("train")
         header.click()
         expect(table.locator("tbody tr").first).to_contain_text("infer")
     tab.get_by_placeholder("Filter cases").fill("224 train")
-    expect(tab.locator("#glance article.ch-card:visible")).to_have_count(2)
+    expect(tab.locator("#summary article.ch-card:visible")).to_have_count(2)
     expect(tab.locator("#parts figure:visible")).to_have_count(1)
 
 
@@ -165,7 +165,7 @@ def test_trainings_and_inferences_are_shown_and_compared(tmp_path: Path, serve: 
 
     choose("trained")
     expect(tab.locator("main section > h2")).to_have_text(
-        [*COMPARISON, "At a glance", "Training", "Machine", "Method"])
+        [*COMPARISON, "Summary", "Training", "Machine", "Method"])
     rows = tab.locator("#comparison tbody tr", has_text="trained-32-b10-")
     expect(rows.first).to_contain_text("1.000")
     for metric, value in (("total time", "62.5 s"), ("accuracy", "96.0 %"), ("samples/s", "800")):
@@ -173,7 +173,7 @@ def test_trainings_and_inferences_are_shown_and_compared(tmp_path: Path, serve: 
     expect(tab.locator("#training figure svg")).to_have_count(2 * (2 + 3 * 2))
     choose("inferred")
     expect(tab.locator("main section > h2")).to_have_text(
-        [*COMPARISON, "At a glance", "Inference", "Time by phase", "Machine", "Method"])
+        [*COMPARISON, "Summary", "Inference", "Time by phase", "Machine", "Method"])
     expect(tab.locator("#comparison tbody tr", has_text="load and prediction").first).to_contain_text("5.26 s")
     assert wrong == []
 
@@ -249,11 +249,11 @@ def test_a_run_in_progress_is_shown_and_grows_when_asked(tmp_path: Path, page: P
             time.sleep(0.1)
         tab = open_tab(page, address)
         expect(tab.locator(".tb-runs li")).to_contain_text("in progress")
-        while tab.locator("#phases").count() == 0:  # no iteration has ended yet
+        while tab.locator("#phases").count() == 0:  # no iteration has finished yet
             assert time.monotonic() < limit, "no phases appear"
             tab.get_by_role("button", name="Refresh").click()
             done(tab)
-        expect(tab.locator("#program")).to_contain_text("it has not ended")
+        expect(tab.locator("#program")).to_contain_text("still running")
         assert program.stdin is not None
         program.stdin.write(b"\n")
         program.stdin.close()

@@ -54,7 +54,7 @@ class TestTheWholeWay:
         taught = here("bricks", "calibrate", run, "--turns", "1", "--max-seconds", "0.2", cwd=there)
         assert taught.returncode == 0, taught.stderr
         assert "sum ÷ measured" in taught.stdout
-        assert "Kept for this machine" in taught.stdout
+        assert "Saved for this machine" in taught.stdout
         done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", cwd=there)
         assert done.returncode == 0, done.stderr
         for words in ("plain sum", "longest path", "corrected", "95 % interval", "measured", "mean |error|",

@@ -55,7 +55,7 @@ def test_what_has_no_iterations_is_not_explained_and_says_so(here: Callable, tmp
     run = str(write_training(tmp_path, diverged=False))
     done = here("compare", f"a={run}", f"b={run}", "--explain", cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stdout.count("n/a (no iterations were timed on both sides)") == 2
+    assert done.stdout.count("n/a (no iterations were timed in both groups)") == 2
 
 
 @pytest.mark.parametrize(("options", "message"), [

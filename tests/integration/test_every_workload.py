@@ -61,4 +61,4 @@ def test_it_runs_is_measured_and_shown(name: str, mode: str, tmp_path: Path) -> 
     assert unknown_s <= 0.02 * operators["self_host_s"].sum()
     peak = run.memory[run.memory["kind"] == "peak"]
     assert peak["bytes"].sum() == entry["passes"]["memory"]["peak_bytes"] > 0
-    assert all(case.id in section.html for section in sections(run) if section.id in ("glance", "phases", "memory"))
+    assert all(case.id in section.html for section in sections(run) if section.id in ("summary", "phases", "memory"))

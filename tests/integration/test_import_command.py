@@ -45,9 +45,9 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any]
     assert run.passes("mine-train")["counters"]["sources"]["kineto"]["status"] == "ok"
     assert any(path.name.startswith("events.out.tfevents") for path in run.path.iterdir())
     page = (run.path / "report.html").read_text(encoding="utf-8")
-    for words in ("How phases were found", "autograd’s nodes", "exposed communication", "Taken from the trace."):
+    for words in ("How phases were found", "autograd’s nodes", "exposed communication", "Times are from the trace."):
         assert words in page
-    assert "Taken while nothing else is measured" not in page
+    assert "Nothing else is measured at the same time" not in page
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_odd_values_are_tolerated_and_what_was_dropped_is_shown(here: Callable[.
     assert "3 kernels (launched outside of all iterations)" in " ".join(done.stdout.split())
     run = load_run(only_run(tmp_path))
     page = (run.path / "report.html").read_text(encoding="utf-8")
-    method = page[page.index("What the trace holds and the record does not"):]
+    method = page[page.index("Data of the trace that the record leaves out"):]
     for words in ("occupancies", "not from 0 to 100 %", "input shapes", "launched outside of all iterations"):
         assert words in method
     assert here("export", str(run.path), "--format", "json", "--to", "out", cwd=tmp_path).returncode == 0

@@ -73,7 +73,7 @@ def test_the_panel_tells_the_truth_and_leaves_the_programs_output_alone(tmp_path
     terminal.read(until=at_iteration(8))
     panel = terminal.screen.rows[-6:]
     assert panel[0].startswith("charact counts, training, iteration ")
-    assert panel[1].strip() == "most time goes into backward: " + panel[1].strip()[-6:]
+    assert panel[1].strip() == "most time is spent in backward: " + panel[1].strip()[-6:]
     numbers = re.fullmatch(r"(\d+\.\d) ms per iteration, [\d.]+ samples/s, memory \d+ MB", panel[2].strip())
     assert numbers is not None, panel
     for number, num_rows in [(15, 30), (30, 20)]:
@@ -165,7 +165,7 @@ def test_without_a_terminal_there_are_lines_and_another_may_watch(
     assert program.returncode == 0
     assert [line.rstrip() for line in stdout.splitlines()] == printed(70)[1:]
     assert "\x1b" not in stderr + watch.stdout
-    line = r"^charact: counts, training, iteration \d+: .* per iteration, .*data \d+.\d %.*; most time goes into bac"
+    line = r"^charact: counts, training, iteration \d+: .* per iteration, .*data \d+.\d %.*; most time is spent in bac"
     assert re.search(line, stderr, re.MULTILINE), stderr
     assert re.search(line, watch.stdout, re.MULTILINE), watch
     assert (watch.returncode, watch.stderr) == (0, "")

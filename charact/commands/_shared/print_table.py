@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: "Sequence[Sequence[str | Text]]") -> None:
-    """Print a table to standard output; into a pipe one line a row, however long, without colour."""
+    """Print a table to standard output; into a pipe one line a row, however long, without color."""
     from charact.core.console import Console
 
     table = _table(title, columns, rows, one_line=not OUT.isatty())

@@ -1,1 +1,1 @@
-"""Exports: CSV, JSON, Markdown, JUnit."""
+"""Exports: CSV, JSON, Parquet, Markdown and JUnit."""

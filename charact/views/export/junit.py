@@ -1,4 +1,4 @@
-"""What the gate found as JUnit XML, which CI systems show beside their tests."""
+"""The regression gate's result as JUnit XML, which CI systems show with their tests."""
 
 import re
 from xml.etree import ElementTree
@@ -13,7 +13,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 def junit(judged: pd.DataFrame) -> str:
-    """A document with a suite a rule, in it a test a case and side: a regression fails, what is n/a is skipped."""
+    """Return a document with a suite per rule and a test per case and group: regressions fail, n/a is skipped."""
     root = ElementTree.Element("testsuites", {"name": "charact compare"} | _counts(judged))
     for rule, rows in judged.groupby("rule", sort=False):
         suite = ElementTree.SubElement(root, "testsuite", {"name": _text(str(rule))} | _counts(rows))

@@ -1,4 +1,4 @@
-"""Tables as Markdown, as GitHub shows it."""
+"""Tables as GitHub-flavored Markdown."""
 
 import re
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
 
 
 def document(title: str, tables: Sequence[Table]) -> str:
-    """A text of tables, each below its caption."""
+    """Return a document of tables, each below its caption."""
     return "\n".join([f"# {escaped(title)}", "", *(line for table in tables for line in _lines(table))])
 
 
 def escaped(text: str) -> str:
-    """Text that shows as it is: in one line, with nothing that Markdown or HTML reads otherwise."""
+    """Escape text for Markdown and HTML, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("&", "&amp;")
 
 
 def _lines(table: Table) -> list[str]:
-    rules = ["---:" if column.words else "---" for column in table.columns]
+    rules = ["---:" if column.to_text else "---" for column in table.columns]
     rows = [[column.title for column in table.columns], *([cell.text for cell in row.cells] for row in table.rows)]
     head, *body = (f"| {' | '.join(map(escaped, row))} |" for row in rows)
     note = [escaped(table.note), ""] if table.note else []
@@ -32,7 +32,7 @@ def _lines(table: Table) -> list[str]:
 
 
 def summary(judged: pd.DataFrame, sides: Sequence[Side]) -> str:
-    """A text that begins with the outcome: the gate's table, explanations of regressions, and what else differs."""
+    """Return the gate's summary: the outcome, its table, explanations of regressions, and other differences."""
     others = [comparison_tables.context_table(sides), comparison_tables.failed_table(sides),
               comparison_tables.unmatched_table(sides)]  # fmt: skip
     tables = [gate_table(judged, sides), *_explanations(judged, sides), *(each for each in others if each is not None)]

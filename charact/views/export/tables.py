@@ -1,4 +1,4 @@
-"""A run's tables for other tools: CSV, JSON or Parquet files beside the manifest and a description of the columns."""
+"""Export of a run's tables as CSV, JSON or Parquet, with the manifest and a description of the columns."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from charact.record.schema import TABLES
 
 
 def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose whole numbers stay whole where some are null."""
+    """Convert rows so that whole numbers stay whole in columns with nulls."""
     return rows.astype({column.name: "Int64" for column in TABLES[table] if column.type == "int64"})
 
 
@@ -32,24 +32,24 @@ def _write_csv(table: str, rows: pd.DataFrame, path: Path) -> None:
 
 
 def _without_formulas(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Rows in which no text is a formula to a spreadsheet; other columns hold numbers, of which - may be a sign."""
+    """Return rows without texts that spreadsheets run as formulas; columns of numbers keep their minus signs."""
     return rows.assign(**{column: rows[column].map(spreadsheet_text, na_action="ignore") for column in columns})
 
 
 def _write_json(table: str, rows: pd.DataFrame, path: Path) -> None:
-    # Not pandas' own writer: it keeps 15 digits at most, which is not enough to read the same number back.
+    # pandas' own writer keeps 15 digits at most, too few to read the same number back.
     values = _typed(table, rows).astype(object)
     records = values.where(values.notna(), None).to_dict("records")
     path.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
-    with pa.OSFile(os.fsencode(path), "wb") as file:  # Arrow takes paths that are not UTF-8 as bytes only
+    with pa.OSFile(os.fsencode(path), "wb") as file:  # Arrow accepts paths that are not UTF-8 only as bytes
         pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), file)
 
 
 _DESCRIBED = ("name", "type", "description", "nullable", "allowed")
-"""What `columns.json` says of each column."""
+"""Descriptions of columns in `columns.json`."""
 
 FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {
     "csv": _write_csv, "json": _write_json, "parquet": _write_parquet,
@@ -57,11 +57,11 @@ FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {
 
 
 def comparison_csv(sides: Sequence[Side], levels: Sequence[str]) -> str:
-    """A comparison as one table in base units, every number in full.
+    """Return a comparison as one CSV table in base units, with all digits.
 
     Columns: level, 'case' for metrics of whole cases, else one of `levels`; case; name, of the part, empty for whole
     cases; side; metric; base; value; ratio, low, high, p_value, significant and reason as in `ratios`. Texts are
-    written as by `export`.
+    escaped as by `export`.
     """
     frames = [metric_ratios(sides).assign(level="case")]
     for by in (level for level in levels if level != "case"):
@@ -73,13 +73,13 @@ def comparison_csv(sides: Sequence[Side], levels: Sequence[str]) -> str:
 
 
 def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[str]:
-    """Write every table of a run, its manifest and `columns.json` into a directory, whole or not at all.
+    """Write every table of a run, its manifest and `columns.json` into a directory atomically; return the file names.
 
-    Tables without rows are written with their columns, except as JSON, which is a list of rows. In CSV, a text that a
-    spreadsheet would run as a formula begins with an apostrophe. Returns the names of the files.
+    Empty tables are written with their columns, except as JSON, which is a list of rows. In CSV, a text that a
+    spreadsheet would run as a formula begins with an apostrophe.
 
     Raises:
-        UserError: the form is unknown, or the target exists (`force` replaces a directory) or is not writable.
+        UserError: the format is unknown, or the target exists (`force` replaces a directory) or is not writable.
     """
     if form not in FORMATS:
         raise UserError(f"unknown format '{form}': choose from {', '.join(FORMATS)}")
@@ -104,9 +104,9 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise UserError(f"{target} is a file: name a directory with --to")
     if not force:
         raise UserError(f"{target} exists: --force replaces it, --to names another")
-    # A run also holds run.json, but only an export describes its columns: nothing else is ever deleted.
+    # Only an export has columns.json: delete nothing else, such as a run, which also has run.json.
     if any(target.iterdir()) and not (target / "columns.json").is_file():
-        raise UserError(f"{target} is not an export, and is not replaced: choose another directory with --to")
+        raise UserError(f"{target} is not an export, so it is not replaced: choose another directory with --to")
 
 
 def _write_all(run: Run, form: str, directory: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The tables across several runs: a row for each case of each run, equal cases next to each other."""
+"""Tables over several runs: a row for each case of each run, equal cases next to each other."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Table, limited
 
 MAX_ROWS = 2000
-"""Rows of one table: a browser scrolls through more, but slowly."""
+"""Maximum number of rows of one table, so that a browser scrolls fast."""
 _MAX_COMPARED = 12
-"""Runs that are drawn in one figure: more have no colours of their own."""
+"""Maximum number of runs in one figure, so that colors are distinct."""
 _NUM_NAMED = 4
 
 
-def counted(names: Sequence[str], most: int = _NUM_NAMED) -> list[str]:
-    """Return the first names, and in place of the others how many there are."""
+def abbreviated(names: Sequence[str], most: int = _NUM_NAMED) -> list[str]:
+    """Return the first names, and the number of the others."""
     return list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} others"]
 
 
-def counted_names(names: Sequence[str]) -> str:
-    """Return some names as one text; of many, each once, and only the first ones."""
-    return ", ".join(names if len(names) <= _NUM_NAMED else counted(list(dict.fromkeys(names))))
+def abbreviated_names(names: Sequence[str]) -> str:
+    """Return names as one text; of many, only the first distinct ones."""
+    return ", ".join(names if len(names) <= _NUM_NAMED else abbreviated(list(dict.fromkeys(names))))
 
 
 class Summary:
@@ -40,7 +40,7 @@ class Summary:
         self._damaged: list[str] = []
 
     def add(self, run: Run) -> None:
-        """Take the headline numbers of a run; one with a damaged table is left out, and named."""
+        """Add the headline numbers of a run; report a run with a damaged table instead."""
         try:
             kinds = [kind for kind in all_kinds() if kind.name in case_kinds(run)]
             found = {kind.name: kind.rows(run) for kind in kinds}
@@ -63,12 +63,12 @@ class Summary:
         return cases.reindex(columns=frames[0].columns).sort_values(["case", "position"], ignore_index=True)
 
     def tables(self) -> list[Table]:
-        """Return the tables of each kind of case that there is."""
+        """Return the tables of each kind of case that occurs."""
         return [limited(each, MAX_ROWS, "charact export") for kind in all_kinds() if kind.name in self._frames
                 for each in kind.tables(self.cases(kind.name))]  # fmt: skip
 
     def blocks(self) -> list[Block]:
-        """Return the damage that was found, and what several records of constructed models come to."""
+        """Return the damaged runs, and figures over several records of constructed models."""
         blocks = [Block(note=fmt.missing(problem)) for problem in self._damaged]
         for kind in all_kinds():
             blocks += kind.side_by_side(self._compared[kind.name])

@@ -1,4 +1,4 @@
-"""A run in a few lines of HTML, for notebooks: headline numbers and the share of each phase, styled by itself."""
+"""A short HTML fragment of a run for notebooks: headline numbers and the share of each phase, with inline styles."""
 
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.record.reader import Run
@@ -9,7 +9,7 @@ from charact.views.tables import palette
 
 
 def fragment(run: Run) -> str:
-    """An HTML fragment that needs nothing around it: no script, no style element, no address."""
+    """Return an HTML fragment that works anywhere: no script, no style element, no links."""
     phases = phase_breakdown(run)
     legends = {
         str(case): [(row.phase, fmt.seconds(row.time_s), fmt.share(row.share_frac), palette.PHASES[row.phase])

@@ -1,4 +1,4 @@
-"""The HTML view: the sections of a run, and one self-contained report of one or more runs."""
+"""The HTML view: the sections of a run, and a self-contained report of one or more runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _ENVIRONMENT = Environment(
 
 @dataclass(frozen=True)
 class DrawnSection:
-    """A part of the report: `html` is a fragment without scripts, style elements or addresses outside of it."""
+    """A rendered section of the report; `html` has no scripts, style elements or external links."""
 
     id: str
     title: str
@@ -37,10 +37,9 @@ class DrawnSection:
 
 
 def sections(run: Run) -> list[DrawnSection]:
-    """Sections of a run, in the order of the report.
+    """Return the sections of a run, in the order of the report.
 
-    A section of a pass that no case has taken is left out; one whose pass gave nothing says why, and so does one that
-    needs a damaged table.
+    A section whose pass no case has taken is left out. A section without data, or with a damaged table, shows why.
     """
     run = presentable(run)
     found = ((section, _body(section, run)) for section in all_sections())
@@ -49,7 +48,7 @@ def sections(run: Run) -> list[DrawnSection]:
 
 
 def _body(section: Section, run: Run) -> Body | None:
-    """What a section shows; None where the run has nothing of it."""
+    """Return the content of a section; None if the section does not apply to the run."""
     try:
         return section.html(run) if section.belongs_to(run) else None
     except UserError as error:
@@ -57,26 +56,26 @@ def _body(section: Section, run: Run) -> Body | None:
 
 
 MAX_CASES = 24
-"""Cases that a report of several runs draws in full; those of its first two runs always are."""
+"""Maximum number of cases that a report of several runs shows in full; the first two runs are always shown."""
 _MIN_RUNS = 2
 
 OnRun = Callable[[Run], object]
-"""Called after each run that was read."""
+"""Function that is called after each run is read."""
 
 
 def report(runs: Sequence[Run], max_cases: int = MAX_CASES, on_run: OnRun = lambda run: None) -> str:
-    """Return one self-contained page: each run's sections, after a table across them where there are several.
+    """Return one self-contained page: each run's sections, after a table across the runs if there are several.
 
-    Of many runs the first ones have sections; the others are rows of the tables. Each run is released after it was
-    read, so that memory does not grow with the number of runs.
+    Of many runs, only the first ones have sections; the others are rows of the tables. Each run is released after it
+    is read, so memory does not grow with the number of runs.
 
     Args:
-        runs: what is shown, in this order.
-        max_cases: of several runs, sections are drawn of the first ones that hold no more cases in all.
+        runs: runs to show, in this order.
+        max_cases: maximum number of cases shown in full, if there are several runs.
         on_run: called after each run.
     """
     runs = [presentable(run) for run in runs]
-    names = across_runs.counted_names([run.manifest["name"] for run in runs])
+    names = across_runs.abbreviated_names([run.manifest["name"] for run in runs])
     if len(runs) == 1:
         return _page([_article(runs[0])], names)
     num_drawn = _num_drawn(runs, max_cases)
@@ -92,13 +91,13 @@ def report(runs: Sequence[Run], max_cases: int = MAX_CASES, on_run: OnRun = lamb
 
 
 def _num_drawn(runs: Sequence[Run], max_cases: int) -> int:
-    """How many of the first runs are drawn in full."""
+    """Return how many of the first runs are shown in full."""
     num_cases = list(accumulate(len(run.manifest["cases"]) for run in runs))
     return max(min(_MIN_RUNS, len(runs)), sum(number <= max_cases for number in num_cases))
 
 
 def _left_out(runs: Sequence[Run], num_drawn: int, remedy: str = "") -> str:
-    """Return which of several runs are not drawn in full, and how to draw them; empty where all are."""
+    """Return a note on the runs that are not shown in full and how to show them; empty if all are."""
     if num_drawn == len(runs):
         return ""
     return (f"The sections of {len(runs) - num_drawn:,} of {len(runs):,} runs ({_num_cases(runs[num_drawn:]):,} of "
@@ -117,13 +116,13 @@ _COMPARISON = {
 
 
 def comparison_sections(sides: Sequence[Side]) -> list[DrawnSection]:
-    """Sections of a comparison, in the order of its report."""
+    """Return the sections of a comparison, in the order of its report."""
     return [DrawnSection(name, title, render("section.html.j2", body=build(sides)))
             for name, (title, build) in _COMPARISON.items()]
 
 
 def comparison_report(sides: Sequence[Side]) -> str:
-    """One self-contained page: the comparison, then the sections of the first run of each side that is measured."""
+    """Return one self-contained page: the comparison, then the sections of each group's first measured run."""
     runs = [side.runs[0] for side in sides if "reference" not in side.runs[0].manifest]
     num_drawn = _num_drawn(runs, MAX_CASES)
     compared = comparison_sections(sides)
@@ -131,7 +130,7 @@ def comparison_report(sides: Sequence[Side]) -> str:
     for run in runs[:num_drawn]:
         articles.append(_article(run))
         run.release()
-    return _page(articles, fmt.against(across_runs.counted([side.label for side in sides])), comparison=compared,
+    return _page(articles, fmt.against(across_runs.abbreviated([side.label for side in sides])), comparison=compared,
                  left_out=_left_out(runs, num_drawn))  # fmt: skip
 
 
@@ -148,5 +147,5 @@ def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str
 
 
 def render(template: str, **content: Any) -> str:
-    """A template of this package, filled in; what is put in is escaped."""
+    """Render a template of this package; values are escaped."""
     return _ENVIRONMENT.get_template(template).render(content)

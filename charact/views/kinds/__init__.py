@@ -1,1 +1,1 @@
-"""Kinds of cases, one a file, found by scanning."""
+"""Kinds of cases, one per file, found by scanning the folder."""

@@ -1,4 +1,4 @@
-"""Suites of bricks that are timed."""
+"""Cases that time a suite of bricks."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _METHODS = {"contextual": "in context: all bricks take turns", "paper": "warm: e
 
 
 def _cards(run: Run) -> list[Card]:
-    """A card a case of a suite's run: every brick once, how many there are, and what kinds of layers take the time."""
+    """Return a card for each case: time of all bricks, their number, and shares by layer type."""
     types = run_tables.brick_types(run)
     return [_card(row, types[types["case"] == row.case]) for row in fmt.rows(run_tables.suite_summary(run))]
 
@@ -28,20 +28,20 @@ def _cards(run: Run) -> list[Card]:
 def _card(row: Any, types: pd.DataFrame) -> Card:
     failure = failure_of(row.status, row.reason)
     if pd.isna(row.suite_s):
-        return Card(row.case, failure=failure or ("nothing", "the record holds no times of bricks"))
+        return Card(row.case, failure=failure or ("no data", "the record has no brick times"))
     kinds = types.groupby("operator_type", sort=False)["share_frac"].sum()
     return Card(
         row.case, failure=failure, headline=(fmt.seconds(row.suite_s), "every brick once"),
         details=[_METHODS.get(row.method, f"n/a ({row.method})")],
         warning=f"{row.num_failed:.0f} of {row.num_bricks:.0f} bricks have no time" if row.num_failed else "",
-        numbers=[("bricks", fmt.number(row.num_bricks)), ("rounds", fmt.number(row.num_rounds, "not told")),
-                 ("took", fmt.duration(row.timed_s, "not told"))],
+        numbers=[("bricks", fmt.number(row.num_bricks)), ("rounds", fmt.number(row.num_rounds, "not recorded")),
+                 ("took", fmt.duration(row.timed_s, "not recorded"))],
         bar=[(str(kind), float(share), palette.operator_type(str(kind))) for kind, share in kinds.items()],
     )  # fmt: skip
 
 
 def _table(rows: pd.DataFrame, *more: Column) -> Table:
-    """Every suite's run as a whole; `more` columns stand after the case."""
+    """Build the table of suites; `more` columns follow the case."""
     def untimed(row: Any) -> str:
         return "nothing was timed" if row.status == "ok" else str(row.status)
 
@@ -49,9 +49,9 @@ def _table(rows: pd.DataFrame, *more: Column) -> Table:
         CASE, *more, STATUS, Column("suite_s", "Every brick once", fmt.seconds, "sum of the medians", untimed),
         Column("num_bricks", "Bricks", fmt.number), Column("num_failed", "Without a time", fmt.number),
         Column("num_layers", "Layers", fmt.number, "of all bricks", lambda row: "no bricks"),
-        Column("num_rounds", "Rounds", fmt.number, "over all bricks", lambda row: "not told"),
-        Column("timed_s", "Timing took", fmt.duration, "", lambda row: "not told"),
-        Column("set_up_s", "All else took", fmt.duration, "inputs, weights, untimed calls", lambda row: "not told"),
+        Column("num_rounds", "Rounds", fmt.number, "over all bricks", lambda row: "not recorded"),
+        Column("timed_s", "Timing took", fmt.duration, "", lambda row: "not recorded"),
+        Column("set_up_s", "Setup took", fmt.duration, "inputs, weights, untimed calls", lambda row: "not recorded"),
     ]  # fmt: skip
     return table(rows, "Suites of bricks", columns)
 

@@ -19,12 +19,12 @@ from charact.views.tables import palette
 from charact.views.tables.brick_columns import legend_of_types
 from charact.views.tables.constructed_tables import (
     COLORS,
-    WORDS,
+    LABELS,
     errors_table,
     no_error,
     reason_of,
     signed_share,
-    worded,
+    with_labels,
 )
 from charact.views.tables.model import Column, Table, table
 from charact.views.tables.run_column import RUN
@@ -35,27 +35,27 @@ _NUM_DRAWN = 120
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    """A card a model, the longest of them, the colours of its bar, and all models as a table."""
+    """Build the overview: cards of the longest models, the legend of their bars, and a table of all models."""
     rows = record_tables.model_summary(run)
     parts = record_tables.time_by_layers(run).groupby(["case", "operator_type"], sort=False, as_index=False)
     kinds = parts[["time_s", "share_frac"]].sum()
     longest = rows.sort_values("latency_s", ascending=False, kind="stable", na_position="first").head(_NUM_CARDS)
     shown = [*_whole_cards(run), *(_card(row, kinds[kinds["case"] == row.case]) for row in fmt.rows(longest))]
-    note = f"Of {len(rows)} models the {_NUM_CARDS} longest have a card." if len(rows) > _NUM_CARDS else ""
+    note = f"Cards show the {_NUM_CARDS} slowest of {len(rows)} models." if len(rows) > _NUM_CARDS else ""
     return Overview(shown, legend_of_types(kinds[kinds["case"].isin(longest["case"])]), _table(rows, note=note))
 
 
 def _whole_cards(run: Run) -> list[Card]:
-    """How right all constructions together are, a card a mode; none where fewer than two models were measured."""
+    """Return a card per mode with the errors over all models; none if fewer than two models were measured."""
     errors = latency_errors(normalized_latency(run)).query("phase == 'all' and num_models > 1")
     rank = errors["strategy"].map(list(COLORS).index)
     best = errors.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates("mode")
     saved = [("time saved", fmt.ratio(row.speedup)) for row in fmt.rows(record_tables.time_saved(run))]
     return [
         Card(
-            f"{row.num_models} measured models · {row.mode} · {WORDS[row.strategy]}", several=True,
+            f"{row.num_models} measured models · {row.mode} · {LABELS[row.strategy]}", several=True,
             headline=(fmt.share(row.mean_abs_error_frac), "mean |error|"),
-            details=[f"farthest: {row.worst_case}"],
+            details=[f"largest error: {row.worst_case}"],
             numbers=[("geometric mean", fmt.number(row.geometric_mean)), ("worst", signed_share(row.worst_error_frac)),
                      *saved],
         ) for row in fmt.rows(best)
@@ -64,11 +64,11 @@ def _whole_cards(run: Run) -> list[Card]:
 
 def _card(row: Any, parts: pd.DataFrame) -> Card:
     if pd.isna(row.latency_s):
-        return Card(row.case, failure=failure_of(row.status, row.reason) or ("nothing", str(row.reason)))
+        return Card(row.case, failure=failure_of(row.status, row.reason) or ("no data", str(row.reason)))
     plain = [] if row.strategy != "corrected" else [f"plain sum {fmt.seconds(row.plain_s)}"]
     return Card(
         row.case, failure=failure_of(row.status, row.reason),
-        headline=(fmt.seconds(row.latency_s), WORDS[row.strategy]),
+        headline=(fmt.seconds(row.latency_s), LABELS[row.strategy]),
         details=[f"95 % interval {fmt.interval(row.low_s, row.high_s, 'fewer than 6 rounds')}", *plain],
         numbers=[("measured", fmt.seconds(row.measured_s, "not measured")),
                  ("error", signed_share(row.error_frac, "not measured"))],
@@ -78,37 +78,37 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
 
 
 def _table(rows: pd.DataFrame, *more: Column, note: str = "") -> Table:
-    """Every model's latency by the strategy that speaks for it; `more` columns stand after the case."""
+    """Build the table of latencies by the preferred strategy; `more` columns follow the case."""
     columns = [
         CASE, *more, STATUS, Column("latency_s", "Latency", fmt.seconds, "constructed from bricks", reason_of),
-        Column("strategy_words", "Strategy", None, "corrected, where the machine was calibrated", reason_of,
+        Column("strategy_label", "Strategy", None, "corrected, where the machine was calibrated", reason_of,
                unbroken=True),
         Column("plain_s", "Plain sum", fmt.seconds, "of the bricks’ times", reason_of),
         Column("measured_s", "Measured", fmt.seconds, "median iteration of the model itself", no_error),
         Column("error_frac", "Error", signed_share, "constructed / measured − 1", no_error),
-        Column("g", "G", fmt.number, "most layers of a piece", reason_of),
+        Column("g", "G", fmt.number, "largest number of layers in a segment", reason_of),
     ]  # fmt: skip
-    return table(worded(rows), "Constructed latency of each model", columns, note)
+    return table(with_labels(rows), "Constructed latency of each model", columns, note)
 
 
 def _is_compared(run: Run) -> bool:
-    """Return whether a record holds constructed models that were run as well."""
+    """Return whether a record holds constructed models that were also measured."""
     return "construct" in passes_taken(run) and bool(model_summary(run)["normalized"].notna().any())
 
 
 def _side_by_side(runs: Sequence[Run]) -> list[Block]:
-    """Normalized latencies of each model in each record, a colour a record; none unless two hold measured models."""
-    told = {run.run_id: model_summary(run).dropna(subset=["normalized"]) for run in runs}
-    known = [run for run in runs if len(told[run.run_id])]
+    """Draw normalized latencies of each model, one color per record; none unless two records hold measured models."""
+    measured = {run.run_id: model_summary(run).dropna(subset=["normalized"]) for run in runs}
+    known = [run for run in runs if len(measured[run.run_id])]
     if len(known) < 2:
         return []
     labels = _labels(known)
-    rows = pd.concat([told[run.run_id].assign(record=labels[run.run_id]) for run in known])
+    rows = pd.concat([measured[run.run_id].assign(record=labels[run.run_id]) for run in known])
     colors = {label: palette.CASES[number % len(palette.CASES)] for number, label in enumerate(labels.values())}
     errors = pd.concat([latency_errors(normalized_latency(run)).assign(record=labels[run.run_id]) for run in known])
     errors = errors[errors["phase"] == "all"]
-    spoken = rows.drop_duplicates("record").set_index("record")["strategy"]
-    chosen = errors[errors["strategy"] == errors["record"].map(spoken)].drop_duplicates("record")
+    strategies = rows.drop_duplicates("record").set_index("record")["strategy"]
+    chosen = errors[errors["strategy"] == errors["record"].map(strategies)].drop_duplicates("record")
     drawn = rows[rows["case"].isin(rows["case"].unique()[:_NUM_DRAWN])]
     means = {row.record: row.geometric_mean for row in fmt.rows(chosen)}
     figure = figures.normalized(drawn, "record", colors, means)
@@ -117,7 +117,7 @@ def _side_by_side(runs: Sequence[Run]) -> list[Block]:
 
 
 def _labels(runs: Sequence[Run]) -> dict[str, str]:
-    """A name for each record: its G where that tells them apart, else its identifier."""
+    """Return a name for each record: its G if these are distinct, else its run ID."""
     values = {run.run_id: model_summary(run)["g"].dropna().unique() for run in runs}
     by_g = {run_id: f"G = {g[0]:.0f}" for run_id, g in values.items() if len(g) == 1}
     return by_g if len(set(by_g.values())) == len(runs) else {run.run_id: run.run_id for run in runs}

@@ -1,4 +1,4 @@
-"""Inferences: weights are loaded and a data set is predicted."""
+"""Cases that load weights and predict a data set."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from charact.views.terminal.case_lines import add_row, case_block, headline_tabl
 
 
 def _none(row: Any) -> str:
-    return status_reason(row) or "the record holds no rows"
+    return status_reason(row) or "the record has no data"
 
 
 def _not_cold(row: Any) -> str:
@@ -38,7 +38,7 @@ def _not_cold(row: Any) -> str:
 
 
 def _cards(summary: pd.DataFrame, parts: pd.DataFrame) -> list[Card]:
-    """A card an inference: its total time with a cold load (where there is one), its parts and the time of a batch."""
+    """Return a card per inference: total time with a cold load (if measured), its parts, and the batch time."""
     return [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
 
 
@@ -66,12 +66,12 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
 
 
 def _table(summary: pd.DataFrame, *more: Column) -> Table:
-    """Headline numbers of each inference; `more` columns stand after the case."""
+    """Build the table of headline numbers; `more` columns follow the case."""
     columns = [
         CASE, *more, STATUS,
         Column("total_cold_s", "Total, cold", fmt.duration, "cold load + prediction", _not_cold),
         Column("total_warm_s", "Total, warm", fmt.duration, "median warm load + prediction", _none),
-        Column("load_cold_s", "Cold load", fmt.duration, "make the model, read the file, place the weights", _not_cold),
+        Column("load_cold_s", "Cold load", fmt.duration, "build the model, read the file, copy the weights", _not_cold),
         Column("load_warm_s", "Warm load", fmt.duration, "the same again, median", _none),
         Column("prediction_s", "Prediction", fmt.duration, "of all samples", _none),
         Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", _none),

@@ -1,4 +1,4 @@
-"""Cases that are looked at for their memory alone, measured or predicted."""
+"""Cases whose peak memory is measured or estimated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from charact.views.terminal import memory as terminal
 
 
 def _cards(run: Run) -> tuple[list[Card], Legend]:
-    """A card for the largest case of each series that ended well, and one a reason for others that failed."""
+    """Return a card for the largest case of each series that fits, and one per reason for other failed cases."""
     rows = run.cases.reindex(columns=["case", *SERIES, "input_size"]).merge(memory_peaks(run), on="case")
     rows["variant"] = rows["variant"].fillna("")
     held, facts = memory_composition(run), _Facts.of(run)
@@ -46,9 +46,9 @@ def _failed(rows: pd.DataFrame) -> Card:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What cards tell beside the peaks: where they lie, growth, training over inference."""
+    """Facts shown next to the peaks: their location, growth, and the training-to-inference ratio."""
 
-    moments: pd.DataFrame
+    snapshots: pd.DataFrame
     growth: pd.DataFrame
     ratios: pd.DataFrame
 
@@ -61,18 +61,18 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
     method = "measured" if pd.notna(row.measured_bytes) else "predicted"
     peak_bytes = getattr(row, f"{method}_bytes")
     if pd.isna(peak_bytes):
-        return Card(row.case, failure=("nothing", row.measured_reason))
+        return Card(row.case, failure=("no data", row.measured_reason))
     parts = held[(held["case"] == row.case) & (held["method"] == method) & (held["bytes"] > 0)]
-    moments = facts.moments.query("case == @row.case and method == @method")
+    snapshots = facts.snapshots.query("case == @row.case and method == @method")
     if method == "predicted":
-        beside = f"uncertainty {words.plus_minus(row.low_bytes, row.high_bytes, 'not recorded')}"
+        detail = f"uncertainty {words.plus_minus(row.low_bytes, row.high_bytes, 'not recorded')}"
     else:
-        beside = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
-        beside += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
+        detail = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
+        detail += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
     return Card(
         row.case,
         headline=(fmt.num_bytes(peak_bytes), f"at the peak, {method}"),
-        details=[f"in {words.place(next(fmt.rows(moments)))}", beside],
+        details=[f"in {words.place(next(fmt.rows(snapshots)))}", detail],
         numbers=_numbers(row, method, facts),
         bar=[(words.category(part.category), float(part.share_frac), palette.CATEGORIES[part.category])
              for part in fmt.rows(parts)],
@@ -81,7 +81,7 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
 
 
 def _numbers(row: Any, method: str, facts: _Facts) -> list[tuple[str, str]]:
-    """Growth of the card's series, and its case's training over inference."""
+    """Return the growth of the card's series and its training-to-inference ratio."""
     line = next(fmt.rows(of_series(facts.growth.query("method == @method"), row)))
     ratios = facts.ratios.query("method == @method")
     ratio = ratios.loc[(ratios["train_case"] == row.case) | (ratios["infer_case"] == row.case), "ratio"]
@@ -93,12 +93,12 @@ def _numbers(row: Any, method: str, facts: _Facts) -> list[tuple[str, str]]:
 
 
 def _table(rows: pd.DataFrame, *more: Column) -> Table:
-    """Peak of each case as measured and predicted; `more` columns stand after the case."""
+    """Build the table of measured and predicted peaks; `more` columns follow the case."""
     predicted = [
         Column("predicted_bytes", "Predicted", fmt.num_bytes, "the same", lambda row: row.predicted_reason),
         Column("error_frac", "Error", words.share_of, "predicted / measured - 1", _not_both),
-        Column("low_bytes", "From", fmt.num_bytes, "lower end of the prediction's uncertainty", _not_predicted),
-        Column("high_bytes", "To", fmt.num_bytes, "upper end of the prediction's uncertainty", _not_predicted),
+        Column("low_bytes", "From", fmt.num_bytes, "lower bound of the estimate", _not_predicted),
+        Column("high_bytes", "To", fmt.num_bytes, "upper bound of the estimate", _not_predicted),
     ]
     columns = [
         CASE, *more, STATUS,
@@ -134,4 +134,4 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
 
 KIND = CaseKind("memory", 40, _overview, memory_peaks, _tables, details=_details, shows_failures=True,
                 by_size=_by_size,
-                lead="Of each series the largest case that fits; all cases stand in the table.")
+                lead="Cards show the largest case of each series that fits; the table has all cases.")

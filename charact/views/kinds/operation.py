@@ -1,4 +1,4 @@
-"""Basic operations of given sizes."""
+"""Cases that time basic operations of given sizes."""
 
 import pandas as pd
 from rich.console import RenderableType
@@ -15,7 +15,7 @@ from charact.views.terminal import operations as terminal
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     totals, problems = suite_totals(run), operation_cases(run)
     most = operation_tables.NUM_CARDS
-    note = f"Of {len(problems)} problems the {most} longest have a card." if len(problems) > most else ""
+    note = f"Cards show the {most} slowest of {len(problems)} problems." if len(problems) > most else ""
     shown = operation_tables.totals(totals) if len(totals) else operation_tables.headlines(problems, note=note)
     return Overview(operation_tables.cards(run), operation_tables.directions(operation_times(run)), shown)
 

@@ -1,4 +1,4 @@
-"""Profiled cases: measured by passes."""
+"""Profiled cases, measured by passes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -78,12 +78,12 @@ def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame, verdict: str) 
 
 
 def _few(row: object) -> str | None:
-    """Why an interval or a percentile is missing."""
+    """Return why an interval or a percentile is missing."""
     return status_reason(row) or "fewer than 6 iterations"
 
 
 def _reason_of(run: Run, name: str) -> Callable[[Any], str | None]:
-    """Why a number of a pass is missing."""
+    """Return a function that gives the reason why a number of this pass is missing."""
     return lambda row: status_reason(row) or pass_reason(run, row.case, name)
 
 
@@ -103,13 +103,13 @@ def _table(run: Run, cases: pd.DataFrame) -> Table:
         Column("num_iterations", "Iterations", fmt.number, "timed iterations", status_reason),
         *([_FLOP] if flop else []),
         Column("num_parameters", "Parameters", fmt.number, "of the model",
-               lambda row: status_reason(row) or "the program does not tell its model"),
+               lambda row: status_reason(row) or "not known for a script"),
     ]  # fmt: skip
     return table(cases, "Headline numbers of each case", columns)
 
 
 _MIN_REPEATS = 3
-"""If a case occurs in at least this many runs, a table summarizes each case over its runs."""
+"""Number of runs of a case from which a table summarizes each case over its runs."""
 
 
 def _rows(run: Run) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def _bottleneck(row: Any) -> str:
 
 
 def _few_runs(row: Any) -> str:
-    return "fewer than 6 runs" if row.num_ok else "no run of it ended well"
+    return "fewer than 6 runs" if row.num_ok else "no run succeeded"
 
 
 _INTERVAL = Column("interval", "95 % interval", meaning="of the median", unbroken=True)
@@ -154,14 +154,14 @@ _FLOP_ACROSS = Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MA
 def _repeats_table(repeats: pd.DataFrame) -> Table:
     words = repeats.assign(
         interval=[fmt.interval(row.low_s, row.high_s, _few_runs(row)) for row in fmt.rows(repeats)],
-        runs=[f"{row.num_runs:,}" if row.num_ok == row.num_runs else f"{row.num_ok:,} of {row.num_runs:,} ended well"
+        runs=[f"{row.num_runs:,}" if row.num_ok == row.num_runs else f"{row.num_ok:,} of {row.num_runs:,} succeeded"
               for row in fmt.rows(repeats)],
         bottleneck=[fmt.missing("no verdict") if not row.num_verdict else
                     row.verdict if row.num_verdict == row.num_ok else f"{row.verdict} in {row.num_verdict} runs"
                     for row in fmt.rows(repeats)],
     )  # fmt: skip
     columns = [
-        CASE, Column("runs", "Runs", meaning="that hold the case", unbroken=True),
+        CASE, Column("runs", "Runs", meaning="that have the case", unbroken=True),
         Column("median_s", "Iteration", fmt.seconds, "median over the runs of the median iterations", _few_runs),
         _INTERVAL,
         Column("fastest_s", "Fastest", fmt.seconds, "median iteration of the fastest run", _few_runs),
@@ -212,9 +212,9 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
     for spot in spots.loc[spots["case"] == case["case"], "blind_spot"]:
         line.append(f"\n{spot}", style="yellow")
     left_out = dropped(run)
-    if told := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})"
+    if losses := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})"
                 for row in fmt.rows(left_out[left_out["case"] == case["case"]])]:
-        line.append(f"\nDropped: {', '.join(told)}", style="yellow")
+        line.append(f"\nDropped: {', '.join(losses)}", style="yellow")
     if missed := fmt.missed_precision(missed_precision(run, str(case["case"]))):
         line.append(f"\n{missed}", style="yellow")
     return Padding(line, (0, 0, 0, 2))

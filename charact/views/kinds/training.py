@@ -1,4 +1,4 @@
-"""Trainings: whole epochs."""
+"""Cases that train for whole epochs."""
 
 from typing import Any
 
@@ -38,14 +38,14 @@ def _no_epoch(row: Any) -> str:
 
 
 def _cards(summary: pd.DataFrame, parts: pd.DataFrame) -> list[Card]:
-    """A card a training: its total execution time, split by stage, and what came out."""
+    """Return a card per training: total execution time, split by stage, and its best metric."""
     return [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
 
 
 def _card(row: Any, parts: pd.DataFrame) -> Card:
     failure = failure_of(row.status, row.reason)
     if pd.isna(row.total_s):
-        return Card(row.case, failure=failure or ("nothing", _no_epoch(row)))
+        return Card(row.case, failure=failure or ("no data", _no_epoch(row)))
     shares = parts.groupby("stage", sort=False)["share_frac"].sum()
     epochs = "1 epoch" if row.num_epochs == 1 else f"{fmt.number(row.num_epochs)} epochs"
     stages = [
@@ -80,7 +80,7 @@ def _time_to_target(row: Any) -> tuple[str, str]:
 
 
 def _table(summary: pd.DataFrame, *more: Column) -> Table:
-    """Headline numbers of each training; `more` columns stand after the case."""
+    """Build the table of headline numbers; `more` columns follow the case."""
     best = [None if pd.isna(row.best_value) else fmt.best(row) for row in fmt.rows(summary)]
     target = [None if pd.isna(row.target_value) else fmt.target(row) for row in fmt.rows(summary)]
     words = pd.DataFrame({"best": best, "target": target}, index=summary.index, dtype="str")
@@ -90,7 +90,7 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
         Column("total_s", "Total time", fmt.duration, _TOTAL, _no_epoch),
         Column("samples_per_s", "Samples/s", fmt.number, "samples trained on / time of training", _no_epoch),
         Column("best", "Best", None, "of the epochs, on the validation data", _no_epoch, unbroken=True),
-        Column("target", "Target", None, "asked for with --until", lambda row: "none was given", unbroken=True),
+        Column("target", "Target", None, "given by --until", lambda row: "none was given", unbroken=True),
         Column("time_to_target_s", "Time to target", fmt.duration, "total time when it was reached",
                lambda row: _no_epoch(row) if pd.isna(row.target_reason) else row.target_reason),
         Column("training_s", "Training", fmt.duration, "over all epochs", _no_epoch),
@@ -172,7 +172,7 @@ def _bar(run: Run, case: Any, column: str, label: str, colors: dict[str, str]) -
 
 
 def _curves(run: Run, case: Any) -> list[RenderableType]:
-    """First and last value of each metric with the curve between them, training beside validation."""
+    """Return a table with first value, curve and last value of each metric, for training and validation."""
     curves = learning_curves(run).query("case == @case")
     if curves.empty:
         return []
@@ -196,7 +196,7 @@ def _curve(metric: str, rows: pd.DataFrame) -> str:
     last = fmt.metric(metric, known.iloc[-1])
     if len(known) == 1:
         return last
-    # Folding would tear a number from its unit.
+    # Keep a number and its unit on one line.
     first, end = (value.replace(" ", "\N{NO-BREAK SPACE}") for value in (fmt.metric(metric, known.iloc[0]), last))
     return f"{first} {sparkline(known.tolist())} {end}"
 

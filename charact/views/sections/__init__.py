@@ -1,1 +1,1 @@
-"""Sections of the report, one a file, found by scanning."""
+"""Sections of the report, one per file, found by scanning the folder."""

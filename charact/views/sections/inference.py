@@ -1,4 +1,4 @@
-"""The section of inferences: load and prediction, the time of a batch, and throughput."""
+"""The section Inference: time of loads and of the prediction, batch latency, and throughput."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from charact.views.tables.model import Column, share_column, table
 
 
 def _none(row: Any) -> str:
-    return status_reason(row) or "the record holds no rows"
+    return status_reason(row) or "the record has no data"
 
 
 def _not_cold(row: Any) -> str:
@@ -32,15 +32,15 @@ def _not_cold(row: Any) -> str:
 
 
 def inference(run: Run) -> Body:
-    """Total time by part, the time of a batch and throughput by batch size, metrics, and what was loaded."""
+    """Build the section: total time by part, batch latency and throughput by batch size, metrics, and loads."""
     summary = inference_summary(run)
     shown = summary[summary["total_warm_s"].notna()]
     if shown.empty:
         return Body(blocks=[Block(note=why_nothing(run, "inference"))])
     lead = (
-        "Total inference time is load and prediction. A load makes the model (build), reads the file (read) and puts "
-        "the weights into it and onto the device, first touch included (place). Cold: the file was dropped from the "
-        "system’s memory before; warm: loaded again, the median of several."
+        "Total inference time is load plus prediction. A load builds the model (build), reads the file (read), and "
+        "copies the weights to the device, first touch included (place). Cold: the file was removed from the page "
+        "cache. Warm: the median of several repeated loads."
     )
     blocks = [_totals(run), *_by_batch_size(run, shown), *_metrics(run, shown), _loads(run, shown)]
     return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "inference", shown["case"])])
@@ -60,7 +60,7 @@ def _totals(run: Run) -> Block:
 
 
 def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
-    """Of cases that differ in batch size only: the time of a batch and throughput against it."""
+    """Return blocks of batch latency and throughput against batch size, per group of otherwise equal cases."""
     series = ["workload", "variant", "input_size", "precision", "device"]
     columns = [
         CASE, Column("batch_size", "Batch size", fmt.number),
@@ -93,7 +93,7 @@ def _metrics(run: Run, summary: pd.DataFrame) -> list[Block]:
     ]
     columns = [CASE, Column("metric", "Metric"), Column("shown", "Value", meaning="mean over the samples")]
     note = fmt.OF_NO_TASK if (summary["data"] == "synthetic").any() else ""
-    return [Block(title="How well it predicts", table=table(rows.assign(shown=words), "Metrics", columns), note=note)]
+    return [Block(title="Quality of predictions", table=table(rows.assign(shown=words), "Metrics", columns), note=note)]
 
 
 def _loads(run: Run, summary: pd.DataFrame) -> Block:
@@ -106,19 +106,19 @@ def _loads(run: Run, summary: pd.DataFrame) -> Block:
         Column("weights_bytes", "File", fmt.num_bytes),
         Column("load_cold_s", "Cold load", fmt.duration, "", _not_cold),
         Column("num_warm_loads", "Warm loads", fmt.number, "repetitions", _none),
-        Column("num_samples", "Samples", fmt.number, "predicted"),
+        Column("num_samples", "Samples", fmt.number, "in the data set"),
         Column("setup_s", "Set-up", fmt.duration, "reading the data set; not in the total"),
         Column("compile_s", "Compiling", fmt.duration, "not in the total", lambda row: "not compiled"),
     ]  # fmt: skip
-    return Block(title="What was loaded", table=table(rows, "Loads", columns))
+    return Block(title="Loads", table=table(rows, "Loads", columns))
 
 
 SECTION = Section("inference", "Inference", 40, inference, ("inference",),
                   points={"inference": [
-    ("Total inference time", "load + prediction. A load makes the model, reads the file, and puts the weights onto the "
+    ("Total inference time", "load + prediction. A load builds the model, reads the file, copies the weights to the "
      "device, first touch included."),
-    ("Cold and warm load", "cold: after the file was dropped from the system’s memory; warm: again at once, the median "
-     "of several. The parts of a warm load are shares of all of them."),
-    ("Time of a batch", "from fetching a batch to the end of its prediction; percentiles are over the batches of the "
+    ("Cold and warm load", "cold: after the file was removed from the page cache; warm: loaded again, the median "
+     "of several. The parts of a warm load are their shares of all warm loads."),
+    ("Time of a batch", "from fetching a batch to the end of its prediction; percentiles are over all batches of the "
      "prediction, the first ones included."),
 ]})

@@ -1,4 +1,4 @@
-"""The section of the machine: what ran, on what, with which software and options."""
+"""The section Machine: hardware, software and options of a run."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from charact.views.tables import format as fmt
 
 
 def machine(run: Run) -> Body:
-    """What ran, on what machine, with which software and options."""
+    """Build the section: the run, its model, machine, software and options."""
     manifest = run.manifest
     times = [(name, str(manifest.get(name) or fmt.missing("not recorded"))) for name in ("started", "ended")]
     lists = [Facts("Run", [("run", run.run_id), ("status", str(manifest["status"])), *times])]
     if manifest.get("anonymous"):
         lists[0].items.append(("anonymous", "names of the host and the user, paths, the commit and identifiers of GPUs "
-                                            "are left out"))
-    # Of a sweep over one model: what its cases tell differs only by mode.
-    told = {key: value for entry in manifest["cases"] for key, value in (entry.get("facts") or {}).items()}
-    if told:
-        lists.append(Facts("Model", _items(told)))
+                                            "are removed"))
+    # All cases of a model share these facts, except for the mode.
+    model = {key: value for entry in manifest["cases"] for key, value in (entry.get("facts") or {}).items()}
+    if model:
+        lists.append(Facts("Model", _items(model)))
     for title in ("machine", "software", "options"):
         facts = manifest.get(title) or {}
-        if title == "options":  # the script is shown with how its phases were found, arguments are not shown at all
+        if title == "options":  # another section shows the script; arguments are private
             facts = {key: value for key, value in facts.items() if key not in ("script", "arguments")}
         items = _items(facts, nothing="not given" if title == "options" else "not found")
         lists.append(Facts(title.capitalize(), items or [(title, fmt.missing("not recorded"))]))
@@ -30,7 +30,7 @@ def machine(run: Run) -> Body:
 
 
 def _items(facts: dict[str, Any], prefix: str = "", nothing: str = "not found") -> list[tuple[str, str]]:
-    """Nested facts as one list, names joined, values in units where their name ends in one."""
+    """Flatten nested facts into one list: names joined, values formatted by the unit at the end of the name."""
     items = []
     for key, value in facts.items():
         name = f"{prefix}{key if key.isupper() else key.removeprefix('num_').replace('_', ' ')}"

@@ -1,4 +1,4 @@
-"""The last section: how numbers were taken, what ended each case, and what is not there and why."""
+"""The section Method: how numbers were measured, what ended each case, and what is missing and why."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ from charact.views.tables.model import Column, table
 
 
 def method(run: Run) -> Body:
-    """Where each number comes from, what ended each case, what it missed, and what is not there."""
+    """Build the section: sources of the numbers, stop rules, coverage, and missing passes with reasons."""
     kinds = set(case_summary(run)["kind"])
     taken, imported = passes_taken(run), is_imported(run)
     declared = [section.trace_points if imported else section.points for section in all_sections()]
     points = [point for by_pass in declared for name, of_pass in by_pass.items() if name in taken for point in of_pass]
     blocks = {"timing": _stops, "operators": _coverage, "flop": _uncounted}
-    if imported:  # a trace says how many iterations it has where it says how phases were found
+    if imported:  # the section How phases were found has a trace's number of iterations
         del blocks["timing"]
     profiled = [block for name, block in blocks.items() if "profile" in kinds and was_asked_for(run, name)]
     blocks_of_all = [*_dropped(run), *([_missing(run)] if kinds else [])]
@@ -39,7 +39,7 @@ def _stops(run: Run) -> Block:
         rules[column] = rules[column].map(lambda value: fmt.ENDED_BY.get(value, value))
 
     def untimed(row: Any) -> str | None:
-        few = "no precision was asked for" if pd.isna(row.precision_target_frac) else "fewer than 6 iterations"
+        few = "no target was set" if pd.isna(row.precision_target_frac) else "fewer than 6 iterations"
         return pass_reason(run, row.case, "timing") or few
 
     def unprofiled(row: Any) -> str | None:
@@ -47,9 +47,9 @@ def _stops(run: Run) -> Block:
 
     precision = [
         Column("interval_frac", "± interval", fmt.share, "half of the 95 % interval over the median", untimed),
-        Column("precision_target_frac", "Target", fmt.share, "the half interval asked for", untimed),
+        Column("precision_target_frac", "Target", fmt.share, "requested half interval", untimed),
     ]  # fmt: skip
-    first = "how much longer the first iteration took than the median one"
+    first = "first iteration minus the median iteration"
     columns = [
         CASE,
         Column("num_warmup_iterations", "Warm-up", fmt.number, "iterations before timing, not recorded", untimed),
@@ -61,19 +61,19 @@ def _stops(run: Run) -> Block:
                lambda row: untimed(row) if pass_reason(run, row.case, "timing") else "not compiled"),
     ]  # fmt: skip
     if was_asked_for(run, "operators"):
-        meaning = "iteration under the profiler / iteration without; below 1 the machine got faster between the passes"
+        meaning = "iteration with the profiler / iteration without; below 1 the machine became faster in between"
         columns.append(Column("overhead_ratio", "Profiler overhead", fmt.ratio, meaning, unprofiled))
     return Block(title=title, table=table(rules, "Stop rule of each case", columns))
 
 
 def _coverage(run: Run) -> Block:
     coverage = operator_coverage(run)
-    title = "How much operator time has a known type"
+    title = "Operator time with a known type"
     if coverage.empty:
         return Block(title=title, note=fmt.missing("no case has operators"))
     columns = [
         CASE, Column("time_s", "Operator time", fmt.seconds, "per iteration, under the profiler"),
-        Column("other_s", "Of type ‘other’", fmt.seconds, "no rule knows these operators"),
+        Column("other_s", "Of type ‘other’", fmt.seconds, "no rule matches these operators"),
         Column("coverage_frac", "Known", fmt.share, "share of the operator time"),
     ]  # fmt: skip
     return Block(title=title, table=table(coverage, "Coverage of operator types", columns))
@@ -83,8 +83,8 @@ def _uncounted(run: Run) -> Block:
     names = {
         name for entry in run.manifest["cases"] for name in entry.get("passes", {}).get("flop", {}).get("uncounted", [])
     }
-    note = ", ".join(sorted(names)) or "None: each that was counted has a formula."
-    return Block(title="Heavy operators whose FLOP have no formula", note=note)
+    note = ", ".join(sorted(names)) or "None: every counted operator has a formula."
+    return Block(title="Heavy operators without a FLOP formula", note=note)
 
 
 def _dropped(run: Run) -> list[Block]:
@@ -92,28 +92,28 @@ def _dropped(run: Run) -> list[Block]:
     columns = [
         CASE, Column("what", "Dropped"), Column("num_dropped", "Number", fmt.number), Column("reason", "Reason"),
     ]  # fmt: skip
-    title = "What the trace holds and the record does not"
+    title = "Data of the trace that the record leaves out"
     return [Block(title=title, table=table(rows, "Dropped from the trace", columns))] if len(rows) else []
 
 
 def _missing(run: Run) -> Block:
     outcomes = pass_outcomes(run).query("status != 'ok'")
-    title = "What is not here, and why"
+    title = "What is missing, and why"
     if outcomes.empty:
-        return Block(title=title, note="Every pass over every case ended well.")
+        return Block(title=title, note="Every pass of every case succeeded.")
     groups = outcomes.groupby(["case", "status", "reason"], sort=False, dropna=False, as_index=False)
     outcomes = groups.agg(passes=("pass", ", ".join))
-    if is_memory_run(run):  # most sizes of a sweep are only predicted
+    if is_memory_run(run):  # most sizes of a sweep are only estimated
         outcomes = _joined(outcomes)
     columns = [
         CASE, Column("passes", "Passes"), Column("status", "Status"),
         Column("reason", "Reason", reason=lambda row: "no reason recorded"),
     ]  # fmt: skip
-    return Block(title=title, table=table(outcomes, "Passes that gave nothing", columns))
+    return Block(title=title, table=table(outcomes, "Passes without a result", columns))
 
 
 def _joined(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """One row for all cases that lack the same for the same reason, which names the first of them."""
+    """Merge the cases that lack the same passes for the same reason; the row names the first case."""
     groups = outcomes.groupby(["passes", "status", "reason"], sort=False, dropna=False, as_index=False)
     joined = groups.agg(case=("case", "first"), others=("case", "size"))
     more = [f" and {others - 1} more" if others > 1 else "" for others in joined["others"]]

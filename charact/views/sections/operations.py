@@ -1,4 +1,4 @@
-"""The section of basic operations: rates below the ceilings, every problem, sparse against dense."""
+"""The section Operations: rates against the ceilings, every problem, and sparse against dense products."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,19 +19,19 @@ from charact.views.tables import palette
 _NUM_DRAWN = 12
 _NUM_SIZES = 6
 _LEAD = (
-    "Each operation by itself, of given sizes. A time is the median of one call, with its 95 % interval; {cache}. FLOP "
-    "count 1 multiply-add as 2; where a suite counts otherwise its number and convention stand beside ours. Bytes are "
+    "Each operation is timed alone. A time is the median of one call, with its 95 % interval; {cache}. FLOP "
+    "count 1 multiply-add as 2; if a suite counts differently, tables show its number and convention too. Bytes are "
     "inputs read and outputs written once. Every result was compared with one in float64."
 )
 _CACHE = {
-    "no": "many inputs are rotated, so that no cache holds them",
-    "yes": "the same inputs are used again (hot), so that a cache may hold them",
-    "both": "inputs are rotated, but for problems measured hot",
+    "no": "inputs are rotated, so that they are cold in cache",
+    "yes": "the same inputs are reused (hot), so that a cache may hold them",
+    "both": "inputs are rotated, except for problems measured hot",
 }
 
 
 def operations(run: Run) -> Body:
-    """Rates against the ceilings, each operation's problems, sparse against dense, and what failed."""
+    """Build the section: rates against the ceilings, problems of each operation, sparse against dense, failures."""
     times = operation_times(run)
     failed = _failed(run)
     if times.empty:
@@ -44,7 +44,7 @@ def operations(run: Run) -> Body:
 
 
 def _rates(run: Run, times: pd.DataFrame) -> list[Block]:
-    """A block each precision and device: rates of all operations below the roof, and how near they come to it."""
+    """Return a block per precision and device: rates of operations below the roofline, and their shares of it."""
     shares = operation_shares(run)
     blocks = []
     for (precision, device), rows in times.groupby(["precision", "device"], sort=False):
@@ -61,12 +61,12 @@ def _rates(run: Run, times: pd.DataFrame) -> list[Block]:
 
 
 def _operation(name: str, rows: pd.DataFrame) -> Block:
-    """The problems of an operation: the longest as bars, all of them as a table."""
+    """Build the block of an operation: the slowest problems as bars, all problems as a table."""
     timed = _labelled(rows.dropna(subset=["median_s"]))
     sums = timed.groupby("label", sort=False)["median_s"].sum().sort_values(ascending=False, kind="stable")
     drawn = timed[timed["label"].isin(sums.index[:_NUM_DRAWN])]
     drawn = drawn.sort_values("label", key=lambda labels: labels.map(sums), ascending=False, kind="stable")
-    left_out = f"Drawn are the {_NUM_DRAWN} longest of {len(sums)}; the table has them all."
+    left_out = f"The figure shows the {_NUM_DRAWN} slowest of {len(sums)}; the table has all."
     return Block(
         title=name, figures=figures.by_problem(name, drawn) if len(drawn) else [], legend=tables.directions(drawn),
         table=tables.problems(name, rows),
@@ -75,7 +75,7 @@ def _operation(name: str, rows: pd.DataFrame) -> Block:
 
 
 def _labelled(times: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the name of their problem, and of the place where it was run as far as these differ."""
+    """Add a label: the problem, and the precision, layout or device where these differ."""
     differing = [column.name for column in tables.places(times)]
 
     def label(row: Any) -> str:
@@ -86,7 +86,7 @@ def _labelled(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sparse(run: Run) -> list[Block]:
-    """Sparse products against dense ones, and the density at which they take as long."""
+    """Return blocks of sparse products against dense ones, and the density at which both take the same time."""
     speeds, crossovers = sparse_speeds(run), sparse_crossover(run)
     if speeds.empty:
         return []
@@ -96,7 +96,7 @@ def _sparse(run: Run) -> list[Block]:
         precision, device, direction = map(str, key)
         title = f"Sparse against dense: {fmt.DIRECTIONS[direction]}, {precision}, {device}"
         here = crossovers[(crossovers[places] == list(key)).all(axis="columns")]
-        # Lines need two densities, and a dense product to be held against.
+        # A line needs two densities, and a dense product for comparison.
         compared = rows.loc[rows["ratio"].notna(), "size"]
         sizes = here.loc[(here["num_densities"] > 1) & here["size"].isin(compared), "size"].unique()
         drawn = [
@@ -119,7 +119,7 @@ def _failed(run: Run) -> list[Block]:
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:
-    """Time of a call of each operation in each direction, and its rate where FLOP are counted."""
+    """Yield the time of each call per operation and direction, and its rate if FLOP are counted."""
     for row in call_times(run).to_dict("records"):
         for tag, name in (("call_s", "time_s"), ("flop_per_s", "flop_per_s")):
             if pd.notna(row[name]):
@@ -128,12 +128,12 @@ def _scalars(run: Run) -> Iterator[Scalar]:
 
 SECTION = Section("operations", "Operations", 50, operations, ("ops",), ("problems",), scalars=_scalars,
                   points={"ops": [
-    ("Time of an operation", "one call, its result’s memory included. So many calls are timed together that the clock "
-     "does not matter; on CUDA between two events. Inputs are rotated through more memory than the last cache holds, "
-     "unless they were to stay there (hot). The interval is that of the median over the repetitions."),
-    ("Total execution time", "of a suite: the sum of its problems’ times, each once and in every direction."),
+    ("Time of an operation", "one call, including the allocation of its result. Enough calls are timed together "
+     "for the clock’s resolution; on CUDA with two events. Inputs rotate through more memory than the last-level "
+     "cache, except for hot problems. The interval is that of the median over the repetitions."),
+    ("Total execution time", "of a suite: the sum of its problems’ times, each problem once in every direction."),
     ("FLOP and bytes of an operation", "from its sizes: 1 multiply-add is 2 FLOP; inputs read and outputs written "
-     "once. A suite’s own count stands beside it where it counts otherwise."),
-    ("Error", "the largest difference from the same operation in float64, over that result’s largest magnitude; what "
-     "the precision allows of it is the tolerance."),
+     "once. If a suite counts differently, tables show its own count too."),
+    ("Error", "the largest difference from the same operation in float64, over that result’s largest magnitude; the "
+     "tolerance is the error that the precision allows."),
 ]})

@@ -1,4 +1,4 @@
-"""The section At a glance: headline numbers of every case."""
+"""The section Summary: headline numbers of every case."""
 
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
@@ -9,7 +9,7 @@ from charact.views.tables import format as fmt
 
 
 def overview(run: Run) -> Body:
-    """A card a case, then the same numbers as tables."""
+    """Build the section: a card per case, then tables of the same numbers."""
     cases = case_summary(run)
     if cases.empty:
         return Body(lead=fmt.no_cases(run.partial))
@@ -17,7 +17,7 @@ def overview(run: Run) -> Body:
     legend: Legend = []
     blocks: list[Block] = []
     failed = int((cases["status"] != "ok").sum())
-    leads = [f"{_counted(len(cases), 'case')}, {failed} of them failed."] if failed else []
+    leads = [f"{_count(len(cases), 'case')}, {failed} of them failed."] if failed else []
     for kind, rows in by_kind(cases):
         more, colors, table = kind.overview(run, rows)
         cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=table)]
@@ -25,8 +25,8 @@ def overview(run: Run) -> Body:
     return Body(lead=" ".join(leads), cards=cards, legend=list(dict.fromkeys(legend)), blocks=blocks)
 
 
-def _counted(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-SECTION = Section("glance", "At a glance", 10, overview)
+SECTION = Section("summary", "Summary", 10, overview)

@@ -1,4 +1,4 @@
-"""The section of trainings: where their time goes, how they learn, and whose protocol they followed."""
+"""The section Training: where time goes, learning curves, and the protocol."""
 
 import json
 from collections.abc import Iterator
@@ -31,21 +31,21 @@ from charact.views.tables.model import Column, Table, share_column, table
 
 
 def training(run: Run) -> Body:
-    """Curves of each metric, time by stage and phase, epochs, what was run, and the protocol."""
+    """Build the section: learning curves, time by stage and phase, epochs, setups and protocols."""
     times = stage_times(run)
     if times.empty:
         return Body(blocks=[Block(note=why_nothing(run, "training"))])
     lead = (
-        "Total execution time is training, validation and checkpointing over all epochs; making the model and reading "
-        "the data set come before it. Loss and metrics are means over a stage’s samples: those of training are taken "
-        "while the weights still change."
+        "Total execution time is training, validation and checkpointing over all epochs, without building the model "
+        "and reading the data set. Loss and metrics are means over a stage’s samples: those of training are taken "
+        "while the weights change."
     )
     blocks = [_curves(run), *_breakdowns(run), _setups(run), *_protocols(run)]
     return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "training", times["case"])])
 
 
 def _curves(run: Run) -> Block:
-    """A figure a metric, and the table of epochs."""
+    """Build a figure per metric and the table of epochs."""
     curves = learning_curves(run)
     cases = list(curves["case"].unique())
     colors = {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
@@ -60,7 +60,7 @@ def _curves(run: Run) -> Block:
 
 
 def _epochs(run: Run, curves: pd.DataFrame) -> Table:
-    """A row an epoch: the time of its stages, then each metric in training and validation."""
+    """Build the table with a row per epoch: the time of its stages, then its training and validation metrics."""
     times = stage_times(run).rename(columns={"number": "epoch"})
     rows = times.pivot_table(index=["case", "epoch"], columns="stage", values="wall_s", sort=False).reset_index()
     columns = [CASE, Column("epoch", "Epoch", fmt.number)]
@@ -73,7 +73,7 @@ def _epochs(run: Run, curves: pd.DataFrame) -> Table:
     columns.append(Column("elapsed_s", "Elapsed", fmt.duration, "total time at the end of its validation",
                           lambda row: "no metrics"))  # fmt: skip
     for number, ((metric, stage), values) in enumerate(curves.groupby(["metric", "stage"], sort=False)):
-        name = f"value_{number}"  # a metric's name need not be one of Python's
+        name = f"value_{number}"  # a metric's name may not be a Python identifier
         keyed = values.set_index(["case", "epoch"])
         rows = rows.join(keyed["value"].rename(name), on=["case", "epoch"])
         columns.append(_metric_column(name, str(metric), str(stage), keyed["reason"].to_dict()))
@@ -86,13 +86,13 @@ def _metric_column(name: str, metric: str, stage: str, reasons: dict[Any, Any]) 
 
     def why(row: Any) -> str:
         reason = reasons.get((row.case, row.epoch))
-        return "not told" if pd.isna(reason) else str(reason)
+        return "not reported" if pd.isna(reason) else str(reason)
 
     return Column(name, f"{metric}, {stage}", words, f"mean over the samples of the {stage}", why)
 
 
 def _breakdowns(run: Run) -> list[Block]:
-    """A figure a case: the phases of each stage."""
+    """Return a block per case with the phases of each stage."""
     columns = [
         Column("stage", "Stage"), Column("phase", "Phase"), Column("time_s", "Time", fmt.duration, "over all epochs"),
         share_column("share_frac", "Share", "part of the total execution time"),
@@ -108,7 +108,7 @@ def _breakdowns(run: Run) -> list[Block]:
 
 
 def _setups(run: Run) -> Block:
-    """What each training was given: the manifest's facts."""
+    """Build the table of what each training was given, from the manifest."""
     facts = [
         {"case": entry["case"], "reason": entry["reason"], **entry["passes"]["training"]}
         for entry in run.manifest["cases"] if "training" in entry["passes"]
@@ -116,19 +116,19 @@ def _setups(run: Run) -> Block:
     names = ["case", "num_epochs_asked", "num_epochs", "num_train_samples", "num_valid_samples", "setup_s",
              "num_resumed", "weights"]  # fmt: skip
     columns = [
-        CASE, Column("num_epochs_asked", "Epochs asked", fmt.number), Column("num_epochs", "Finished", fmt.number),
+        CASE, Column("num_epochs_asked", "Epochs requested", fmt.number), Column("num_epochs", "Finished", fmt.number),
         Column("num_train_samples", "Trained on", fmt.number, "samples of an epoch"),
         Column("num_valid_samples", "Validated on", fmt.number, "samples of an epoch"),
-        Column("setup_s", "Set-up", fmt.duration, "reading the data set and making the model; not in the total"),
-        Column("num_resumed", "Resumed", fmt.number, "times it went on after it had been ended"),
-        Column("weights", "Best weights", None, "file in the run's directory", lambda row: "none were kept",
+        Column("setup_s", "Set-up", fmt.duration, "reading the data set and building the model; not in the total"),
+        Column("num_resumed", "Resumed", fmt.number, "how often it was resumed"),
+        Column("weights", "Best weights", None, "file in the run's directory", lambda row: "none were saved",
                unbroken=True),
     ]  # fmt: skip
-    return Block(title="What was run", table=table(pd.DataFrame(facts).reindex(columns=names), "Trainings", columns))
+    return Block(title="Trainings", table=table(pd.DataFrame(facts).reindex(columns=names), "Trainings", columns))
 
 
 def _protocols(run: Run) -> list[Block]:
-    """Each protocol that a case followed, with what was changed from it."""
+    """Return a block per protocol with the options that differ from it."""
     found = [entry["passes"].get("training", {}).get("protocol") for entry in run.manifest["cases"]]
     columns = [Column("option", "Option"), Column("published", "Published"), Column("used", "Here")]
     blocks = []
@@ -159,12 +159,12 @@ def _scalars(run: Run) -> Iterator[Scalar]:
 
 SECTION = Section("training", "Training", 30, training, ("training",), scalars=_scalars,
                   points={"training": [
-    ("Total execution time", "what the epochs took on the host’s clock: training, validation and checkpointing, each "
-     "until the device had ended. Reading the data set and making the model come before it and are told apart."),
-    ("Phases of a stage", "marked as in a profile, with no profiler. Where a device has clocked them, its times share "
-     "out the stage’s wall time."),
+    ("Total execution time", "time of all epochs on the host’s clock: training, validation and checkpointing, each "
+     "until the device has finished. Reading the data set and building the model are timed separately."),
+    ("Phases of a stage", "marked as in a profile, without a profiler. If the device has timed phases, its times split "
+     "the stage’s wall time."),
     ("Loss and metrics", "means over the samples of a stage. Those of training are taken while the weights change, so "
-     "that they trail those of the validation that follows."),
-    ("Time to target", "total execution time at the end of the validation that first reached the target; it knows no "
-     "finer step than an epoch."),
+     "that they are older than those of the validation that follows."),
+    ("Time to target", "total execution time at the end of the validation that first reached the target; its "
+     "resolution is one epoch."),
 ]})

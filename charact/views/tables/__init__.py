@@ -1,1 +1,1 @@
-"""Tables and texts that every renderer shares."""
+"""Tables and texts that all views share."""

@@ -1,4 +1,4 @@
-"""Columns and colours of bricks that several views share."""
+"""Columns and colors of bricks that several views share."""
 
 import pandas as pd
 
@@ -7,10 +7,10 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column
 
 PIECES, BRICKS = "#AAB7C4", "#4477AA"
-"""Colours of all pieces, and of those that differ."""
-LAYERS = Column("layers", "Layers", reason=lambda row: "not told", wide=True)
+"""Colors of all segments, and of the distinct ones."""
+LAYERS = Column("layers", "Layers", reason=lambda row: "not recorded", wide=True)
 
 
 def legend_of_types(rows: pd.DataFrame) -> Legend:
-    """Colours of the operator types of rows, in the order of the rows."""
+    """Return the colors of the operator types of rows, in the order of the rows."""
     return [(name, palette.operator_type(name)) for name in dict.fromkeys(rows["operator_type"].dropna().astype(str))]

@@ -1,12 +1,12 @@
-"""What terminal and report say of bricks in the same words."""
+"""Texts about bricks that terminal and report share."""
 
 from typing import Any
 
 from charact.views.tables import format as fmt
 
 
-def predicted_words(row: Any) -> str:
-    """How much of constructed latencies is predicted: a row of `predicted_times`."""
-    return (f"{fmt.share(row.share_frac)} of the plain sums is of {row.num_predicted:,} of {row.num_bricks:,} bricks "
-            "that were not timed: their times are predicted from those of others, and so uncertain as the intervals "
-            "tell.")  # fmt: skip
+def regression_text(row: Any) -> str:
+    """Format a row of `predicted_times`: the share of constructed latencies that is a regression."""
+    return (f"{row.num_predicted:,} of {row.num_bricks:,} bricks ({fmt.share(row.share_frac)} of the plain sums) were "
+            "not timed: a regression on the other bricks predicts their times. The intervals include its "
+            "uncertainty.")  # fmt: skip

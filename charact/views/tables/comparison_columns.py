@@ -1,4 +1,4 @@
-"""Columns that the tables of a comparison share, and the words in them."""
+"""Columns that the tables of a comparison share, and their texts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,27 +11,27 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Column
 
 CASE = Column("case", "Case", unbroken=True)
-SIDE = Column("side", "Side", unbroken=True)
+SIDE = Column("side", "Group", unbroken=True)
 INTERVAL = Column("interval", "95 % interval", unbroken=True)
 
 
 def side_column(sides: Sequence[Side]) -> list[Column]:
-    """Of two sides the headings tell which is which."""
+    """Return the column of the group if there are more than two; the headings name two."""
     return [SIDE] if len(sides) > 2 else []
 
 
 def reason(row: Any) -> str | None:
-    """Why a row lacks a number; None where it does not."""
+    """Return why a row lacks a number; None if it does not."""
     return None if pd.isna(row.reason) else str(row.reason)
 
 
 def interval(row: Any, significant: int) -> str:
-    """The 95 % interval of a row in words, or why there is none."""
+    """Format the 95 % interval of a row, or the reason why there is none."""
     if pd.isna(row.low):
         return fmt.missing(reason(row))
     return f"{digits(row.low, significant)}–{digits(row.high, significant)}"
 
 
 def speedup(value: float | None, reason: str | None) -> str:
-    """How many times as fast."""
+    """Format a speedup as a factor."""
     return fmt.missing(reason) if value is None else digits(value)

@@ -1,4 +1,4 @@
-"""Speedups as tables: by workload and data, of a suite's bricks, and their geometric means."""
+"""Tables of speedups: by workload and data, by bricks, and their geometric means."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,25 +15,25 @@ _NUM_UNMATCHED = 200
 
 
 def speedup_tables(sides: Sequence[Side]) -> list[Table]:
-    """Workload × data set, the baseline's time / the side's, and geometric means; none without such times."""
+    """Return tables of baseline / candidate time by workload and data set, and their geometric means."""
     frame = speedups(sides)
     timed = frame.dropna(subset=["speedup"]).drop_duplicates("side").set_index("side")["metric"]
     frame = frame[frame["side"].isin(timed.index)]
     if frame.empty:
         return []
-    # A case that failed is told beside those that did not.
+    # A failed case is shown next to the others.
     metric = frame["metric"].where(frame["speedup"].notna(), frame["side"].map(timed))
-    data = frame["data"].replace("as written", "its own data").fillna("data not told")
+    data = frame["data"].replace("as written", "its own data").fillna("data not recorded")
     frame = frame.assign(row=_coordinates(frame), data=data, metric=metric)
-    alike = frame.duplicated(["side", "metric", "row", "data"], keep=False)  # but for what no column is of
-    frame["row"] = frame["row"].where(~alike, frame["case"])
+    ambiguous = frame.duplicated(["side", "metric", "row", "data"], keep=False)  # differ in other options
+    frame["row"] = frame["row"].where(~ambiguous, frame["case"])
     found = [_speedup_table(f"Speedup of {side} over {sides[0].label} by data, from the {_TIMED[str(metric)]}", rows)
              for (side, metric), rows in frame.groupby(["side", "metric"], sort=False)]  # fmt: skip
     return [*found, _mean_table(sides, frame["mode"].nunique() > 1)] if frame["case"].nunique() > 1 else found
 
 
 def _coordinates(frame: pd.DataFrame) -> list[str]:
-    """What each case is, but for its data: the workload, with what else is not the same in all cases."""
+    """Return a label for each case, without its data: the workload, and options that differ between cases."""
     names = ["workload", *(name for name in GROUPS if name not in ("workload", "data")
                            and frame.groupby("workload")[name].nunique(dropna=False).max() > 1)]
     return [" ".join(str(value) for value in row if pd.notna(value)) for row in frame[names].itertuples(index=False)]
@@ -44,7 +44,7 @@ def _speedup_table(caption: str, rows: pd.DataFrame) -> Table:
     cells = rows.set_index(["row", "data"])
     reasons = cells["reason"].dropna().to_dict()
     wide = cells["speedup"].unstack("data").reindex(index=rows["row"].unique(), columns=data)
-    wide.columns = pd.Index([f"data_{number}" for number in range(len(data))])  # named as Python allows
+    wide.columns = pd.Index([f"data_{number}" for number in range(len(data))])  # valid Python identifiers
 
     def why(name: object) -> Callable[[Any], str]:
         return lambda row: reasons.get((row.row, name), "no such case")
@@ -69,12 +69,12 @@ def _mean_table(sides: Sequence[Side], several_modes: bool) -> Table:
         Column("group", "Cases of", unbroken=True), *side_column(sides), Column("num_cases", "Cases", fmt.number),
         Column("speedup", "Geometric mean", speedup, "of the speedups of the cases", reason), INTERVAL,
     ]  # fmt: skip
-    note = "An interval tells what other cases would give, by how much these differ: of few cases it is wide."
+    note = "The interval covers the variation between cases: with few cases it is wide."
     return table(frame, "Geometric means of the speedups", columns, note)
 
 
 def brick_tables(sides: Sequence[Side]) -> list[Table]:
-    """Geometric means of the bricks' speedups by layer type, and bricks that a side lacks; none without suites."""
+    """Return geometric means of the bricks' speedups by layer type, and bricks without a counterpart."""
     means, unmatched = brick_means(sides), unmatched_bricks(sides)
     if means.empty:
         return []
@@ -91,5 +91,5 @@ def brick_tables(sides: Sequence[Side]) -> list[Table]:
         return found
     shown = unmatched.groupby(["case", "side", "missing_in"], sort=False).head(_NUM_UNMATCHED)
     left_out = len(unmatched) - len(shown)
-    note = f"The first {_NUM_UNMATCHED} of each side, the longest; {left_out} more." if left_out else ""
+    note = f"The {_NUM_UNMATCHED} slowest of each group; {left_out} more." if left_out else ""
     return [*found, table(shown, "Bricks without a counterpart", lacking, note)]

@@ -1,4 +1,4 @@
-"""A comparison as tables, the same in the terminal, in Markdown, in the report and in TensorBoard."""
+"""Tables of a comparison, shared by the terminal, Markdown, the report and TensorBoard."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,13 +20,14 @@ LEVELS = {
     "case": "case", "phase": "phase", "operator_type": "operator type", "operator": "operator", "layer": "layer",
     "kernel": "kernel", "problem": "problem", "brick": "brick", "layer_type": "layer type",
 }  # fmt: skip
-"""What times are compared by, with the words for it."""
+"""Levels at which times are compared, with their labels."""
 
 _WIDE = ("kernel", "layer", "brick", "layer_type")
 
-_UNTIMED = {"kernel": "no kernels on both sides: they run on GPUs only", "problem": "no basic operations on both sides",
-            "brick": "no suites of bricks on both sides",
-            "layer_type": "neither suites of bricks nor constructed models on both sides"}  # fmt: skip
+_UNTIMED = {"kernel": "no kernels in both groups: they run on GPUs only",
+            "problem": "no basic operations in both groups",
+            "brick": "no suites of bricks in both groups",
+            "layer_type": "no suites of bricks or constructed models in both groups"}  # fmt: skip
 
 _METRICS: dict[str, Any] = {
     "throughput": ("samples/s", fmt.number), "peak_memory": ("peak memory", fmt.num_bytes),
@@ -34,21 +35,21 @@ _METRICS: dict[str, Any] = {
     "inference_time": ("load and prediction", fmt.seconds), "measured_time": ("measured iteration", fmt.seconds),
     "energy": ("energy of an iteration", lambda value, reason: _quantity(value, "J", reason)),
 }  # fmt: skip
-"""Names of the metrics other than the time, with the words for their values."""
+"""Metrics other than the time: their labels, and functions that format their values."""
 
 _VERDICT = Column("verdict", "Verdict", unbroken=True)
 SINGLE_RUN = (
-    "An interval of a single run a side knows nothing of what differs from run to run, such as clocks and other load; "
-    "several runs a side do."
+    "The interval of a single run does not cover variation between runs, such as clocks and other load; with several "
+    "runs per group it does."
 )
 _OF_WHAT = (
-    "A time is the median iteration, or a training’s mean epoch, an operation’s median call, every brick of a suite "
-    "once, or a model’s latency constructed from bricks."
+    "A time is the median iteration, a training’s mean epoch, an operation’s median call, the sum of a suite’s bricks, "
+    "or a model’s constructed latency."
 )
 
 
 def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
-    """All tables of a comparison, with times by these of `LEVELS`."""
+    """Return all tables of a comparison, with times by these of `LEVELS`."""
     timed = {by: ratio_table(sides, by) for by in levels}
     measured_once = any(len(side.runs) == 1 and "reference" not in side.runs[0].manifest for side in sides)
     found = [
@@ -61,25 +62,25 @@ def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
 
 
 def sides_table(sides: Sequence[Side]) -> Table:
-    """Who is compared: machines by their own facts."""
+    """Build the table of the compared groups and facts of their machines."""
     columns = [
-        SIDE, Column("machine", "Machine", reason=lambda row: "not told"), Column("num_runs", "Runs", fmt.number),
-        Column("num_cases", "Cases", fmt.number), Column("torch", "PyTorch", reason=lambda row: "not told"),
+        SIDE, Column("machine", "Machine", reason=lambda row: "not recorded"), Column("num_runs", "Runs", fmt.number),
+        Column("num_cases", "Cases", fmt.number), Column("torch", "PyTorch", reason=lambda row: "not recorded"),
         Column("origin", "Record"),
     ]  # fmt: skip
-    return table(side_facts(sides), "Sides, the first being the baseline", columns)
+    return table(side_facts(sides), "Groups of runs; the first is the baseline", columns)
 
 
 def ratio_table(
     sides: Sequence[Side], by: str, num_rows: int | None = None, only: Places | None = None
 ) -> Table | None:
-    """Times against the baseline's by one of `LEVELS`; None where nothing was timed by it.
+    """Build the table of times against the baseline's at one of `LEVELS`; None if nothing was timed at that level.
 
     Args:
-        sides: the baseline first.
-        by: what times are compared by.
-        num_rows: rows of each case, the longest times; None for all.
-        only: these cases and sides; None for all.
+        sides: the groups of runs, the baseline first.
+        by: level of the comparison.
+        num_rows: maximum number of rows of each case, longest times first; None for all.
+        only: these cases and groups; None for all.
     """
     frame = ratios(sides, by, None if only is None else frozenset(case for case, _ in only))
     if only is not None:
@@ -95,7 +96,7 @@ def ratio_table(
     columns = [
         CASE, *named, *side_column(sides),
         Column("base_s", sides[0].label, fmt.seconds, "time of the baseline", reason),
-        Column("time_s", _other(sides), fmt.seconds, "time of the side", reason),
+        Column("time_s", _other(sides), fmt.seconds, "time of the candidate", reason),
         Column("ratio", "Ratio", _ratio, "time / baseline’s: below 1 is faster", reason), *judged,
     ]  # fmt: skip
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
@@ -105,52 +106,52 @@ def ratio_table(
 
 
 def _untimed_table(levels: Sequence[str]) -> Table | None:
-    """What was asked for and no case was timed by."""
-    rows = [(LEVELS[by], fmt.missing(_UNTIMED.get(by, "no case on both sides was timed by it"))) for by in levels]
+    """Build the table of requested levels at which no case was timed."""
+    rows = [(LEVELS[by], fmt.missing(_UNTIMED.get(by, "no case was timed so in both groups"))) for by in levels]
     frame = pd.DataFrame(rows, columns=["level", "times"])
-    return _filled(frame, "Times not told", [Column("level", "By"), Column("times", "Times")])
+    return _filled(frame, "Times not available", [Column("level", "By"), Column("times", "Times")])
 
 
 def metric_table(sides: Sequence[Side]) -> Table | None:
-    """Throughput, memory, accuracy, energy and totals against the baseline's; None where no two sides have one."""
+    """Build the table of throughput, memory, accuracy, energy and totals; None if no two groups share one."""
     frame = metric_ratios(sides)
     shared = (frame["base"].notna() & frame["value"].notna()).groupby(frame["metric"]).transform("any")
     frame = frame[frame["metric"].isin(_METRICS) & shared & (frame["value"].notna() | frame["base"].notna())]
     if frame.empty:
         return None
     words = [[_metric(row, row.base), _metric(row, row.value)] for row in fmt.rows(frame)]
-    frame[["base_words", "value_words"]] = pd.DataFrame(words, index=frame.index)
+    frame[["base_text", "value_text"]] = pd.DataFrame(words, index=frame.index)
     frame["metric"] = [_METRICS[metric][0] for metric in frame["metric"]]
     judged, note = _judgement(frame)
     columns = [
         CASE, Column("metric", "Metric", unbroken=True), *side_column(sides),
-        Column("base_words", sides[0].label, unbroken=True), Column("value_words", _other(sides), unbroken=True),
+        Column("base_text", sides[0].label, unbroken=True), Column("value_text", _other(sides), unbroken=True),
         Column("ratio", "Ratio", _ratio, "value / baseline’s", reason), *judged,
     ]  # fmt: skip
     return table(_with_words(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
 
 
 def unmatched_table(sides: Sequence[Side]) -> Table | None:
-    """Cases that are not compared, and how the nearest differs."""
+    """Build the table of cases without a counterpart, and how the nearest case differs."""
     columns = [CASE, SIDE, Column("missing_in", "Missing in", unbroken=True), Column("why", "Nearest case there")]
     return _filled(unmatched_cases(sides), "Cases without a counterpart", columns)
 
 
 def failed_table(sides: Sequence[Side]) -> Table | None:
-    """Cases that did not end well."""
+    """Build the table of failed cases."""
     columns = [SIDE, CASE, Column("status", "Status"), Column("reason", "Reason", reason=lambda row: "none recorded")]
     return _filled(failed_cases(sides), "Cases that failed", columns)
 
 
 def context_table(sides: Sequence[Side]) -> Table | None:
-    """Options, versions and facts of machines that are not the same; of published tables what they tell."""
+    """Build the table of options, versions and facts of machines that differ."""
     if len(sides) == 1:
         return None
     frame = pd.concat([_context(sides[0], side).assign(side=side.label) for side in sides[1:]])
     frame["fact"] = frame["fact"].str.replace(".", " ").str.replace("_", " ")
     columns = [Column("fact", "Fact", unbroken=True), *side_column(sides),
-               Column("base", sides[0].label, reason=lambda row: "not told"),
-               Column("new", _other(sides), reason=lambda row: "not told")]  # fmt: skip
+               Column("base", sides[0].label, reason=lambda row: "not recorded"),
+               Column("new", _other(sides), reason=lambda row: "not recorded")]  # fmt: skip
     return _filled(frame, "What else differs", columns)
 
 
@@ -160,7 +161,7 @@ def _context(base: Side, new: Side) -> pd.DataFrame:
 
 
 def notes_table(sides: Sequence[Side]) -> Table | None:
-    """What has to be known of published tables."""
+    """Build the table of notes on published tables."""
     return _filled(published_notes(sides), "Published tables", [SIDE, Column("note", "Note")])
 
 
@@ -173,7 +174,7 @@ def _other(sides: Sequence[Side]) -> str:
 
 
 def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
-    """Columns of interval and verdict; where there is no interval at all, none, and a note that says why."""
+    """Return the columns of interval and verdict; without any interval none, and a note with the reason."""
     if frame["low"].notna().any() or frame["significant"].any():
         return [INTERVAL, _VERDICT], ""
     reasons = frame.loc[frame["ratio"].notna(), "reason"].dropna().unique()
@@ -181,7 +182,7 @@ def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
 
 
 def _with_words(frame: pd.DataFrame, verdicts: tuple[str, str]) -> pd.DataFrame:
-    """The frame with its intervals and verdicts (above 1, below 1) in words."""
+    """Format the intervals and verdicts (above 1, below 1) of a frame."""
     rows = list(fmt.rows(frame))
     return frame.assign(interval=[interval(row, 4) for row in rows], verdict=[_verdict(row, verdicts) for row in rows])
 

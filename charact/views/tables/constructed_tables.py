@@ -1,4 +1,4 @@
-"""Tables of constructed models, and how their strategies are named and coloured."""
+"""Tables of constructed models, with labels and colors of the strategies."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table
 
 COLORS = {"corrected": "#4477AA", "sequential": "#EE6677", "critical_path": "#CCBB44", "paper": "#AA3377"}
-WORDS = {"sequential": "plain sum", "critical_path": "longest path", "corrected": "corrected sum",
+LABELS = {"sequential": "plain sum", "critical_path": "longest path", "corrected": "corrected sum",
          "paper": "plain sum, the paper’s method"}
-STRATEGY = Column("strategy_words", "Strategy", unbroken=True)
+STRATEGY = Column("strategy_label", "Strategy", unbroken=True)
 
 
 def reason_of(row: Any) -> str | None:
-    """Why a row lacks its latency, in a word or two: the whole reason may be long, and stands below the tables."""
+    """Return in short why a row lacks its latency; the full reason is below the tables."""
     if pd.notna(row.latency_s):
         return None
     return "not corrected" if row.strategy == "corrected" else "not constructed"
@@ -30,25 +30,25 @@ def no_interval(row: Any) -> str:
     return reason_of(row) or "fewer than 6 rounds"
 
 
-def worded(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with their strategies in words."""
-    return rows.assign(strategy_words=rows["strategy"].map(WORDS))
+def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the labels of the strategies to the rows."""
+    return rows.assign(strategy_label=rows["strategy"].map(LABELS))
 
 
 def signed_share(value: float | None, reason: str | None = None) -> str:
-    """An error with its sign: −2.4 %."""
+    """Format an error with its sign: −2.4 %."""
     if value is None or fmt.absent(value):
         return fmt.missing(reason)
     return f"{'−' if value < 0 else '+'}{100 * abs(value):.1f} %"
 
 
 def errors_table(errors: pd.DataFrame, *more: Column) -> Table:
-    """How right each strategy is over all measured models; `more` columns stand first."""
+    """Build the table of each strategy's errors over all measured models; `more` columns come first."""
     columns = [
-        *more, STRATEGY, Column("mode", "Mode"), Column("g", "G", fmt.number, "most layers of a piece"),
+        *more, STRATEGY, Column("mode", "Mode"), Column("g", "G", fmt.number, "largest number of layers in a segment"),
         Column("num_models", "Models", fmt.number, "that were measured"),
         Column("geometric_mean", "Geometric mean", fmt.number, "of constructed / measured"),
         Column("mean_abs_error_frac", "Mean |error|", fmt.share),
         Column("worst_error_frac", "Worst", signed_share), Column("worst_case", "of", unbroken=True),
     ]  # fmt: skip
-    return table(worded(errors), "Errors over all measured models", columns)
+    return table(with_labels(errors), "Errors over all measured models", columns)

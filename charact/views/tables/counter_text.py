@@ -1,4 +1,4 @@
-"""Counters in words: a name without its unit, a value with it."""
+"""Texts of counters: a name without its unit, a value with it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ _UNITS: dict[str, _Words] = {
     "_j": partial(quantity, unit="J"), "_hz": partial(quantity, unit="Hz"), "_c": partial(quantity, unit="°C"),
     "_s": fmt.seconds,
 }  # fmt: skip
-"""Words for a value by the end of its counter's name; the first that fits."""
+"""Formatters of values by the suffix of the counter's name; the first match is used."""
 _SPELLED = {
     "flop": "FLOP", "llc": "LLC", "sm": "SM", "gpu": "GPU", "dram": "DRAM", "cpu": "CPU", "rss": "RSS", "pss": "PSS",
     "pcie": "PCIe", "nvlink": "NVLink", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16",
@@ -27,7 +27,7 @@ _WHOLE = {
 
 
 def counter_name(counter: str) -> str:
-    """What a counter counts, without its unit: SM utilization."""
+    """Return a counter's name as text, without its unit: SM utilization."""
     if counter in _WHOLE:
         return _WHOLE[counter]
     ending = next((ending for ending in _UNITS if counter.endswith(ending)), "")
@@ -37,7 +37,7 @@ def counter_name(counter: str) -> str:
 
 
 def counter_value(counter: str, value: float, reason: str | None = None) -> str:
-    """A value in the unit that its counter's name ends in: 93.0 %, 312 W."""
+    """Format a value in the unit of its counter's name: 93.0 %, 312 W."""
     if pd.isna(value):
         return fmt.missing(reason)
     words = next((words for ending, words in _UNITS.items() if counter.endswith(ending)), fmt.number)
@@ -45,10 +45,10 @@ def counter_value(counter: str, value: float, reason: str | None = None) -> str:
 
 
 def energy(value: float | None, reason: str | None = None) -> str:
-    """An energy: 30.1 J."""
+    """Format an energy: 30.1 J."""
     return fmt.missing(reason) if value is None or fmt.absent(value) else quantity(value, "J")
 
 
 def power(value: float | None, reason: str | None = None) -> str:
-    """A power: 312 W."""
+    """Format a power: 312 W."""
     return fmt.missing(reason) if value is None or fmt.absent(value) else quantity(value, "W")

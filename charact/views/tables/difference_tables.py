@@ -1,4 +1,4 @@
-"""What accounts for a difference, as tables: the same in the terminal, in Markdown and in the report."""
+"""Tables that attribute a difference, shared by the terminal, Markdown and the report."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from charact.views.tables import format as fmt
 from charact.views.tables.counter_text import counter_name, counter_value
 from charact.views.tables.model import Column, Table, table
 
-NOT_TIMED = "no iterations were timed on both sides"
-"""Why there is no explanation."""
+NOT_TIMED = "no iterations were timed in both groups"
+"""Reason for a missing explanation."""
 
 _MOST = {"operator": 15, "layer": 10, "kernel": 10}
 _CAPTIONS = {"operator": "Operators that account for the difference in {}", "layer": "Operators of {} by layer",
@@ -25,9 +25,9 @@ _CAPTIONS = {"operator": "Operators that account for the difference in {}", "lay
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a case differs by: its `differences`, whether its time does so by more than noise, and the tables of both.
+    """Explanation of a case's difference: its `differences`, whether its time differs significantly, and the tables.
 
-    Where no iterations were timed on both sides there are neither rows nor tables.
+    Rows and tables are empty if no iterations were timed in both groups.
     """
 
     case: str
@@ -37,7 +37,7 @@ class Explanation:
 
 
 def explanations(base: Side, new: Side, cases: Collection[str] | None = None) -> list[Explanation]:
-    """What the cases that two sides share differ by; of those named, as in `matched_cases`, where some are."""
+    """Return the explanations of the cases that two groups share, or of the given cases, as in `matched_cases`."""
     some = None if cases is None else frozenset(cases)
     read_parts([base, new], ["case", "phase"], set(matched_cases([base, new])["case"]) if some is None else some)
     whole, phases = (ratios([base, new], by, some) for by in ("case", "phase"))
@@ -52,7 +52,7 @@ def _explanation(base: Side, new: Side, whole: Any, judged: pd.DataFrame) -> Exp
         return Explanation(case, rows, False, [])
     verdicts = {row.phase: _verdict(row) for row in fmt.rows(judged)} | {"iteration": _verdict(whole)}
     missing = missing_levels(base, new, case)
-    phases = _phase_table(rows, base, new, case, verdicts, _not_told(missing))
+    phases = _phase_table(rows, base, new, case, verdicts, _unavailable(missing))
     parts = [_part_table(rows, level, base, new, case) for level in _MOST]
     return Explanation(case, rows, bool(whole.significant),
                        [phases, *filter(None, parts), *_clock_table(base, new, case)])
@@ -65,14 +65,14 @@ def _phase_table(rows: pd.DataFrame, base: Side, new: Side, case: str, verdicts:
     verdicts = {row.name: _of_what(verdicts[row.name], row.delta_s) for row in fmt.rows(shown)}
     shown["verdict"] = list(verdicts.values())
     columns = [Column("name", "Phase", unbroken=True), *_times(base, new), Column("verdict", "Verdict", unbroken=True)]
-    note = ("A phase’s time is its share of all iterations, of the median one, so that phases sum to it; the times by "
-            "phase, which verdicts are of, are each phase’s own medians.")
+    note = ("A phase’s time is its share of all iterations times the median iteration, so phases sum to the median. "
+            "Verdicts in the times by phase use each phase’s own medians.")
     note = " ".join(filter(None, [*_main_parts(rows, verdicts), note, missing]))
     return table(shown, f"Phases that account for the difference in {case}", columns, note)
 
 
 def _main_parts(rows: pd.DataFrame, verdicts: dict[str, str]) -> list[str]:
-    """What most of each phase's difference lies in, where the phase differs by more than noise."""
+    """Name the part with most of each phase's difference, for phases that differ significantly."""
     return [f"Most of {row.phase}’s is in {_within(row)}: {fmt.change(row.delta_s)}."
             for row in fmt.rows(main_parts(rows)) if verdicts[row.phase] in ("slower", "faster")]
 
@@ -84,7 +84,7 @@ def _within(row: Any) -> str:
 
 
 def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str) -> Table | None:
-    """Operators, these by layer, or kernels with the largest differences; None where there are none."""
+    """Build the table of operators, operators by layer, or kernels with the largest differences."""
     parts = rows[rows["level"] == level]
     if parts.empty:
         return None
@@ -99,14 +99,14 @@ def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str
     ]  # fmt: skip
     note = "Shares of a phase under the profiler, scaled to the timing pass."
     if len(base.runs) == len(new.runs) == 1:
-        note += " A run profiles operators once: noise is not told from change."
+        note += " Operators are profiled once per run, so changes cannot be distinguished from noise."
     if left_out > 0:
-        note += f" {left_out} more with smaller differences are left out."
+        note += f" {left_out} more with smaller differences are not shown."
     return table(shown, _CAPTIONS[level].format(case), columns, note)
 
 
 def _changed(row: Any) -> str:
-    """What else differs of a part; shapes in pieces that a narrow column can break between."""
+    """Format other changes of a part, with shapes that a narrow column can wrap."""
     if row.status == "both":
         return "in both"
     return row.status if pd.isna(row.detail) else f"{row.status}: {row.detail.replace('],[', '], [')}"
@@ -126,7 +126,7 @@ def _clock_table(base: Side, new: Side, case: str) -> list[Table]:
 
 def _times(base: Side, new: Side) -> list[Column]:
     return [Column("base_s", base.label, fmt.seconds, "of the baseline's median iteration"),
-            Column("new_s", new.label, fmt.seconds, "of the side's median iteration"),
+            Column("new_s", new.label, fmt.seconds, "of the candidate's median iteration"),
             Column("delta_s", "Difference", fmt.change, "above 0 is slower")]  # fmt: skip
 
 
@@ -137,13 +137,13 @@ def _verdict(row: Any) -> str:
 
 
 def _of_what(verdict: str, delta_s: float) -> str:
-    """The verdict; where the difference beside it points the other way, with what it is of."""
+    """Return the verdict; if the difference in the same row has the other sign, name the verdict's basis."""
     against = {"slower": delta_s < 0, "faster": delta_s > 0}
     return f"{verdict} by its own median" if against.get(verdict) else verdict
 
 
-def _not_told(missing: pd.DataFrame) -> str:
-    """Why there are no operators, or no kernels."""
-    told = [f"{level}s of {' and '.join(rows['side'])}: {fmt.missing(str(reason))}"
+def _unavailable(missing: pd.DataFrame) -> str:
+    """Return why there are no operators or no kernels."""
+    reasons = [f"{level}s of {' and '.join(rows['side'])}: {fmt.missing(str(reason))}"
             for (level, reason), rows in missing.groupby(["level", "reason"], sort=False)]
-    return f"Not told: {'; '.join(told)}." if told else ""
+    return f"Not available: {'; '.join(reasons)}." if reasons else ""

@@ -1,4 +1,4 @@
-"""Base units to what a person reads: three significant digits and a prefix, "n/a (reason)" where there is no number."""
+"""Format base units as text: three significant digits and a prefix, "n/a (reason)" for a missing number."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,38 +14,38 @@ ENDED_BY = {
     "precision": "target met", "max_iterations": "iteration limit", "max_seconds": "time limit", "stable": "stable",
     "number": "set number", "program": "the program", "trace": "the trace",
 }  # fmt: skip
-"""Words for what ended a warm-up or the timing."""
+"""Texts for what ended a warm-up or the timing."""
 DIRECTIONS = {"forward": "forward", "backward_input": "by input", "backward_weight": "by weight"}
-"""Words for the directions of an operation: its result, and its gradients by its input and by its weight."""
+"""Texts for the directions of an operation: its result, and its gradients by input and by weight."""
 ABOVE_A_CEILING = "above 100 % of a ceiling: from a cache, or with fewer bytes than modelled"
-LESS_PRECISE = "less precise than asked for: the limit of seconds or repetitions came first"
-OF_NO_TASK = "The data are synthetic: losses and metrics tell nothing of the task."
-UNEXPLAINED = "What “other” was: charact run --sample tells where, a Profiler’s phase() gives it a name."
-"""Said where much of a program's time is `other` and nothing has looked there."""
+LESS_PRECISE = "less precise than requested: the limit of seconds or repetitions was reached"
+OF_NO_TASK = "The data are synthetic: losses and metrics say nothing about the task."
+UNEXPLAINED = "To see what “other” was, use charact run --sample, or name it with a Profiler’s phase()."
+"""Shown if much of a program's time is `other` and was not sampled."""
 
 
 def rows(frame: pd.DataFrame) -> Iterator[Any]:
-    """Rows of a frame as named tuples, whose columns may hold anything."""
+    """Iterate over the rows of a frame as named tuples, whatever the names of its columns."""
     return iter(frame.itertuples(index=False))
 
 
 def missing(reason: str | None = None) -> str:
-    """What stands in place of a number that is not there."""
+    """Return the text for a missing number."""
     return f"n/a ({reason})" if reason else "n/a"
 
 
 def absent(value: float | None) -> bool:
-    """Whether a number is null, as None or as pandas' NaN."""
+    """Return whether a number is null (None or NaN)."""
     return value is None or math.isnan(value)
 
 
 def seconds(value: float | None, reason: str | None = None) -> str:
-    """A duration: 99.5 ms."""
+    """Format a duration: 99.5 ms."""
     return _quantity(value, "s", reason)
 
 
 def change(value: float | None, reason: str | None = None) -> str:
-    """A difference of times with its sign: +3.10 ms."""
+    """Format a difference of times with its sign: +3.10 ms."""
     if absent(value):
         return missing(reason)
     assert value is not None
@@ -53,7 +53,7 @@ def change(value: float | None, reason: str | None = None) -> str:
 
 
 def duration(value: float | None, reason: str | None = None) -> str:
-    """A span that may be long: 99.5 s, 3 min 20 s, 5 h 12 min."""
+    """Format a duration that may be long: 99.5 s, 3 min 20 s, 5 h 12 min."""
     if absent(value):
         return missing(reason)
     assert value is not None
@@ -67,22 +67,22 @@ def duration(value: float | None, reason: str | None = None) -> str:
 
 
 def num_bytes(value: float | None, reason: str | None = None) -> str:
-    """A size in decimal units: 310 MB."""
+    """Format a size in decimal units: 310 MB."""
     return _quantity(value, "B", reason)
 
 
 def num_flop(value: float | None, reason: str | None = None) -> str:
-    """An amount of work: 8.18 GFLOP."""
+    """Format an amount of work: 8.18 GFLOP."""
     return _quantity(value, "FLOP", reason)
 
 
 def flop_rate(value: float | None, reason: str | None = None) -> str:
-    """A rate of work: 412 GFLOP/s."""
+    """Format a rate of work: 412 GFLOP/s."""
     return _quantity(value, "FLOP/s", reason)
 
 
 def share(value: float | None, reason: str | None = None) -> str:
-    """A share of 1 as a percentage: 30.1 %."""
+    """Format a share of 1 as a percentage: 30.1 %."""
     if absent(value):
         return missing(reason)
     assert value is not None
@@ -90,12 +90,12 @@ def share(value: float | None, reason: str | None = None) -> str:
 
 
 def byte_rate(value: float | None, reason: str | None = None) -> str:
-    """A bandwidth: 24.1 GB/s."""
+    """Format a bandwidth: 24.1 GB/s."""
     return _quantity(value, "B/s", reason)
 
 
 def number(value: float | None, reason: str | None = None) -> str:
-    """A plain number: 80.4, or 25,557,032 where it is whole."""
+    """Format a plain number: 80.4, or 25,557,032 if it is whole."""
     if absent(value):
         return missing(reason)
     assert value is not None
@@ -103,7 +103,7 @@ def number(value: float | None, reason: str | None = None) -> str:
 
 
 def crossover(row: Any) -> str:
-    """The density of a row of `sparse_crossover` and what it lies between: 7.3 % (between 5.0 % and 10.0 %)."""
+    """Format a row of `sparse_crossover`: its density and range, 7.3 % (between 5.0 % and 10.0 %)."""
     if absent(row.crossover_density_frac):
         return missing(row.reason)
     between = f"between {share(row.from_density_frac)} and {share(row.to_density_frac)}"
@@ -111,7 +111,7 @@ def crossover(row: Any) -> str:
 
 
 def error(value: float | None, reason: str | None = None) -> str:
-    """A relative error: 3.1e-07, 0 or not finite."""
+    """Format a relative error: 3.1e-07, 0 or not finite."""
     if absent(value):
         return missing(reason)
     assert value is not None
@@ -121,64 +121,64 @@ def error(value: float | None, reason: str | None = None) -> str:
 
 
 def ratio(value: float | None, reason: str | None = None) -> str:
-    """How many times as much: × 1.04."""
+    """Format a factor: × 1.04."""
     return missing(reason) if absent(value) else f"× {value:.2f}"
 
 
 def metric(name: str, value: float | None, reason: str | None = None) -> str:
-    """The value of a metric by its name: accuracies as percentages."""
+    """Format the value of a metric by its name: accuracies as percentages."""
     return share(value, reason) if name.endswith("accuracy") else number(value, reason)
 
 
 def best(row: Any) -> str:
-    """The best value of a row of `training_summary` that has one: accuracy 97.5 % (epoch 4)."""
+    """Format the best value of a row of `training_summary` that has one: accuracy 97.5 % (epoch 4)."""
     return f"{row.best_metric} {metric(row.best_metric, row.best_value)} (epoch {row.best_epoch:.0f})"
 
 
 def verdict(row: Any) -> str:
-    """The verdict of a row of `bottlenecks`: compute-bound, 78.0 % of the iteration."""
+    """Format the verdict of a row of `bottlenecks`: compute-bound, 78.0 % of the iteration."""
     if not isinstance(row.verdict, str):
         return missing(row.reason)
     return row.verdict if absent(row.share_frac) else f"{row.verdict}, {share(row.share_frac)} of the iteration"
 
 
 def failure(status: str, reason: str | None) -> str:
-    """Why a case has not ended well."""
+    """Return why a case failed."""
     if status == "running":
-        return "not finished: it was killed, or is still going on"
+        return "not finished: it was killed, or is still running"
     return "no reason recorded" if not isinstance(reason, str) else str(reason)
 
 
 def no_cases(partial: bool) -> str:
-    """What stands in place of the cases of a run that has none; `partial` of one that may be going on."""
-    return "No iteration has ended yet." if partial else "This run holds no cases: it ended before its first case did."
+    """Return the text for a run without cases; `partial` if the run may still be running."""
+    return "No iteration has finished yet." if partial else "This run has no cases: it ended before its first case."
 
 
 def no_samples(batch_size: float | None) -> str | None:
-    """Why there is no rate of samples where an iteration was timed; None where the batch size is known."""
-    return "batch size not told" if pd.isna(batch_size) else None
+    """Return why there is no rate of samples; None if the batch size is known."""
+    return "batch size not known" if pd.isna(batch_size) else None
 
 
 def target(row: Any) -> str:
-    """The target of a row of `training_summary` that has one: accuracy 95.0 %."""
+    """Format the target of a row of `training_summary` that has one: accuracy 95.0 %."""
     return f"{row.target_metric} {metric(row.target_metric, row.target_value)}"
 
 
 def missed_precision(missed: MissedPrecision | None) -> str:
-    """Warning that an interval is wider than asked for; empty where it is not."""
+    """Return a warning that an interval is wider than requested; empty if it is not."""
     if missed is None:
         return ""
     limit = ENDED_BY.get(missed.ended_by, missed.ended_by)
-    return f"± {share(missed.interval_frac)}, not the {share(missed.target_frac)} asked for: {limit}"
+    return f"± {share(missed.interval_frac)}, not the requested {share(missed.target_frac)}: {limit}"
 
 
 def against(labels: Sequence[str]) -> str:
-    """What is compared, the first being the baseline: b, c against a."""
+    """Name the compared labels, the first of which is the baseline: b, c against a."""
     return f"{', '.join(labels[1:])} against {labels[0]}"
 
 
 def interval(low: float | None, high: float | None, reason: str | None = None) -> str:
-    """A range of durations in one unit, with a digit more than its ends have alone: 100.1–100.8 ms."""
+    """Format a range of durations in one unit, with one more digit than `seconds`: 100.1–100.8 ms."""
     if absent(low) or absent(high):
         return missing(reason)
     assert low is not None

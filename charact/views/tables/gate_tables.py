@@ -1,4 +1,4 @@
-"""What the gate found, in words and as a table."""
+"""Table and texts of the regression gate's outcomes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,24 +12,24 @@ from charact.views.tables import format as fmt
 from charact.views.tables.counter_text import energy
 from charact.views.tables.model import Column, Table, table
 
-_WORDS: dict[str, Callable[[float | None, str | None], str]] = {
+_FORMATS: dict[str, Callable[[float | None, str | None], str]] = {
     "throughput": lambda value, reason: fmt.missing(reason) if fmt.absent(value) else f"{fmt.number(value)}/s",
     "peak_memory": fmt.num_bytes, "accuracy": fmt.share, "energy": energy,
 }  # fmt: skip
-"""Words for the values of metrics that are not times."""
+"""Formatters of the values of metrics that are not times."""
 
 _SHOWN = ("regression", "not significant", "n/a", "ok")
-"""Outcomes in the order in which they are shown."""
+"""Outcomes in display order."""
 _SMALL = 0.001
-_NOTE = "A rule fails where the ratio passes its limit and is no noise: by interval and p, or since it is counted."
+_NOTE = "A rule fails if the ratio passes its limit significantly, by interval and p. Counted metrics have no noise."
 _SINGLE = (
-    "A side of a single run knows nothing of what differs from run to run, such as clocks and other load, so that runs "
-    "of one program may fail too: take several a side, by turns."
+    "The interval of a single run does not cover variation between runs, such as clocks and other load, so equal "
+    "programs may fail too: take several runs per group, alternating."
 )
 
 
 def headline(judged: pd.DataFrame) -> str:
-    """How many rules found what: 1 regression; 5 ok, 1 n/a."""
+    """Count the rules by outcome: 1 regression; 5 ok, 1 n/a."""
     counts = judged["outcome"].value_counts()
     others = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if outcome != "regression" and outcome in counts]
     num_regressions = int(counts.get("regression", 0))
@@ -38,7 +38,7 @@ def headline(judged: pd.DataFrame) -> str:
 
 
 def gate_table(judged: pd.DataFrame, sides: Sequence[Side]) -> Table:
-    """Every rule on every case, regressions first."""
+    """Build the table of every rule on every case, regressions first."""
     order = judged["outcome"].map({outcome: rank for rank, outcome in enumerate(_SHOWN)})
     rows = judged.loc[order.sort_values(kind="stable").index]
     words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
@@ -57,28 +57,28 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Side]) -> Table:
 
 
 def values(row: Any) -> tuple[str, str]:
-    """The metric's values in the baseline and here, in words, from a row of `judge`."""
-    words = _WORDS.get(row.metric, fmt.seconds)
+    """Format the metric's values in the baseline and the candidate, from a row of `judge`."""
+    words = _FORMATS.get(row.metric, fmt.seconds)
     return words(row.base, "not measured"), words(row.value, "not measured")
 
 
 def interval(row: Any) -> str:
-    """The interval of a row's ratio: 1.071–1.094."""
+    """Format the interval of a row's ratio: 1.071–1.094."""
     return fmt.missing(_reason(row)) if pd.isna(row.low) else f"{digits(row.low, 4)}–{digits(row.high, 4)}"
 
 
 def sentence(row: Any) -> str:
-    """What a rule found of a case, with its numbers, from a row of `judge`."""
+    """Format a rule's outcome for a case with its numbers, from a row of `judge`."""
     if row.outcome == "n/a":
         return fmt.missing(row.reason)
     base, value = values(row)
-    told = f"95 % interval {interval(row)}, p {'' if row.p_value < _SMALL else '= '}{_probability(row.p_value)}"
-    sure = f" ({row.reason})" if pd.isna(row.low) else f", {told}"
-    return f"{row.outcome}: {base} to {value}, ratio {digits(row.ratio, 4)}{sure} (rule: {row.rule})"
+    stated = f"95 % interval {interval(row)}, p {'' if row.p_value < _SMALL else '= '}{_probability(row.p_value)}"
+    certainty = f" ({row.reason})" if pd.isna(row.low) else f", {stated}"
+    return f"{row.outcome}: {base} to {value}, ratio {digits(row.ratio, 4)}{certainty} (rule: {row.rule})"
 
 
 def _reason(row: Any) -> str | None:
-    """Why there is no interval; where the outcome is n/a it says so itself."""
+    """Return why there is no interval; None if the outcome n/a already gives the reason."""
     return None if row.outcome.startswith("n/a") or pd.isna(row.reason) else str(row.reason)
 
 

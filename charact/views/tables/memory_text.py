@@ -1,4 +1,4 @@
-"""What is said of memory in words, the same in every view: series, peaks, growth, what fits and what did not."""
+"""Texts about memory, shared by all views: series, peaks, growth, what fits and what did not."""
 
 from typing import Any
 
@@ -6,45 +6,45 @@ import pandas as pd
 
 from charact.views.tables import format as fmt
 
-AXES = {"pixel": "picture area (pixels)", "token": "sequence length (tokens)", "unit of S": "S of --input-spec"}
-"""What input sizes are drawn against, by what a position of the input is."""
+AXES = {"pixel": "image area (pixels)", "token": "sequence length (tokens)", "unit of S": "S of --input-spec"}
+"""Axis labels for input sizes, by the unit of a position of the input."""
 PREDICTED_ONLY = "predicted only"
 _NUM_LARGEST = 3
 
 
 def series(row: Any) -> str:
-    """Cases that differ in input size only: resnet50 (imagenet), train, batch 8, fp32, cpu."""
+    """Name the series of cases that differ in input size only: resnet50 (imagenet), train, batch 8, fp32, cpu."""
     return ", ".join([model(row.workload, row.variant), row.mode, f"batch {row.batch_size}", row.precision, row.device])
 
 
 def both_modes(row: Any) -> str:
-    """A series of which training and inference are shown together: resnet50 (imagenet), batch 8, fp32, cpu."""
+    """Name a series that has training and inference: resnet50 (imagenet), batch 8, fp32, cpu."""
     return f"{model(row.workload, row.variant)}, batch {row.batch_size}, {row.precision}, {row.device}"
 
 
 def model(workload: str, variant: str) -> str:
-    """A workload with its variant: resnet50 (imagenet)."""
+    """Name a workload with its variant: resnet50 (imagenet)."""
     return f"{workload} ({variant})" if variant else workload
 
 
 def largest(composition: pd.DataFrame, num_largest: int = _NUM_LARGEST) -> str:
-    """The largest categories of rows with category and bytes: activations 245 MB, weights 44.0 MB."""
+    """Name the largest categories of rows with category and bytes: activations 245 MB, weights 44.0 MB."""
     rows = composition[composition["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable").head(num_largest)
     return ", ".join(f"{category(row.category)} {fmt.num_bytes(row.bytes)}" for row in fmt.rows(rows))
 
 
 def category(name: str) -> str:
-    """A memory category as it is written: optimizer state."""
+    """Return a memory category as text: optimizer state."""
     return name.replace("_", " ")
 
 
 def place(row: Any) -> str:
-    """Where in the iteration a moment lies: backward, layer4.2.conv3, aten::convolution_backward."""
+    """Name the position of a snapshot in the iteration: backward, layer4.2.conv3, aten::convolution_backward."""
     return ", ".join(str(name) for name in (row.phase, row.layer, row.operator) if pd.notna(name))
 
 
 def plus_minus(low: float | None, high: float | None, reason: str | None = None) -> str:
-    """Half the width of an interval of bytes: ± 1.25 MB."""
+    """Format half the width of an interval of bytes: ± 1.25 MB."""
     if fmt.absent(low) or fmt.absent(high):
         return fmt.missing(reason)
     assert low is not None
@@ -53,19 +53,19 @@ def plus_minus(low: float | None, high: float | None, reason: str | None = None)
 
 
 def share_of(value: float | None, reason: str | None = None) -> str:
-    """A signed share: +0.21 %, −3.40 %."""
+    """Format a signed share: +0.21 %, −3.40 %."""
     if value is None or fmt.absent(value):
         return fmt.missing(reason)
     return "0.00 %" if abs(value) < 0.00005 else f"{100 * value:+.2f} %".replace("-", "−")
 
 
 def ratio(value: float | None, reason: str | None = None) -> str:
-    """A ratio: × 2.67."""
+    """Format a ratio: × 2.67."""
     return fmt.missing(reason) if value is None or fmt.absent(value) else f"× {value:.2f}"
 
 
 def growth(row: Any) -> str:
-    """A row of `memory_growth`: 4.90 kB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MB (± 1.02 MB)."""
+    """Format a row of `memory_growth`: 4.90 kB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MB (± 1.02 MB)."""
     if pd.isna(row.slope_bytes):
         return fmt.missing(row.reason)
     slope = f"{fmt.num_bytes(row.slope_bytes)} a {row.position}"
@@ -77,7 +77,7 @@ def growth(row: Any) -> str:
 
 
 def fit(row: Any) -> str:
-    """A row of `memory_fits`: batch 412 is the largest that fits the 16.0 GB of a device at input size 224: ..."""
+    """Format a row of `memory_fits`: batch 412 is the largest that fits the 16.0 GB of a device ..."""
     what, at = "batch" if row.searched == "batch_size" else "input size", held_fixed(row)
     where = f"{fmt.num_bytes(row.limit_bytes)} of {row.target}"
     if pd.isna(row.value):
@@ -92,17 +92,17 @@ def fit(row: Any) -> str:
 
 
 def held_fixed(row: Any) -> str:
-    """What a search for the largest batch or input left as it is."""
+    """Name the parameter that a search for the largest batch or input keeps fixed."""
     return f"input size {row.input_size}" if row.searched == "batch_size" else f"batch {row.batch_size}"
 
 
 def verdict(verified: str) -> str:
-    """How a point that was run under the limit ended."""
+    """Return how a run under the memory limit ended."""
     return {"ok": "ran", "oom": "ran out of memory"}.get(verified, verified)
 
 
 def ran_out(row: Any, held: pd.DataFrame) -> str:
-    """A row of `out_of_memory`, and its composition; where nothing was asked for, it was predicted not to fit."""
+    """Format a row of `out_of_memory` and its composition; without a request, the case was predicted not to fit."""
     words = "no reason recorded" if pd.isna(row.reason) else str(row.reason)
     if pd.notna(row.requested_bytes):
         words = f"asked for {fmt.num_bytes(row.requested_bytes)}"
@@ -110,7 +110,7 @@ def ran_out(row: Any, held: pd.DataFrame) -> str:
         words += f" of {fmt.num_bytes(row.limit_bytes)}" if pd.notna(row.limit_bytes) else ""
         words += f", in {row.phase}" if pd.notna(row.phase) else ""
     if row.held_bytes:
-        holds = "by prediction the peak holds" if row.composition_source == "predicted" else "held"
+        holds = "the estimated peak is" if row.composition_source == "predicted" else "held"
         words += f"; {holds} {fmt.num_bytes(row.held_bytes)}: {largest(held, len(held))}"
     return f"{words}; {_what_would_fit(row)}"
 
@@ -119,7 +119,7 @@ def _what_would_fit(row: Any) -> str:
     smaller = [f"{what} {fmt.number(value)}" for what, value in
                (("batch", row.fits_batch_size), ("input size", row.fits_input_size)) if pd.notna(value)]  # fmt: skip
     if smaller:
-        return f"{' or '.join(smaller)} would fit, by prediction"
+        return f"{' or '.join(smaller)} would fit, by estimate"
     if pd.notna(row.fits_reason):
         return f"what would fit {fmt.missing(row.fits_reason)}"
-    return "no smaller batch or input would fit, by prediction"
+    return "no smaller batch or input would fit, by estimate"

@@ -1,4 +1,4 @@
-"""Tables as views draw them: cells hold the words to show and the value to sort by."""
+"""Tables as views draw them: cells have a text to show and a value to sort by."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,12 +8,12 @@ import pandas as pd
 
 from charact.views.tables import format as fmt
 
-Words = Callable[[float | None, str | None], str]
+Formatter = Callable[[float | None, str | None], str]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its words, the value it sorts by (null sorts last), and its share where a bar is drawn behind it."""
+    """A cell: its text, the value it sorts by (null sorts last), and its share if a bar is drawn behind it."""
 
     text: str
     sort: float | str | None = None
@@ -25,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the case it belongs to, where it does, its cells, and the side it is of in a comparison."""
+    """A row: its case if it has one, its cells, and its group in a comparison."""
 
     case: str | None
     cells: list[Cell]
@@ -34,15 +34,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a frame and how it is shown: its title, what it means (a tooltip), and the words for a value.
+    """A column of a frame and how it is shown: its title, its meaning (a tooltip), and the text of a value.
 
-    `words` is None for text; `is_share` draws a bar; `reason` tells, from the row, why a value is missing;
-    `unbroken` keeps a text in one line; `wide` gives long ones room, and shows three lines of them.
+    `to_text` is None for text; `is_share` draws a bar; `reason` returns, from the row, why a value is missing;
+    `unbroken` keeps a text on one line; `wide` shows up to three lines of a long text.
     """
 
     name: str
     title: str
-    words: Words | None = None
+    to_text: Formatter | None = None
     meaning: str = ""
     reason: Callable[[Any], str | None] = lambda row: None
     is_share: bool = False
@@ -50,20 +50,20 @@ class Column:
     wide: bool = False
 
     def cell(self, row: Any) -> Cell:
-        """The column's cell of a row, a named tuple of the frame."""
+        """Return the column's cell of a row, a named tuple of the frame."""
         value = getattr(row, self.name)
         null = bool(pd.isna(value))
-        if self.words is None:
+        if self.to_text is None:
             shown = fmt.missing(self.reason(row)) if null else str(value)
             return Cell(shown, None if null else str(value), unbroken=self.unbroken, wide=self.wide)
-        text = self.words(None if null else float(value), self.reason(row))
+        text = self.to_text(None if null else float(value), self.reason(row))
         share_frac = float(value) if self.is_share and not null else None
         return Cell(text, None if null else float(value), share_frac, numeric=True)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, columns, and rows; `note` says what the table leaves out."""
+    """A caption, columns and rows; `note` states what the table leaves out."""
 
     caption: str
     columns: Sequence[Column]
@@ -72,7 +72,7 @@ class Table:
 
 
 def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: str = "") -> Table:
-    """The table of a frame; a column `case` of the frame lets rows be filtered by it."""
+    """Build the table of a frame; a column `case` of the frame allows to filter rows by case."""
     rows = [
         Row(getattr(row, "case", None), [column.cell(row) for column in columns], getattr(row, "side", None))
         for row in frame.itertuples(index=False)
@@ -81,36 +81,36 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: st
 
 
 def limited(shown: Table, num_rows: int, whole: str) -> Table:
-    """The table with its first rows, and a note where others are left out.
+    """Return the table with its first rows, and a note if others are left out.
 
     Args:
         shown: the table.
-        num_rows: how many are kept.
-        whole: the command that writes all of them.
+        num_rows: number of rows to keep.
+        whole: the command that writes all rows.
     """
     num_left = len(shown.rows) - num_rows
     if num_left <= 0:
         return shown
-    note = f"The first {num_rows:,} rows; {num_left:,} more are left out: `{whole}` writes them all."
+    note = f"The first {num_rows:,} rows; {num_left:,} more are left out: `{whole}` writes all."
     return replace(shown, rows=shown.rows[:num_rows], note=f"{shown.note} {note}".strip())
 
 
 def share_column(name: str, title: str, meaning: str) -> Column:
-    """A column of shares, each with a bar."""
+    """Return a column of shares with bars."""
     return Column(name, title, fmt.share, meaning, is_share=True)
 
 
 def top(frame: pd.DataFrame, num_rows: int, whole: str = "charact export") -> tuple[pd.DataFrame, str]:
-    """The first rows of each case, of a comparison on each side; and a note where some are left out.
+    """Return the first rows of each case (in a comparison of each group), and a note if some are left out.
 
     Args:
         frame: the longest rows of each case first.
-        num_rows: how many are kept.
-        whole: the command that writes all of them.
+        num_rows: number of rows to keep.
+        whole: the command that writes all rows.
     """
     keys = ["case", "side"] if "side" in frame else ["case"]
     longest = int(frame.groupby(keys).size().max()) if len(frame) else 0
     if longest <= num_rows:
         return frame, ""
-    note = f"The {num_rows} longest of each case, of up to {longest}; `{whole}` writes them all."
+    note = f"The {num_rows} slowest of each case, of up to {longest}; `{whole}` writes all."
     return frame.groupby(keys, sort=False).head(num_rows), note

@@ -1,4 +1,4 @@
-"""Tables and cards of basic operations: suites as a whole, problems, and how near they come to the ceilings."""
+"""Tables and cards of basic operations: suites, problems, and their shares of the ceilings."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,15 +43,15 @@ def _not_checked(row: Any) -> str:
     return _no_time(row) or "not checked"
 
 
-DIRECTION = Column("direction_words", "Direction", unbroken=True)
-_PUBLISHED = Column("published_flop", "Published FLOP", fmt.num_flop, "what the suite counts in its place",
-                    lambda row: "counted alike")  # fmt: skip
-_CONVENTION = Column("convention", "Convention", None, "how the suite counts, or writes its sizes",
+DIRECTION = Column("direction_label", "Direction", unbroken=True)
+_PUBLISHED = Column("published_flop", "Published FLOP", fmt.num_flop, "count of the suite",
+                    lambda row: "same count")  # fmt: skip
+_CONVENTION = Column("convention", "Convention", None, "how the suite counts, or writes sizes",
                      lambda row: "as here", wide=True)  # fmt: skip
 
 
 def places(rows: pd.DataFrame) -> list[Column]:
-    """Columns of set, layout, precision and device: those in which the rows differ."""
+    """Return the columns of set, layout, precision and device in which the rows differ."""
     return [
         Column(name, _TITLES[name], reason=_none(name)) for name in _PLACE if rows[name].nunique(dropna=False) > 1
     ]  # fmt: skip
@@ -61,13 +61,13 @@ def _where_known(column: Column, rows: pd.DataFrame) -> list[Column]:
     return [column] if rows[column.name].notna().any() else []
 
 
-def worded(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with their directions in words."""
-    return rows.assign(direction_words=rows["direction"].map(fmt.DIRECTIONS))
+def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the labels of the directions to the rows."""
+    return rows.assign(direction_label=rows["direction"].map(fmt.DIRECTIONS))
 
 
 def problems(operation: str, times: pd.DataFrame) -> Table:
-    """Every problem of an operation in each direction."""
+    """Build the table of every problem of an operation in each direction."""
     def few(row: Any) -> str:
         return _no_time(row) or "fewer than 6 repetitions"
 
@@ -79,7 +79,7 @@ def problems(operation: str, times: pd.DataFrame) -> Table:
         Column("flop", "FLOP", fmt.num_flop, "of a call, 1 MAC = 2 FLOP", _no_flop), *_where_known(_PUBLISHED, times),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved", _no_rate),
         Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "inputs read and outputs written once, over time", _no_time),
-        Column("share_frac", "Of the ceiling", fmt.share, "the time that the work needs at the ceilings, over its time",
+        Column("share_frac", "Of the ceiling", fmt.share, "time of the work at the ceilings / its time",
                _no_share, is_share=True),
         Column("limit", "Nearer ceiling", None, "compute or bandwidth", _no_share, unbroken=True),
         Column("max_error", "Error", fmt.error, "largest difference from float64, over the result's largest magnitude",
@@ -90,22 +90,22 @@ def problems(operation: str, times: pd.DataFrame) -> Table:
                lambda row: _no_time(row) or "not recorded", unbroken=True),
         *_where_known(_CONVENTION, times),
     ]  # fmt: skip
-    rows = worded(times).assign(ended_by=[fmt.ENDED_BY.get(reason, reason) for reason in times["ended_by"]])
+    rows = with_labels(times).assign(ended_by=[fmt.ENDED_BY.get(reason, reason) for reason in times["ended_by"]])
     return table(rows, f"Problems of {operation}", columns)
 
 
 def notes(times: pd.DataFrame) -> str:
-    """What must be said of times, of rows above a ceiling, and of results that are less exact than they should be."""
+    """Return notes on imprecise times, rows above a ceiling, and inexact results."""
     above, wrong = int((times["share_frac"] > 1).sum()), int((times["max_error"] > times["tolerance"]).sum())
     wide = int((times["ended_by"].notna() & (times["ended_by"] != "precision")).sum())
-    told = [f"{wide} {fmt.LESS_PRECISE}."] if wide else []
-    told += [f"{above} {fmt.ABOVE_A_CEILING}."] if above else []
-    told += [f"{wrong} differ from float64 by more than their precision allows."] if wrong else []
-    return " ".join(told)
+    texts = [f"{wide} {fmt.LESS_PRECISE}."] if wide else []
+    texts += [f"{above} {fmt.ABOVE_A_CEILING}."] if above else []
+    texts += [f"{wrong} differ from float64 by more than their precision allows."] if wrong else []
+    return " ".join(texts)
 
 
 def totals(rows: pd.DataFrame) -> Table:
-    """Total execution time of each suite, as it is published."""
+    """Build the table of the total execution time of each suite."""
     def failed(row: Any) -> str:
         return "all of them failed"
 
@@ -117,7 +117,7 @@ def totals(rows: pd.DataFrame) -> Table:
         Column("num_failed", "Failed", fmt.number, "left out of totals"),
         Column("total_s", "Total execution time", fmt.duration, "each problem once, in every direction", failed),
         Column("flop", "FLOP", fmt.number, "of all of them", _no_flop),
-        *_where_known(replace(_PUBLISHED, words=fmt.number), rows),
+        *_where_known(replace(_PUBLISHED, to_text=fmt.number), rows),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / total execution time", _no_flop),
     ]  # fmt: skip
     note = " ".join(f"Published FLOP of {row.suite}, {row.operation}: {row.convention}."
@@ -126,7 +126,7 @@ def totals(rows: pd.DataFrame) -> Table:
 
 
 def shares(rows: pd.DataFrame) -> Table:
-    """How near each operation comes to the ceilings."""
+    """Build the table of each operation's share of the ceilings."""
     columns = [
         Column("operation", "Operation"), DIRECTION, *(column for column in places(rows.assign(set=None))),
         Column("num_problems", "Problems", fmt.number, "timed"),
@@ -135,11 +135,11 @@ def shares(rows: pd.DataFrame) -> Table:
         Column("median_share_frac", "Median of the ceiling", fmt.share, "over its problems", _no_share, is_share=True),
         Column("best_share_frac", "Best", fmt.share, "of its problems", _no_share, is_share=True),
     ]  # fmt: skip
-    return table(worded(rows), "Operations against the ceilings", columns)
+    return table(with_labels(rows), "Operations against the ceilings", columns)
 
 
 def speeds(rows: pd.DataFrame, caption: str) -> Table:
-    """Sparse products beside dense ones."""
+    """Build the table of sparse products against dense ones."""
     none = "no dense product of this size was measured"
 
     def few(row: Any) -> str:
@@ -150,34 +150,34 @@ def speeds(rows: pd.DataFrame, caption: str) -> Table:
         Column("density_frac", "Density", fmt.share, "share of numbers that are not zero"),
         Column("time_s", "Sparse", fmt.seconds), Column("dense_s", "Dense", fmt.seconds, "", lambda row: none),
         Column("ratio", "Sparse / dense", fmt.ratio, "below 1 sparse is faster", lambda row: none),
-        Column("low", "From", fmt.ratio, "the ratio, where the 95 % intervals of both times are farthest to that side",
+        Column("low", "From", fmt.ratio, "lowest ratio within the 95 % intervals of both times",
                few),
-        Column("high", "To", fmt.ratio, "the ratio, where the 95 % intervals of both times are farthest to that side",
+        Column("high", "To", fmt.ratio, "highest ratio within the 95 % intervals of both times",
                few),
     ]  # fmt: skip
     return table(rows, caption, columns)
 
 
 def crossovers(rows: pd.DataFrame) -> Table:
-    """Density below which sparse products are faster."""
+    """Build the table of densities below which sparse products are faster."""
     columns = [
         Column("size", "Size", unbroken=True), DIRECTION, *places(rows.assign(set=None)),
-        Column("crossover_density_frac", "Sparse is faster below", fmt.share, "density at which both take as long",
+        Column("crossover_density_frac", "Sparse is faster below", fmt.share, "density at which both are equally fast",
                lambda row: row.reason),
-        Column("from_density_frac", "For certain below", fmt.share, "highest density at which noise hides nothing",
+        Column("from_density_frac", "For certain below", fmt.share, "highest density with a significant difference",
                lambda row: "no crossover"),
-        Column("to_density_frac", "Dense for certain above", fmt.share, "lowest density at which noise hides nothing",
+        Column("to_density_frac", "Dense for certain above", fmt.share, "lowest density with a significant difference",
                lambda row: "no crossover"),
         Column("low_density_frac", "Measured from", fmt.share, "density"),
         Column("high_density_frac", "to", fmt.share, "density"), Column("num_densities", "Densities", fmt.number),
     ]  # fmt: skip
-    return table(worded(rows), "Density below which sparse products are faster", columns)
+    return table(with_labels(rows), "Density below which sparse products are faster", columns)
 
 
 def headlines(cases: pd.DataFrame, *more: Column, note: str = "") -> Table:
-    """Every problem as a whole, its directions taken together; `more` columns stand after the case."""
+    """Build the table of every problem, summed over its directions; `more` columns follow the case."""
     def why(row: Any) -> str:
-        return "the record holds no repetitions" if row.status == "ok" else str(row.status)
+        return "the record has no repetitions" if row.status == "ok" else str(row.status)
 
     columns = [
         CASE, *more, STATUS, Column("time_s", "Time", fmt.seconds, "sum of the directions' medians", why),
@@ -188,7 +188,7 @@ def headlines(cases: pd.DataFrame, *more: Column, note: str = "") -> Table:
 
 
 def cards(run: Run) -> list[Card]:
-    """A card a suite's operation, and one for each problem that was named by itself, the longest of them."""
+    """Return a card per operation of a suite, and one for each of the slowest single problems."""
     cases = operation_cases(run)
     times = operation_times(run)
     shown = [_suite_card(row, times) for row in fmt.rows(suite_totals(run))]
@@ -217,7 +217,7 @@ def _suite_card(row: Any, times: pd.DataFrame) -> Card:
 def _problem_card(row: Any, times: pd.DataFrame) -> Card:
     failure = failure_of(row.status, row.reason)
     if pd.isna(row.time_s):
-        return Card(row.case, failure=failure or ("nothing", "the record holds no repetitions"))
+        return Card(row.case, failure=failure or ("no data", "the record has no repetitions"))
     first = next(fmt.rows(times))
     interval = fmt.interval(first.low_s, first.high_s, "fewer than 6 repetitions")
     of = "" if len(times) == 1 else f"{fmt.DIRECTIONS[first.direction]} "
@@ -233,7 +233,7 @@ def _problem_card(row: Any, times: pd.DataFrame) -> Card:
 
 
 def directions(times: pd.DataFrame) -> Legend:
-    """The colours of the directions that are there, in words."""
+    """Return the colors of the directions that occur, by label."""
     there = set(times["direction"])
     return [(fmt.DIRECTIONS[name], color) for name, color in palette.DIRECTIONS.items() if name in there]
 

@@ -1,4 +1,4 @@
-"""One colour for each phase, memory category and operator type, the same in every view; told apart by the colour-blind.
+"""One color for each phase, memory category and operator type, the same in every view, safe for the color-blind.
 
 Source: the bright and muted qualitative schemes of P. Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021.
 """
@@ -21,7 +21,7 @@ DIRECTIONS = {"forward": "#4477AA", "backward_input": "#EE6677", "backward_weigh
 LAYOUTS = {"csr": "#4477AA", "csc": "#228833", "coo": "#EE6677", "bsr": "#AA3377", "bsc": "#CCBB44"}
 
 CASES = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#332288", "#999933", "#882255", "#44AA99")
-"""Colours of the cases of a run, in order; they begin again after the last."""
+"""Colors of the cases of a run, in order; they repeat after the last."""
 
 CATEGORIES = {
     "weights": "#4477AA", "gradients": "#EE6677", "optimizer_state": "#228833", "activations": "#66CCEE",
@@ -50,14 +50,14 @@ _OPERATIONS = {"gemm": "GEMM", "rnn": "recurrent", "copy": "data movement", "all
 REMAINDER = "#EFEFEF"
 
 SLOWER, FASTER = "#EE6677", "#4477AA"
-"""Parts of a difference that take longer, and less long."""
+"""Colors of the slower and faster parts of a difference."""
 
 
 def operator_type(name: str) -> str:
-    """Colour of an operator type; a type that is not listed always gets the same one of a few spare colours."""
+    """Return the color of an operator type; an unknown type always gets the same spare color."""
     return _TYPES.get(name) or _SPARE[zlib.crc32(name.encode()) % len(_SPARE)]
 
 
 def operation(name: str) -> str:
-    """Colour of a basic operation: that of its operator type."""
+    """Return the color of a basic operation: that of its operator type."""
     return operator_type(_OPERATIONS.get(name, name))

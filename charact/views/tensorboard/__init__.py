@@ -1,1 +1,1 @@
-"""TensorBoard: a tab of charact's own, and native scalars for Time Series."""
+"""TensorBoard plugin: the Characterization tab, and scalars for Time Series."""

@@ -1,4 +1,4 @@
-"""Runs side by side: the comparison of the report, each run being a side."""
+"""Comparison of runs in the tab: each run is a group of its own."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ _NUM_LETTERS = 26
 
 
 def comparison(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """Sections as {id, title, html}, the first run being the baseline; sides have the letters that the tab gives."""
+    """Return sections as {id, title, html}; the first run is the baseline, and labels have the tab's letters."""
     runs = [presentable(run) for run in runs]
     sides = [Side(f"{_letter(number)} {run.manifest['name']}", (run,)) for number, run in enumerate(runs)]
     return [{"id": part.id, "title": part.title, "html": part.html} for part in comparison_sections(sides)]
 
 
 def _letter(number: int) -> str:
-    """The tab's letter; they begin again after Z, here with a number, since sides must differ."""
+    """Return the tab's letter; after Z letters repeat with a number, since labels must be distinct."""
     again, position = divmod(number, _NUM_LETTERS)
     return chr(ord("A") + position) + (str(again + 1) if again else "")

@@ -1,4 +1,4 @@
-"""Which requests TensorBoard answers, by the host that they name: a foreign page cannot read runs by DNS rebinding."""
+"""Host check of TensorBoard requests: protects from DNS rebinding by foreign pages."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,10 +12,10 @@ App = Callable[..., Iterable[bytes]]
 
 
 def allowed_hosts(flags: Any) -> frozenset[str] | None:
-    """Hosts that a request may name; None for every one, where the user chose `--bind_all`.
+    """Return the hosts that a request may name; None for all, if the user set `--bind_all`.
 
     Args:
-        flags: TensorBoard's; None where it has none.
+        flags: TensorBoard's flags; None if it has none.
     """
     if getattr(flags, "bind_all", False):
         return None
@@ -24,7 +24,7 @@ def allowed_hosts(flags: Any) -> frozenset[str] | None:
 
 
 def guarded(app: App, hosts: frozenset[str] | None) -> App:
-    """The app, which answers requests to other hosts with status 403 and one line."""
+    """Wrap the app: it answers requests to other hosts with status 403 and one line."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         host = _name(environ.get("HTTP_HOST", ""))
@@ -37,7 +37,7 @@ def guarded(app: App, hosts: frozenset[str] | None) -> App:
 
 
 def _name(host: str) -> str | None:
-    """The name in a Host header, without its port; None where it is none."""
+    """Return the name in a Host header, without its port; None if it is invalid."""
     try:
         split = urlsplit(f"//{host}")
         split.port  # noqa: B018 - raises an error where it is no number

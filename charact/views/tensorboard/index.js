@@ -1,5 +1,5 @@
-// The Characterization tab: choose runs, read one as in its report, or several side by side.
-// The server escapes what it sends as HTML; what comes from runs otherwise is only ever set as text.
+// The Characterization tab: choose runs, and see one as in its report, or several side by side.
+// The server escapes HTML fragments; all other text of runs is only set as textContent.
 
 const STORE = `charact:${location.pathname}`;
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -9,7 +9,7 @@ const state = {runs: [], chosen: [], search: "", drawing: 0};
 const view = {};
 
 function here(path) {
-  return new URL(path, import.meta.url); // relative to this script, so that --path_prefix holds
+  return new URL(path, import.meta.url); // relative to this script, to respect --path_prefix
 }
 
 async function ask(path) {
@@ -52,7 +52,7 @@ function message(kind, title, text) {
   return box;
 }
 
-// The sidebar: runs, newest first, and the sections of what is shown.
+// The sidebar: runs, newest first, and sections of the shown runs.
 
 function remember() {
   localStorage.setItem(STORE, JSON.stringify(state.chosen));
@@ -63,7 +63,7 @@ function remembered() {
     const chosen = JSON.parse(localStorage.getItem(STORE));
     return Array.isArray(chosen) ? chosen : [];
   } catch {
-    return []; // what an older version or another page left there is no choice of runs
+    return []; // left there by an older version or another page
   }
 }
 
@@ -90,7 +90,7 @@ function runEntry(run) {
   if (run.error) {
     facts.push(make("span", {className: "tb-reason", textContent: `n/a (${run.error})`}));
   } else {
-    // A watched program's cases are told apart when it has ended.
+    // The cases of a watched program are known when it has ended.
     const cases = run.status === "in progress" && !run.num_cases ? [] : [`${run.num_cases} case${run.num_cases === 1 ? "" : "s"}`];
     const status = run.status === "complete" ? [] : [run.status];
     const line = [when(run), ...cases, ...status].join(" · ");
@@ -134,7 +134,7 @@ function markSection(entries) {
 function fragment(html, prefix = "") {
   const holder = make("div", {className: "tb-fragment"});
   holder.innerHTML = html;
-  // Several runs in one page: what a figure defines and refers to stays its own.
+  // Several runs in one page: make the ids of each figure unique.
   for (const node of holder.querySelectorAll("[id]")) node.id = prefix + node.id;
   for (const node of holder.querySelectorAll("[*|href^='#']")) { // xlink:href too
     const link = [...node.attributes].find((attribute) => attribute.localName === "href");
@@ -170,7 +170,7 @@ function side(runs, answers) {
 function leftOut(number) {
   if (!number) return [];
   return [message("note", `The sections of ${number} more runs are left out.`,
-    `The first ${MOST_COLUMNS} chosen runs are put side by side; the comparison holds them all.`)];
+    `The first ${MOST_COLUMNS} chosen runs are shown side by side; the comparison has all.`)];
 }
 
 async function sectionsOf(run) {
@@ -192,7 +192,7 @@ async function comparisonOf(runs) {
 
 async function content(runs) {
   const several = runs.length > 1;
-  const drawn = runs.slice(0, MOST_COLUMNS); // the server keeps the sections of some more, so that each is drawn once
+  const drawn = runs.slice(0, MOST_COLUMNS); // the server caches sections, so that each run is rendered once
   const [answers, comparison] = await Promise.all([Promise.all(drawn.map(sectionsOf)), several && comparisonOf(runs)]);
   if (several) return [...comparison, ...leftOut(runs.length - drawn.length), ...side(drawn, answers)];
   const [{sections, error}] = answers;
@@ -205,15 +205,15 @@ async function draw() {
   const runs = state.chosen.map((id) => state.runs.find((run) => run.id === id));
   if (!runs.length) {
     show(state.runs.length
-      ? message("note", "Choose a run.", "One run is shown as in its report; two or more are put side by side.")
-      : message("note", "No runs here yet.", "`charact profile resnet18` writes one; let it write into the log directory "
-        + "that TensorBoard was started with (--out), then press Refresh."));
+      ? message("note", "Choose a run.", "One run is shown as in its report; two or more are shown side by side.")
+      : message("note", "No runs here yet.", "`charact profile resnet18` writes one; use --out with TensorBoard's log "
+        + "directory, then press Refresh."));
     return;
   }
   view.progress.textContent = `Drawing ${runs.map((run) => run.name).join(", ")} …`;
   view.main.setAttribute("aria-busy", "true");
   const drawn = await content(runs);
-  if (turn === state.drawing) show(...drawn); // else another choice was made meanwhile
+  if (turn === state.drawing) show(...drawn); // otherwise the choice has changed
 }
 
 function show(...nodes) {
@@ -265,7 +265,7 @@ function frame() {
 export async function render() {
   document.title = "Characterization";
   document.documentElement.lang = "en";
-  document.querySelector("base")?.remove(); // TensorBoard's; with it, links within the page would leave the page
+  document.querySelector("base")?.remove(); // TensorBoard's, which breaks links within the page
   const styles = ["./report.css", "./style.css"].map((path) => make("link", {rel: "stylesheet", href: here(path)}));
   await Promise.all([...styles, make("script", {src: here("./report.js")})].map(loaded));
   state.chosen = remembered();

@@ -1,4 +1,4 @@
-"""TensorBoard's tab "Characterization". Imports stay light: one that fails keeps TensorBoard from starting."""
+"""TensorBoard's tab "Characterization". Imports are light: one that fails prevents TensorBoard from starting."""
 
 import logging
 from collections.abc import Callable
@@ -28,26 +28,26 @@ _FILES = {
 
 
 class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard has no types
-    """Serves the front end, the list of runs, and their sections; every answer carries TensorBoard's own policy."""
+    """Serves the front end, the list of runs, and their sections, with TensorBoard's own content security policy."""
 
     plugin_name = "charact"
     read_run: Callable[[Path], "Run"] | None = None
-    """Reads a run that has not ended, as in `Records`."""
+    """Function that reads an unfinished run, as in `Records`."""
 
     def __init__(self, context: base_plugin.TBContext) -> None:
         self._records = Records(context.logdir or "", type(self).read_run)
         self._hosts = allowed_hosts(context.flags)
 
     def is_active(self) -> bool:
-        """Whether there is a run to show."""
+        """Return whether there is a run to show."""
         return self._records.exist()
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """The tab's name, and where its script is."""
+        """Return the tab's name and the path of its script."""
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Characterization")
 
     def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:
-        """The routes, below /data/plugin/charact; none answers a request to a foreign host."""
+        """Return the routes below /data/plugin/charact; none answers a request to a foreign host."""
         routes = {route: _serve_file(path, content_type) for route, (path, content_type) in _FILES.items()}
         routes |= {
             "/runs": Request.application(self._serve_runs),
@@ -60,11 +60,11 @@ class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         return _answer(request, self._records.listing)
 
     def _serve_sections(self, request: Request) -> Response:
-        """`?run=ID`: a list of {id, title, html}."""
+        """Answer `?run=ID` with a list of {id, title, html}."""
         return _answer(request, lambda: self._records.sections(request.args.get("run", "")))
 
     def _serve_comparison(self, request: Request) -> Response:
-        """`?run=ID&run=ID...`: a list of {id, title, html}, the first run being the baseline."""
+        """Answer `?run=ID&run=ID...` with a list of {id, title, html}; the first run is the baseline."""
         return _answer(request, lambda: self._records.comparison(request.args.getlist("run")))
 
 
@@ -79,15 +79,15 @@ def _answer(request: Request, read: Callable[[], Any]) -> Response:
     try:
         return _respond(request, read())
     except KeyError as error:
-        message = f"no run {error} below the log directory: Refresh shows those that are there"
+        message = f"no run {error} in the log directory: press Refresh to see the existing runs"
         return _respond(request, {"error": message}, code=404)
     except UserError as error:
         return _respond(request, {"error": str(error)}, code=422)
     except Exception as error:
-        # The last boundary: one page that fails, for whatever reason, leaves the others.
+        # Last resort: a page that fails for any reason must not break the others.
         _LOG.exception("charact cannot show %s", request.full_path)
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return _respond(request, {"error": f"this page cannot be shown ({said}); TensorBoard's log has more"}, code=422)
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return _respond(request, {"error": f"this page cannot be shown ({cause}); see TensorBoard's log"}, code=422)
 
 
 def _respond(request: Request, content: Any, content_type: str = "application/json", code: int = 200) -> Response:

@@ -1,4 +1,4 @@
-"""The runs below TensorBoard's log directory: found, listed with what is wrong with them, and drawn once."""
+"""The runs in TensorBoard's log directory: found, listed with read errors, and rendered once."""
 
 import contextlib
 import os
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 def run_directories(logdir: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
-    """Directories of records at or below `logdir`; of the hidden ones only those of runs that have not ended.
+    """Return directories of records at or below `logdir`; hidden ones only if they are unfinished runs.
 
-    A folder that cannot be read is passed over; `on_error` is told.
+    A folder that cannot be read is skipped and passed to `on_error`.
     """
     for folder, subfolders, files in os.walk(logdir, onerror=on_error):
         directory = Path(folder)
@@ -38,39 +38,39 @@ def run_directories(logdir: Path, on_error: Callable[[OSError], object] | None =
 
 
 def _is_record(directory: Path, files: list[str]) -> bool:
-    """Whether run.json is charact's: it stands beside tables, or (where every case failed) looks like a manifest."""
+    """Return whether run.json is charact's: it is next to tables, or looks like a manifest (if all cases failed)."""
     if any(name.endswith(".parquet") for name in files):
         return True
     try:
         with open(directory / "run.json", "rb") as file:
             return _MANIFEST_MARK in file.read(4096)
     except OSError:
-        return True  # listed, with the reason that reading it gives
+        return True  # listed with the error of reading it
 
 
 class Records:
-    """What the routes answer about the runs below a log directory. Safe to call from several threads.
+    """Answers of the routes about the runs in a log directory. Thread-safe.
 
-    A run is named by its path relative to the log directory, and only paths found by `run_directories` are read. One
-    that has not ended goes by the name that it will have.
+    A run is identified by its path relative to the log directory, and only paths found by `run_directories` are read.
+    An unfinished run has its final name.
 
     Args:
         logdir: the log directory.
-        read: reads a run that has not ended; by default without a watched program's spool, which no view can read.
+        read: reads an unfinished run; the default does not read the event log of a watched program.
     """
 
     def __init__(self, logdir: str, read: Callable[[Path], "Run"] | None = None) -> None:
         self._logdir = Path(logdir).expanduser() if logdir else None
         self._read_unended = read
-        self._drawing = threading.Lock()  # no run is drawn twice at once
+        self._drawing = threading.Lock()  # no run is rendered twice at the same time
         self._drawn: OrderedDict[Path, tuple[Any, Sections]] = OrderedDict()
 
     def exist(self) -> bool:
-        """Whether there is any run."""
+        """Return whether there is any run."""
         return self._logdir is not None and any(True for _ in run_directories(self._logdir))
 
     def directories(self) -> dict[str, Path]:
-        """Run directories by id."""
+        """Return run directories by ID."""
         if self._logdir is None:
             return {}
         paths = list(run_directories(self._logdir))
@@ -78,12 +78,12 @@ class Records:
         return {_readable(name.relative_to(self._logdir)): path for name, path in zip(names, paths, strict=True)}
 
     def listing(self) -> list[dict[str, Any]]:
-        """One entry a run, newest first; `error` holds why a run cannot be read, else null."""
+        """Return one entry per run, newest first; `error` is why a run cannot be read, else null."""
         entries = [_entry(run_id, path) for run_id, path in self.directories().items()]
         return sorted(entries, key=lambda entry: (entry["started_s"] or 0.0, entry["id"]), reverse=True)
 
     def sections(self, run_id: str) -> Sections:
-        """Sections of a run as in the HTML report: id, title, html.
+        """Return the sections of a run as in the HTML report: id, title, html.
 
         Raises:
             KeyError: there is no such run.
@@ -105,20 +105,20 @@ class Records:
             return self._drawn[path][1]
 
     def comparison(self, run_ids: list[str]) -> Sections:
-        """Sections that compare several runs, the first being the baseline: id, title, html.
+        """Return the sections that compare runs, of which the first is the baseline: id, title, html.
 
         Raises:
-            KeyError: one of the runs is not there.
-            UserError: no run is named, or one of them cannot be read.
+            KeyError: one of the runs does not exist.
+            UserError: no run is given, or one of them cannot be read.
         """
         from charact.views.tensorboard.comparison import comparison
 
         if not run_ids:
-            raise UserError("no run to compare is named: choose some in the list")
+            raise UserError("no runs to compare: choose some in the list")
         return comparison([self._at(run_id, self._load) for run_id in run_ids])
 
     def _at(self, run_id: str, read: Callable[[Path], T]) -> T:
-        """What reading a run gives; where the run ended, and was renamed, in between, it is looked for once more.
+        """Return what `read` returns for a run; search again if the run finished and was renamed in between.
 
         Raises:
             KeyError: there is no such run.
@@ -143,23 +143,23 @@ def _load(path: Path) -> "Run":
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether a run has not ended, by its name."""
+    """Return whether a run is unfinished, by its name."""
     return path.name.startswith(PARTIAL_PREFIX)
 
 
 def _readable(relative: Path) -> str:
-    """The path as text that JSON can carry, whatever bytes the file system holds."""
+    """Return the path as text for JSON, whatever its bytes."""
     return os.fsencode(relative.as_posix()).decode("utf-8", "replace")
 
 
 def _state(path: Path) -> list[tuple[str, int, int]]:
-    """What changes when a run is written again."""
+    """Return the state of the files, which changes if a run is written again."""
     files = [path / "run.json", *sorted(path.glob("*.parquet"))]
     if _is_hidden(path):
         files += sorted(file for folder in (path, path / "parts") for file in folder.glob("*"))
     found = []
     for file in files:
-        with contextlib.suppress(OSError):  # removed since it was listed: whoever writes the run changes its files
+        with contextlib.suppress(OSError):  # removed since it was listed
             status = file.stat()
             found.append((file.name, status.st_mtime_ns, status.st_size))
     return found
@@ -188,7 +188,7 @@ def _facts(run: "Run") -> dict[str, Any]:
 
 
 def _progress(path: Path) -> str:
-    """Whether a run that has not ended goes on, as far as that can be told: its process may be another machine's."""
+    """Return whether an unfinished run is in progress: its process must run on this machine."""
     import psutil
 
     writer = writer_of(path)
@@ -196,10 +196,10 @@ def _progress(path: Path) -> str:
 
 
 def _machine(facts: dict[str, Any]) -> str:
-    """Host and device; those of a watched program are looked for when it has ended, and on its own machine only."""
+    """Return host and device; the facts of a watched program are recorded when it ends."""
     if not facts:
         return "n/a (not recorded, or not yet)"
     gpus, processor = facts.get("gpus"), facts.get("cpu") or {}
     device = (gpus[0] if gpus else {}).get("name") or processor.get("model") or "n/a (not recorded)"
-    # A trace does not tell the name of its machine.
+    # A trace has no host name.
     return f"{facts['hostname']} · {device}" if facts.get("hostname") else device

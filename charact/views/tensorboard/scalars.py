@@ -1,4 +1,4 @@
-"""Native TensorBoard scalars of a run, so that runs compare in Time Series."""
+"""Native TensorBoard scalars of a run, to compare runs in Time Series."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -19,15 +19,15 @@ from charact.views.case_kind import all_kinds
 from charact.views.section import Scalar, all_sections
 
 EVENTS_FILE = "events.out.tfevents.0000000000.charact"
-"""Name of the file: TensorBoard looks for `tfevents`. It never changes, so writing a run again replaces its scalars."""
+"""Name of the file: TensorBoard searches for `tfevents`. It is constant, to replace scalars of the same run."""
 
 _NO_TIME = "1970-01-01T00:00:00+0000"
-"""Stands for the time at which a run began where the record does not say."""
+"""Start time of a run if the record has none."""
 _SERIES = ["workload", "variant", "batch_size", "mode", "precision", "device"]
 
 
 class _EventsFile(Output):  # type: ignore[misc]  # TensorBoard has no types
-    """Writes each event at once, so that a full disk is an error here; TensorBoard's own output loses it in a thread.
+    """Writes each event immediately, so that a full disk raises here; TensorBoard's own output loses such errors.
 
     *Source*: the record format is TensorBoard's, written by its `RecordWriter`.
     """
@@ -57,15 +57,15 @@ class _EventsFile(Output):  # type: ignore[misc]  # TensorBoard has no types
 
 
 def scalars(run: Run) -> Iterator[Scalar]:
-    """Points of a run, in the order of its cases; the same case has the same tags in every run.
+    """Yield the points of a run, in the order of its cases; the same case has the same tags in every run.
 
     `<case>/iteration_s` and `<case>/phase/<phase>_s` by iteration; `<case>/<metric>/<stage>` (training or validation)
     and `<case>/epoch_s/<stage>`, the stage's wall time, by epoch; `samples_per_s/<series>`,
     `peak_memory_bytes/<series>` (measured), `predicted_peak_memory_bytes/<series>` and `constructed_latency_s/<series>`
-    by input size (pixels or tokens), a series being cases that differ in input size only; `<case>/suite_s`, every brick
-    of a suite once, by round; of an operation `<case>/call_s/<direction>` and `<case>/flop_per_s/<direction>`, by
+    by input size (pixels or tokens), where the cases of a series differ in input size only; `<case>/suite_s`, every
+    brick of a suite once, by round; of an operation `<case>/call_s/<direction>` and `<case>/flop_per_s/<direction>`, by
     repetition.
-    TensorBoard keeps values as 32-bit floats (7 digits); what a case lacks has no point.
+    TensorBoard stores values as 32-bit floats (7 digits); missing values have no point.
     """
     for section in all_sections():
         yield from section.scalars(run)
@@ -74,9 +74,9 @@ def scalars(run: Run) -> Iterator[Scalar]:
 
 
 def _by_size(run: Run, found: Mapping[str, "pd.Series[float]"]) -> Iterator[Scalar]:
-    """Points of cases that differ in their input size only."""
+    """Yield points of cases that differ in their input size only."""
     cases = case_summary(run).sort_values("input_size", kind="stable").dropna(subset=["input_size"])
-    for case in cases.to_dict("records"):  # a script's cases have no size
+    for case in cases.to_dict("records"):  # cases of scripts have no input size
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
         series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))
         for name, values in found.items():
@@ -86,7 +86,7 @@ def _by_size(run: Run, found: Mapping[str, "pd.Series[float]"]) -> Iterator[Scal
 
 
 def write_scalars(run: Run, directory: Path) -> Path:
-    """Write a run's scalars into an events file in `directory`, whole or not at all; returns the file.
+    """Write a run's scalars atomically into an events file in `directory`; return the file.
 
     Raises:
         UserError: the directory is not writable, or the disk is full.

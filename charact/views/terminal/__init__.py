@@ -1,1 +1,1 @@
-"""Summaries in the terminal, and progress."""
+"""Terminal views: summaries of runs, and progress."""

@@ -1,4 +1,4 @@
-"""Stacked bars for the terminal, in colour or in letters, and sparklines."""
+"""Stacked bars for the terminal, in color or in letters, and sparklines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _WIDEST_SPARKLINE = 20
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a stacked bar: what it is, its share of the whole, its amount in words, its colour."""
+    """A part of a stacked bar: its name, its share of the whole, its amount as text, its color."""
 
     name: str
     share_frac: float
@@ -25,13 +25,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Bar:
-    """A stacked bar over its legend; where there is no colour, letters that the legend explains take its place."""
+    """A stacked bar above its legend; without color, letters replace the colors."""
 
     label: str
     parts: list[Part]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The bar as wide as the console allows, up to a limit, then the legend, wrapped between its entries."""
+        """Render the bar as wide as the console allows, up to a limit, then the legend, wrapped between its entries."""
         plain = console.no_color or console.color_system is None
         letters = _letters([part.name for part in self.parts])
         widths = _whole_cells([part.share_frac for part in self.parts], min(options.max_width, _WIDEST_BAR))
@@ -47,7 +47,7 @@ class Bar:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A character a value, as high as the value lies between the lowest and the highest; long ones are thinned out."""
+    """Return a character per value, scaled between the lowest and the highest; many values are thinned out."""
     known = [value for value in values if not fmt.absent(value)]
     if not known:
         return ""
@@ -58,7 +58,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _letters(names: list[str]) -> list[str]:
-    """A letter for each name, of its own where one is left."""
+    """Return a letter for each name, distinct if possible."""
     letters: list[str] = []
     for name in names:
         candidates = [letter for letter in f"{name.upper()}ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.isalpha()]
@@ -67,13 +67,13 @@ def _letters(names: list[str]) -> list[str]:
 
 
 def _whole_cells(shares: list[float], width: int) -> list[int]:
-    """Cells of each share of a bar: whole, summing to the width."""
+    """Return the number of cells of each share of a bar; they sum to the width."""
     ends = [round(width * sum(shares[: number + 1])) for number in range(len(shares))]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _wrapped(entries: list[Text], width: int) -> list[Text]:
-    """Entries in lines, three spaces apart, broken between entries only."""
+    """Arrange entries in lines, three spaces apart, wrapped between entries only."""
     lines = [Text()]
     for entry in entries:
         if lines[-1] and len(lines[-1]) + 3 + len(entry) > width:

@@ -1,7 +1,7 @@
-"""Lines at the bottom of a terminal, above which everything else scrolls: other processes write there undisturbed.
+"""Reserved lines at the bottom of a terminal, below the scrolling region of other processes.
 
 *Source*: the control sequences are those of ECMA-48 and of DEC's VT100 (DECSTBM, DECSC, DECRC, IND), which terminals
-on Linux and macOS know; apt reserves the line of its progress in the same way.
+on Linux and macOS support; apt reserves the line of its progress in the same way.
 """
 
 import contextlib
@@ -13,38 +13,38 @@ from charact.core.output import OUT
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _DOWN, _WHOLE, _CLEAR_BELOW, _CLEAR_LINE = "\x1bD", "\x1b[r", "\x1b[J", "\x1b[2K"
 _LINES_LEFT = 5
-"""Lines of the terminal that are left to the others at least; where there are fewer, nothing is drawn."""
+"""Minimum number of lines that other output keeps; in a smaller terminal nothing is drawn."""
 
 
 class BottomLines:
-    """The last lines of a terminal, reserved when they are first drawn, and anew when its size has changed.
+    """The last lines of a terminal, reserved when first drawn, and again after its size has changed.
 
-    Each change is a single write, so that nothing that others write gets between its parts.
+    Each change is a single write, so that the output of other processes cannot split it.
 
     Args:
         terminal: descriptor of the terminal.
-        num_lines: how many lines.
+        num_lines: number of lines.
     """
 
     def __init__(self, terminal: int, num_lines: int) -> None:
         self._terminal, self._num_lines = terminal, num_lines
         self._size: os.terminal_size | None = None
-        """Size of the terminal for which lines are reserved; None where none are."""
+        """Size of the terminal when the lines were reserved; None if none are reserved."""
 
     @property
     def width(self) -> int:
-        """Columns of the terminal."""
+        """Return the columns of the terminal."""
         return os.get_terminal_size(self._terminal).columns
 
     @property
     def restoring(self) -> str:
-        """What gives the lines back when it is written, by whomever; empty where none are reserved."""
+        """Return the text that releases the lines, for any process to write; empty if none are reserved."""
         if self._size is None:
             return ""
         return f"{_SAVE}{_WHOLE}\x1b[{self._first_row};1H{_CLEAR_BELOW}{_RESTORE}"
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines; does nothing where the terminal is too small, or is another job's at present."""
+        """Draw these lines; do nothing if the terminal is too small, or another job is in its foreground."""
         size = os.get_terminal_size(self._terminal)
         if size.lines < self._num_lines + _LINES_LEFT or not self._is_ours():
             self.release()
@@ -58,7 +58,7 @@ class BottomLines:
         self._write(f"{reserving}{_SAVE}{drawn}{_RESTORE}")
 
     def release(self) -> None:
-        """Give the lines back, empty; what stands above stays, and so does the cursor."""
+        """Clear and release the lines; the text above and the cursor stay."""
         if self._size is not None:
             self._write(self.restoring)
             self._size = None
@@ -69,9 +69,9 @@ class BottomLines:
         return self._size.lines - self._num_lines + 1
 
     def _reserving(self) -> str:
-        """Move the cursor out of the lines, clear what an earlier size left below it, and have only the rest scroll.
+        """Return the text that reserves the lines: move the cursor out, clear old lines, and set the scrolling region.
 
-        Going down at the end of the screen scrolls it. Setting what scrolls puts the cursor into the first row.
+        Moving down at the end of the screen scrolls it. Setting the region moves the cursor to the first row.
         """
         out_of_them = _DOWN * self._num_lines + f"\x1b[{self._num_lines}A"
         below = f"{_SAVE}\x1b[E{_CLEAR_BELOW}{_RESTORE}"
@@ -79,13 +79,13 @@ class BottomLines:
         return f"{_SAVE}{_WHOLE}{_RESTORE}{out_of_them}{below}{scrolling}"
 
     def _is_ours(self) -> bool:
-        """Whether this job has the terminal; one that is no session's at all is taken for ours."""
+        """Return whether this job is in the foreground; a terminal without a session counts as ours."""
         try:
             return os.tcgetpgrp(self._terminal) == os.getpgrp()
         except OSError:
             return True
 
     def _write(self, text: str) -> None:
-        """Write to the terminal; where it has gone, there is nothing to restore."""
+        """Write to the terminal; ignore a terminal that is gone."""
         with contextlib.suppress(OSError):
             os.write(self._terminal, text.encode(OUT.encoding, "replace"))

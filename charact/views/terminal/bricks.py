@@ -1,4 +1,4 @@
-"""The terminal's tables of bricks: what a suite's run took, and latencies constructed of it beside measured ones."""
+"""Terminal tables of bricks: times of a suite's run, and constructed latencies against measured ones."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from charact.analysis.bricks.verification import latency_errors, normalized_late
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.brick_text import predicted_words
+from charact.views.tables.brick_text import regression_text
 from charact.views.terminal.bars import Bar, Part
 from charact.views.terminal.named_table import NamedTable
 
@@ -30,7 +30,7 @@ _NO_INTERVAL = "fewer than 6 rounds"
 
 
 def _table(*titles: str, left: int = 1) -> Table:
-    """A table whose first columns are texts and the others numbers."""
+    """Return an empty table whose first columns are texts and the others numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, title in enumerate(titles):
         table.add_column(title, justify="left" if number < left else "right", overflow="fold", no_wrap=number >= left)
@@ -38,10 +38,10 @@ def _table(*titles: str, left: int = 1) -> Table:
 
 
 def suite(run: Run) -> list[RenderableType]:
-    """Each case of a suite's run, its slowest bricks, and those that failed."""
+    """Return the summary of a suite's run: each case, its slowest bricks, and failed bricks."""
     table = NamedTable("suite", "bricks", "layers", "each once", "rounds", "timed", "set-up")
     for row in fmt.rows(suite_summary(run)):
-        counts = {"failed": row.num_failed, "to be predicted": row.num_left_out}
+        counts = {"failed": row.num_failed, "left to the regression": row.num_left_out}
         of_these = "".join(f", {number:.0f} {what}" for what, number in counts.items() if number)
         table.add_row(Text(str(row.case)), Text(f"{row.num_bricks:.0f}{of_these}"), Text(fmt.number(row.num_layers)),
                       Text(fmt.seconds(row.suite_s, row.reason or "none was timed"), style="bold"),
@@ -67,7 +67,7 @@ def _slowest(timed: pd.DataFrame) -> Table:
 
 def _more(rows: pd.DataFrame, num_shown: int) -> list[RenderableType]:
     left_out = len(rows) - num_shown
-    return [Text(f"{left_out} more: the report and charact export have them", style="dim")] if left_out > 0 else []
+    return [Text(f"{left_out} more: see the report or charact export", style="dim")] if left_out > 0 else []
 
 
 def _titled(title: str, below: Sequence[RenderableType]) -> list[RenderableType]:
@@ -76,7 +76,7 @@ def _titled(title: str, below: Sequence[RenderableType]) -> list[RenderableType]
 
 
 def constructed(run: Run) -> list[RenderableType]:
-    """Latencies of models, how right they are where that was measured, what bricks saved, and where the time goes."""
+    """Return the summary of constructed models: latencies, errors, time saved, and shares by layer type."""
     models = model_summary(run)
     latencies = normalized_latency(run).query("phase == 'all'")
     verified = bool(models["measured_s"].notna().any())
@@ -108,7 +108,7 @@ def _error(error_frac: float) -> Text:
 
 
 def _missing_strategies(latencies: pd.DataFrame, shown: Sequence[str]) -> list[RenderableType]:
-    """Why a strategy has no latency of any model that another has one of."""
+    """Return why a strategy has no latency for any model."""
     rows = latencies[~latencies["strategy"].isin(list(shown))]
     known = latencies.loc[latencies["latency_s"].notna(), "case"]
     rows = rows[rows["case"].isin(known)].drop_duplicates(["strategy", "reason"])
@@ -116,7 +116,7 @@ def _missing_strategies(latencies: pd.DataFrame, shown: Sequence[str]) -> list[R
 
 
 def _errors(latencies: pd.DataFrame) -> list[RenderableType]:
-    """How right the constructions are, where models were measured."""
+    """Return the table of errors over the measured models."""
     rows = latency_errors(latencies)
     if rows.empty:
         return []
@@ -130,7 +130,7 @@ def _errors(latencies: pd.DataFrame) -> list[RenderableType]:
 
 
 def _predicted(run: Run) -> list[RenderableType]:
-    return [Text(predicted_words(row), style="dim") for row in fmt.rows(predicted_times(run))]
+    return [Text(regression_text(row), style="dim") for row in fmt.rows(predicted_times(run))]
 
 
 def _saved(run: Run) -> list[RenderableType]:
@@ -149,7 +149,7 @@ def _models(number: float) -> str:
 
 
 def _bars(run: Run) -> list[RenderableType]:
-    """Where the time of each of the first models goes."""
+    """Return a bar of time by layer type for each of the first models."""
     layers = time_by_layers(run)
     shown: list[RenderableType] = []
     cases = list(layers["case"].unique())
@@ -163,7 +163,7 @@ def _bars(run: Run) -> list[RenderableType]:
                               palette.REMAINDER))  # fmt: skip
         shown += [Text(), Bar(f"{case} by layer type (plain sum)", parts)]
     if len(cases) > _NUM_BARS:
-        shown.append(Text(f"{len(cases) - _NUM_BARS} more models: the report has them", style="dim"))
+        shown.append(Text(f"{len(cases) - _NUM_BARS} more models: see the report", style="dim"))
     return shown
 
 
@@ -177,7 +177,7 @@ _BASES = {"corrected": "corrected", "sequential": "plain sums", "paper": "sums b
 
 
 def machines(latencies: pd.DataFrame) -> RenderableType:
-    """A table of models by machines, from `latency_by_machine`; below it the reasons of what is missing."""
+    """Return a table of models by machines, from `latency_by_machine`, and reasons for missing latencies below it."""
     names = list(dict.fromkeys(latencies["machine"]))
     keys = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
     table = NamedTable("model", *map(str, names))
@@ -192,22 +192,22 @@ def machines(latencies: pd.DataFrame) -> RenderableType:
         table.add_row(Text(model), *cells)
         reasons += [Text(f"{model} on {row.machine}: {fmt.missing(row.reason)}", style="dim")
                     for row in fmt.rows(rows[rows["latency_s"].isna()])]
-    told = [_BASES[name] for name in dict.fromkeys(latencies["strategy"].dropna())]
-    title = Text.assemble(("latency by machine", "bold"), (f"  {', '.join(told)}", "dim"))
+    bases = [_BASES[name] for name in dict.fromkeys(latencies["strategy"].dropna())]
+    title = Text.assemble(("latency by machine", "bold"), (f"  {', '.join(bases)}", "dim"))
     return Group(Text(), title, table, *reasons)
 
 
 def _on_machine(rows: Iterable[Any]) -> Text:
-    """A model's latency on a machine; several, in the order of the records, where it was constructed more than once."""
+    """Return a model's latency on a machine; several, in the order of the records, if there are several."""
     found = []
     for row in rows:
         measured = "" if pd.isna(row.measured_s) else f" (measured {fmt.seconds(row.measured_s)})"
         found.append(Text.assemble((fmt.seconds(row.latency_s), "bold"), measured))
-    return Text(", ").join(found) if found else Text(fmt.missing("not asked for"))
+    return Text(", ").join(found) if found else Text(fmt.missing("not constructed there"))
 
 
 def configuration(facts: dict[str, Any]) -> str:
-    """A model's configuration in words, without the device: resnet18 224 b8 infer fp32."""
+    """Return a model's configuration as text, without the device: resnet18 224 b8 infer fp32."""
     words = [facts["workload"], facts["input_size"],
              None if pd.isna(facts["batch_size"]) else f"b{facts['batch_size']:.0f}", facts["mode"], facts["precision"]]
     return " ".join(f"{word:.0f}" if isinstance(word, float) else str(word) for word in words if pd.notna(word))

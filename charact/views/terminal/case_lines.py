@@ -22,8 +22,8 @@ def failure(case: pd.Series) -> Text:
 
 
 def nothing(run: Run, case: pd.Series, label: str, name: str) -> Text:
-    """Return the line that says why a case has no bar."""
-    reason = pass_reason(run, str(case["case"]), name) or "the record holds no rows"
+    """Return the line with the reason why a case has no bar."""
+    reason = pass_reason(run, str(case["case"]), name) or "the record has no data"
     return Text.assemble(f"{label}  ", (fmt.missing(reason), "dim"))
 
 
@@ -42,18 +42,18 @@ def add_row(table: Table, case: Any, headline: str, *cells: str) -> None:
 
 
 def case_block(name: str, line: RenderableType, below: list[RenderableType]) -> list[RenderableType]:
-    """A case's title and first line, with bars and tables below."""
+    """Return a case's title and first line, followed by bars and tables."""
     title = Rule(Text(name, style="bold"), align="left", style="dim")
     return [Text(), title, Padding(line, (0, 0, 0, 2)), *(Padding(each, (1, 0, 0, 2)) for each in below)]
 
 
 def timed(summary: pd.DataFrame, total: str) -> tuple[pd.DataFrame, list[str]]:
-    """Rows that have a total, and the cases of those that ended well without one."""
+    """Return the rows with a total, and the successful cases without one."""
     timed = summary[total].notna()
     return summary[timed], [str(case) for case in summary[~timed & (summary["status"] == "ok")]["case"]]
 
 
 def without_rows(cases: list[str]) -> list[RenderableType]:
-    """Return a line for each case that ended well but has no rows."""
-    missing = fmt.missing("the record holds no rows")
+    """Return a line for each successful case without data."""
+    missing = fmt.missing("the record has no data")
     return [Text.assemble((case, "bold"), "  ", (missing, "dim")) for case in cases]

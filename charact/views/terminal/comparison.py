@@ -1,4 +1,4 @@
-"""A comparison in the terminal: its tables, one below the other."""
+"""Terminal view of a comparison: its tables in sequence."""
 
 import io
 from collections import Counter
@@ -15,19 +15,19 @@ from charact.core.output import show
 from charact.views.tables.model import Column, Row, Table
 
 _STYLES = {"slower": "red", "faster": "green"}
-"""Whether higher is better depends on the metric."""
+"""Verdicts without a color: their meaning depends on the metric."""
 _GAP = 2
 _MOST_ROWS = 40
-"""Of each case on each side: a case of many operators hides no other."""
+"""Maximum number of rows of each case and group, so that all cases are visible."""
 _MOST_IN_ALL = 1000
 
 
 def summary(tables: Sequence[Table], width: int) -> RenderableType:
-    """The tables with their captions; of a long one the first rows of each case on each side.
+    """Render the tables with their captions; of a long one the first rows of each case and group.
 
     Args:
-        tables: what is shown.
-        width: columns of the terminal; a table that is wider is parted by case, where a case has several rows.
+        tables: tables to show.
+        width: columns of the terminal; a wider table is split by case, if a case has several rows.
     """
     return Group(*(part for table in tables for part in _parts(table, width)))
 
@@ -45,13 +45,13 @@ def _parts(table: Table, width: int) -> list[RenderableType]:
 
 
 def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
-    """Characters of the longest cells beside one another."""
+    """Return the width of the longest cells side by side, in characters."""
     texts = [[column.title for column in columns], *([cell.text for cell in row.cells] for row in rows)]
     return sum(max(map(cell_len, texts_of_column)) + _GAP for texts_of_column in zip(*texts, strict=True)) - _GAP
 
 
 def _of_case(columns: Sequence[Column], rows: Sequence[Row], place: int) -> list[RenderableType]:
-    """The rows of one case below its name, which `place` has the column of."""
+    """Render the rows of one case below its name; `place` is the index of the case column."""
     without = [replace(row, cells=[*row.cells[:place], *row.cells[place + 1 :]]) for row in rows]
     return [Text(str(rows[0].case), style="underline"), _drawn([*columns[:place], *columns[place + 1 :]], without)]
 
@@ -69,7 +69,7 @@ def _first(rows: Sequence[Row]) -> list[Row]:
 def _drawn(columns: Sequence[Column], rows: Sequence[Row]) -> RichTable:
     drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     for column in columns:
-        drawn.add_column(Text(column.title), justify="right" if column.words else "left", overflow="fold")
+        drawn.add_column(Text(column.title), justify="right" if column.to_text else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell.text, style=_STYLES.get(cell.text, "")) for cell in row.cells))
     return drawn
@@ -86,7 +86,7 @@ def _notes(table: Table, num_shown: int) -> list[RenderableType]:
 
 
 def print_tables(tables: Sequence[Table]) -> None:
-    """Print the tables; into a pipe one line a row, however long, without colour."""
+    """Print the tables; without a terminal, each row is one uncolored line of any length."""
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(summary(tables, console.width))

@@ -1,4 +1,4 @@
-"""A program while it runs: a panel of a few lines, or one line where there is no terminal."""
+"""Live view of a running program: a panel of a few lines, or one line without a terminal."""
 
 from dataclasses import dataclass
 
@@ -13,21 +13,21 @@ from charact.views.tables import palette
 from charact.views.terminal.bars import Bar, Part
 
 NUM_LINES = 6
-"""Lines of the panel: a title, a verdict, numbers, a bar, and two of its legend."""
+"""Number of lines of the panel: a title, a verdict, numbers, a bar, and two lines of legend."""
 _STALLED_S, _STALLED_RATIO = 3.0, 5.0
 _VERDICTS = {
-    "data": "data-bound: {} of the time goes into waiting for batches",
-    "communication": "communication-bound: {} of the time goes into exchanging data between processes",
-    "other": "mostly outside of any phase: {} of the time (charact run --sample tells where)",
+    "data": "data-bound: {} of the time is spent waiting for batches",
+    "communication": "communication-bound: {} of the time is spent exchanging data between processes",
+    "other": "mostly outside of any phase: {} of the time (use charact run --sample to see where)",
 }
 
 
 @dataclass(frozen=True)
 class State:
-    """What there is to show of a program.
+    """State of a running program.
 
-    `num_iterations` have ended so far; `since_s` is the time since the last one did, or since the watching began;
-    `memory_bytes` is what the process holds of the machine's memory; `pace` is None before the first iteration ended.
+    `num_iterations` have finished so far; `since_s` is the time since the last one finished, or since watching began;
+    `memory_bytes` is the resident memory of the process; `pace` is None before the first iteration finished.
     """
 
     name: str
@@ -38,7 +38,7 @@ class State:
 
 
 def panel(state: State, console: Console) -> list[str]:
-    """The panel: at most `NUM_LINES` lines, with their colours, as wide as the console."""
+    """Return the panel: at most `NUM_LINES` colored lines, as wide as the console."""
     title = Text.assemble(("charact ", "bold"), f"{state.name}, {_mode(state)}")
     shown: list[RenderableType] = [Rule(title, align="left", style="dim"), _cropped(_verdict(state), "bold")]
     if state.pace is not None:
@@ -51,7 +51,7 @@ def panel(state: State, console: Console) -> list[str]:
 
 
 def line(state: State) -> str:
-    """The same in one line without colours."""
+    """Return the same content on one line without colors."""
     if state.pace is None:
         return f"{state.name}: {_verdict(state)}, {_memory(state)}"
     shares = ", ".join(f"{part.name} {fmt.share(part.share_frac)}" for part in _parts(state.pace))
@@ -69,7 +69,7 @@ def _mode(state: State) -> str:
 
 
 def _numbers(state: State, pace: Pace) -> list[str]:
-    samples = fmt.number(pace.samples_per_s, "batch size not told")
+    samples = fmt.number(pace.samples_per_s, "batch size not known")
     rate = f"samples/s {samples}" if pace.samples_per_s is None else f"{samples} samples/s"
     return [f"{fmt.seconds(pace.median_s)} per iteration", rate, _memory(state)]
 
@@ -79,7 +79,7 @@ def _memory(state: State) -> str:
 
 
 def _parts(pace: Pace) -> list[Part]:
-    """Parts of the bar, in the order in which phases run."""
+    """Return the parts of the bar, in the order in which phases run."""
     return [
         Part(phase, pace.share_frac[phase], fmt.seconds(pace.share_frac[phase] * pace.median_s), palette.PHASES[phase])
         for phase in PHASES if phase in pace.share_frac
@@ -87,12 +87,12 @@ def _parts(pace: Pace) -> list[Part]:
 
 
 def _verdict(state: State) -> str:
-    """What bounds the program by the rule of `pace`, or that nothing has come for long."""
+    """Return what bounds the program, or that no iteration has finished for a long time."""
     if state.pace is None:
-        return f"no iteration has ended in {fmt.duration(round(state.since_s))}"
+        return f"no iteration has finished in {fmt.duration(round(state.since_s))}"
     if state.since_s > max(_STALLED_S, _STALLED_RATIO * state.pace.median_s):
-        return f"no iteration has ended for {fmt.duration(round(state.since_s))}"
+        return f"no iteration has finished for {fmt.duration(round(state.since_s))}"
     share = fmt.share(state.pace.share_frac[state.pace.bottleneck])
     if state.pace.is_bound:
         return _VERDICTS[state.pace.bottleneck].format(share)
-    return f"most time goes into {state.pace.bottleneck}: {share}"
+    return f"most time is spent in {state.pace.bottleneck}: {share}"

@@ -1,4 +1,4 @@
-"""The terminal's summary of a run that looks at memory alone: a table a series, then what it comes to in words."""
+"""Terminal summary of a memory run: a table per series, then peaks, growth and what fits as text."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _SHOWN_TOGETHER = [name for name in SERIES if name != "batch_size"]
 
 
 def blocks(run: Run) -> list[RenderableType]:
-    """Of each workload and mode: peaks by size and batch, their growth, where the largest lies; then what fits."""
+    """Return blocks of each workload and mode: peaks by size and batch, growth, largest peak; then what fits."""
     if not is_memory_run(run):
         return []
     rows = case_series(run).merge(memory_peaks(run), on="case")
@@ -42,7 +42,7 @@ def blocks(run: Run) -> list[RenderableType]:
 
 
 def _peaks(run: Run, rows: pd.DataFrame) -> Group:
-    """Peak of each size and batch, as measured and predicted; long tables are thinned out, the largest is kept."""
+    """Return the table of measured and predicted peaks by size and batch; long tables are thinned out."""
     titles = ["measured"] if rows["measured_bytes"].notna().any() else []
     titles += ["predicted", "±"] if rows["predicted_bytes"].notna().any() else []
     titles += ["error"] if len(titles) == 3 else []
@@ -56,7 +56,7 @@ def _peaks(run: Run, rows: pd.DataFrame) -> Group:
     for row in fmt.rows(thinned):
         cells = _cells(row) | {"train ÷ infer": ratios.get(row.case, fmt.missing("one mode"))}
         table.add_row(str(row.input_size), str(row.batch_size), *(Text(cells[title]) for title in titles))
-    notes = [f"{len(thinned)} of {len(rows)} cases, the report has all"] if step > 1 else []
+    notes = [f"{len(thinned)} of {len(rows)} cases; the report has all"] if step > 1 else []
     only_predicted = (thinned["status"] == "ok") & (thinned["measured_reason"] == words.PREDICTED_ONLY)
     if "measured" in titles and only_predicted.any():
         notes.append("– was not measured, only predicted")
@@ -64,14 +64,14 @@ def _peaks(run: Run, rows: pd.DataFrame) -> Group:
 
 
 def _ratios(run: Run) -> dict[str, float]:
-    """Training over inference by case: measured where it was, else predicted."""
+    """Return the training-to-inference ratio by case: measured if possible, else predicted."""
     ratios = training_to_inference(run).sort_values("method", ascending=False, kind="stable")
     return {case: ratio for mode in ("train", "infer")
             for case, ratio in zip(ratios[f"{mode}_case"], ratios["ratio"], strict=True)}  # fmt: skip
 
 
 def _cells(row: Any) -> dict[str, str]:
-    """The peak of a case by title: what failed says its status, and what was not tried has a dash."""
+    """Return the cells of a case by title: a status if it failed, a dash if it was not tried."""
     why = row.measured_reason if row.status == "ok" else row.status
     is_absent = pd.isna(row.measured_bytes) and why == words.PREDICTED_ONLY
     not_compared = pd.isna(row.measured_bytes) or pd.isna(row.predicted_bytes)
@@ -84,13 +84,13 @@ def _cells(row: Any) -> dict[str, str]:
 
 
 def _growth(rows: pd.DataFrame) -> list[RenderableType]:
-    """A line for each batch size and method."""
+    """Return a line for each batch size and method."""
     lines = [f"batch {row.batch_size}, {row.method}: {words.growth(row)}" for row in fmt.rows(rows)]
     return [Text("\n".join(["grows by", *lines]))] if lines else []
 
 
 def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
-    """Where in the iteration the largest case holds most, and a bar of its categories."""
+    """Return the position of the largest case's peak in the iteration, and a bar of its categories."""
     largest = rows.sort_values(["measured_bytes", "predicted_bytes"], na_position="first")["case"].iloc[-1]
     moments = peak_moments(run)
     moment = next(fmt.rows(moments[moments["case"] == largest]), None)
@@ -98,7 +98,7 @@ def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
         return []
     held = memory_composition(run)
     held = held[(held["case"] == largest) & (held["method"] == moment.method) & (held["bytes"] > 0)]
-    label = f"{largest} holds most ({fmt.num_bytes(moment.bytes)}, {moment.method}) in {words.place(moment)}"
+    label = f"{largest} peaks ({fmt.num_bytes(moment.bytes)}, {moment.method}) in {words.place(moment)}"
     return [Bar(label, [
         Part(words.category(row.category), row.share_frac, fmt.num_bytes(row.bytes), palette.CATEGORIES[row.category])
         for row in fmt.rows(held)
@@ -114,13 +114,13 @@ def _fits(run: Run) -> list[RenderableType]:
 
 
 def _failures(run: Run) -> list[RenderableType]:
-    """What each case that failed says: of those that ran out of memory, what was asked for and what was held."""
-    told: dict[str, Any] = {row.case: row for row in fmt.rows(out_of_memory(run))}
+    """Return the failure of each failed case; for those out of memory, requested and allocated memory."""
+    out_of_memory_rows: dict[str, Any] = {row.case: row for row in fmt.rows(out_of_memory(run))}
     held = out_of_memory_composition(run)
     lines = []
     for row in fmt.rows(run.cases[run.cases["status"] != "ok"]):
         reason = fmt.failure(row.status, row.reason)
-        if row.case in told:
-            reason = words.ran_out(told[row.case], held[held["case"] == row.case])
+        if row.case in out_of_memory_rows:
+            reason = words.ran_out(out_of_memory_rows[row.case], held[held["case"] == row.case])
         lines.append(Text.assemble((row.case, "bold"), "  ", (f"{row.status}: ", "bold red"), reason))
     return [Text(), *lines] if lines else []

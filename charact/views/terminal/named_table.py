@@ -15,19 +15,19 @@ _INDENT = 2
 class NamedTable:
     """Rows of a name and numbers.
 
-    Where the screen is too narrow for both, names stand on lines of their own, above their numbers. Where the numbers
-    alone are too wide, each stands on a line beside its title.
+    If the screen is too narrow for both, each name is on a line above its numbers. If the numbers alone are too wide,
+    each is on a line next to its title.
     """
 
     def __init__(self, name_title: str, *titles: str) -> None:
-        """Without rows; titles are those of the numbers."""
+        """Create a table without rows; titles are those of the numbers."""
         self._name_title = name_title
         self._titles = titles
         self._rows: list[tuple[Text, tuple[Text, ...]]] = []
 
     @property
     def row_count(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return len(self._rows)
 
     def add_row(self, name: Text, *cells: Text) -> None:
@@ -36,9 +36,9 @@ class NamedTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType | Segment]:
         """Draw the widest form that fits."""
-        beside, numbers = self._table(named=True), self._table(named=False)
-        if _fits(beside, console, options, options.max_width):
-            yield beside
+        side_by_side, numbers = self._table(named=True), self._table(named=False)
+        if _fits(side_by_side, console, options, options.max_width):
+            yield side_by_side
         elif _fits(numbers, console, options, options.max_width - _INDENT):
             header, *lines = console.render_lines(Padding(numbers, (0, 0, 0, _INDENT)), options, pad=False)
             yield from [*header, Segment.line()]
@@ -51,7 +51,7 @@ class NamedTable:
                 yield Padding(self._list(cells), (0, 0, 0, _INDENT))
 
     def _table(self, *, named: bool) -> Table:
-        """A line a row, with or without the names."""
+        """Return the table with a line per row, with or without the names."""
         table = _empty()
         if named:
             table.add_column(self._name_title, no_wrap=True)
@@ -62,7 +62,7 @@ class NamedTable:
         return table
 
     def _list(self, cells: tuple[Text, ...]) -> Table:
-        """A row's numbers, each on a line beside its title."""
+        """Return a row's numbers, each on a line next to its title."""
         table = _empty(show_header=False)
         table.add_column(style="dim", no_wrap=True)
         table.add_column()

@@ -1,4 +1,4 @@
-"""The terminal's summary of basic operations: totals of suites, each problem's time and rates, and what failed."""
+"""Terminal summary of basic operations: totals of suites, times and rates of problems, and failures."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _SERIES = ["operation", "precision", "device"]
 
 
 def blocks(run: Run) -> list[RenderableType]:
-    """Totals of suites, then a table of problems for each operation, precision and device, and the crossovers."""
+    """Return totals of suites, a table of problems for each operation, precision and device, and the crossovers."""
     times, failed = operation_times(run), _failed(run)
     if times.empty:
         return failed
@@ -34,7 +34,7 @@ def blocks(run: Run) -> list[RenderableType]:
 
 
 def _table(*titles: str, left: int = 1, gap: int = 2) -> Table:
-    """A table whose first columns are texts, which may be folded, and the others numbers, which may not."""
+    """Return an empty table whose first columns are foldable texts and the others numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     for number, title in enumerate(titles):
         table.add_column(title, justify="left" if number < left else "right", overflow="fold", no_wrap=number >= left)
@@ -42,7 +42,7 @@ def _table(*titles: str, left: int = 1, gap: int = 2) -> Table:
 
 
 def _totals(totals: pd.DataFrame) -> list[RenderableType]:
-    """Each suite's total execution time; FLOP as counted here, and as the suite counts where it does otherwise."""
+    """Return each suite's total execution time, with FLOP as counted here and by the suite if different."""
     if totals.empty:
         return []
     table = _table("suite", "problems", "total time", "FLOP", "FLOP/s")
@@ -62,9 +62,9 @@ def _totals(totals: pd.DataFrame) -> list[RenderableType]:
 
 
 def _problems(rows: pd.DataFrame) -> list[RenderableType]:
-    """The longest problems of one operation in the order they ran, rates in a unit of all of them.
+    """Return the slowest problems of one operation in the order they ran, with common units for the rates.
 
-    Eighty columns hold the longest names: one line a problem and direction, which goes unsaid where there is one alone.
+    The longest names fit into 80 columns. Each problem and direction is one line; a single direction is not named.
     """
     longest = rows.groupby("case", sort=False)["median_s"].sum().nlargest(_NUM_PROBLEMS)
     shown = rows[rows["case"].isin(longest.index)]
@@ -85,8 +85,8 @@ def _problems(rows: pd.DataFrame) -> list[RenderableType]:
     if len(shown) == len(rows):
         return [table]
     num_problems = rows["case"].nunique()
-    told = f"the {len(longest)} longest of {num_problems}; the report and charact export have them all"
-    return [table, Text(told, style="dim")]
+    note = f"the {len(longest)} slowest of {num_problems}; the report and charact export have all"
+    return [table, Text(note, style="dim")]
 
 
 def _scaled(value: float, factor: float) -> Text:
@@ -94,7 +94,7 @@ def _scaled(value: float, factor: float) -> Text:
 
 
 def _half(row: Any) -> Text:
-    """Half of the interval over the median, as a percentage in two digits."""
+    """Return half of the interval over the median, as a percentage with two digits."""
     style = "" if row.ended_by == "precision" else "yellow"
     half_frac = (row.high_s - row.low_s) / 2 / row.median_s
     if pd.isna(half_frac):
@@ -108,7 +108,7 @@ def _error(row: Any) -> Text:
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
-    """What must be said of the numbers: reasons that all of them share, and what stands out."""
+    """Return notes on the numbers: reasons that all share, and exceptional values."""
     reasons = rows.loc[rows["median_s"].notna(), "share_reason"].dropna().unique()
     lines = [f"of the ceiling: {fmt.missing(reason)}" for reason in reasons]
     if wide := int((rows["ended_by"].notna() & (rows["ended_by"] != "precision")).sum()):

@@ -18,7 +18,7 @@ _PASSES_A_CASE = 4
 
 
 class _Live(Observer):
-    """Draws only when it is told something, never from a thread of its own: that would disturb what is measured."""
+    """Progress display that draws in its callbacks only: a thread of its own would disturb measurements."""
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._progress = Progress(
@@ -50,10 +50,10 @@ class _Live(Observer):
 
 
 class RunsProgress:
-    """Progress of reading many runs, on the standard error: nothing in the first second.
+    """Progress of reading many runs, on standard error, shown after the first second.
 
-    On a terminal it is a bar that goes when the work ends; elsewhere a line every 10 s. Where runs are read more than
-    once, the bar begins again.
+    On a terminal it is a bar that disappears at the end; elsewhere a line every 10 s. If runs are read more than once,
+    the bar starts again.
     """
 
     def __init__(self, what: str, total: int, *, enabled: bool = True) -> None:
@@ -73,11 +73,11 @@ class RunsProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self._enabled = False
-        if self._bar.live.is_started:  # else stopping prints an empty line
+        if self._bar.live.is_started:  # otherwise stop() prints an empty line
             self._bar.stop()
 
     def advance(self, run: object = None) -> None:
-        """Count one run more."""
+        """Count one more run."""
         self._num_done += 1
         now = time.monotonic()
         if not self._enabled or now - self._begun < _QUIET_S:
@@ -101,14 +101,14 @@ class LiveProgress(_Live):
     """Progress of the passes over each case."""
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
-        """Name the case and its place in the sweep."""
+        """Show the case and its index in the sweep."""
         self._number, self._total = number, total
         self._progress.update(self._task, total=total * _PASSES_A_CASE, completed=(number - 1) * _PASSES_A_CASE,
                               description=f"[{number}/{total}] {case_id}", state="setting up", left=self._left())
         self._draw()
 
     def pass_started(self, name: str) -> None:
-        """Name the pass."""
+        """Show the pass."""
         self._pass = f"{name} pass"
         self._progress.update(self._task, advance=1, state=self._pass)
         self._draw()
@@ -128,10 +128,10 @@ class LiveProgress(_Live):
 
 
 class MemoryProgress(LiveProgress):
-    """Progress of cases that are looked at for their memory alone: how many passes each has is not known before."""
+    """Progress of cases of a memory run; their number of passes is not known in advance."""
 
     def pass_started(self, name: str) -> None:
-        """Name what is done."""
+        """Show the current step."""
         self._progress.update(self._task, state=name)
         self._draw()
 
@@ -140,24 +140,24 @@ class BrickProgress(LiveProgress):
     """Progress of rounds over the bricks of a suite."""
 
     def pass_started(self, name: str) -> None:
-        """Name what is done with the bricks: they are timed, then their memory is looked at."""
+        """Show the current step: timing rounds or memory."""
         self._progress.update(self._task, state="first round" if name == "bricks" else name)
         self._draw()
 
     def iteration(self, num_iterations: int, median_s: float) -> None:
-        """Show how many rounds there were, and how long the last one took."""
+        """Show the number of rounds, and the time of the last one."""
         if self._is_due:
             self._progress.update(self._task, state=f"{num_iterations} rounds, {median_s:.3g} s each")
             self._draw()
 
 
 class TrainingProgress(_Live):
-    """Progress of trainings, and a line on the standard output for each epoch.
+    """Progress of trainings, and a line on standard output for each epoch.
 
     Args:
-        console: what the live progress is drawn on.
-        enabled: whether it is.
-        lines: whether epochs leave their lines.
+        console: console of the live progress.
+        enabled: whether the live progress is drawn.
+        lines: whether a line is printed for each epoch.
     """
 
     def __init__(self, console: Console, *, enabled: bool, lines: bool) -> None:
@@ -169,7 +169,7 @@ class TrainingProgress(_Live):
         self._last_epoch_s: float | None = None
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
-        """Name the case and its place in the row."""
+        """Show the case and its index in the sequence."""
         if self._lines and total > 1:
             show(f"[{number}/{total}] {case_id}")
         self._last_epoch_s = None
@@ -177,7 +177,7 @@ class TrainingProgress(_Live):
         self._draw()
 
     def epoch_started(self, epoch: int, num_epochs: int) -> None:
-        """Keep the epoch's number."""
+        """Store the epoch's number."""
         self._epoch, self._num_epochs_left = f"epoch {epoch}/{num_epochs}", num_epochs - epoch + 1
         self._epoch_begun = time.monotonic()
 
@@ -194,7 +194,7 @@ class TrainingProgress(_Live):
 
     def epoch_ended(self, epoch: int, num_epochs: int, training: Mapping[str, float | None],
                     validation: Mapping[str, float | None], seconds: float) -> None:
-        """Print what the epoch came to."""
+        """Print the epoch's results."""
         self._last_epoch_s = time.monotonic() - self._epoch_begun
         if self._lines:
             values = ", ".join(f"{metric.replace('_', ' ')} {value:.4g}" for metric, value in validation.items()
@@ -202,7 +202,7 @@ class TrainingProgress(_Live):
             show(f"epoch {epoch}/{num_epochs}  loss {training['loss']:.4g}  validation: {values}  {seconds:.3g} s")
 
     def _left(self, now: float) -> str:
-        """Told from the second epoch on: a part of one says little of its validation."""
+        """Return the time left; empty in the first epoch, since the time of its validation is not known."""
         if self._last_epoch_s is None:
             return ""
         left_s = max(0.0, self._num_epochs_left * self._last_epoch_s - (now - self._epoch_begun))
@@ -210,11 +210,11 @@ class TrainingProgress(_Live):
 
 
 class ReadingProgress(_Live):
-    """Progress of reading a file, shown once that takes a second.
+    """Progress of reading a file, shown after one second.
 
     Args:
-        console: where the progress is drawn.
-        name: the file.
+        console: console of the progress.
+        name: name of the file.
         enabled: whether it is drawn.
     """
 
@@ -226,7 +226,7 @@ class ReadingProgress(_Live):
         return self
 
     def __call__(self, num_bytes: int, total_bytes: int) -> None:
-        """Show how much was read, a few times a second at most."""
+        """Show the share that was read, a few times a second at most."""
         if self._is_due and time.monotonic() - self._begun >= _QUIET_S:
             self._progress.update(self._task, total=total_bytes, completed=num_bytes,
                                   state=f"{100 * num_bytes / total_bytes:.0f} %")

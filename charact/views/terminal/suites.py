@@ -1,4 +1,4 @@
-"""The terminal's tables of making suites: what models were cut into, what was learned, and which G was chosen."""
+"""Terminal tables of suites: segments of models, calibration, and the choice of G."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -15,19 +15,19 @@ from charact.views.tables import format as fmt
 from charact.views.terminal.named_table import NamedTable
 
 _COEFFICIENTS = {"factor": "factor of the plain sum", "module_call_s": "each call of a module",
-                 "piece_s": "each piece", "backward_start_s": "each start of a backward pass"}  # fmt: skip
+                 "piece_s": "each segment", "backward_start_s": "each start of a backward pass"}  # fmt: skip
 _NUM_TYPES = 10
 _NUM_BRICKS = 10
 
 
 class Trial(NamedTuple):
-    """What a number of layers a brick came to."""
+    """Result of one number of layers per brick."""
 
     g: int
     unique_frac: float
-    """Different bricks over pieces."""
+    """Distinct bricks over segments."""
     suite_s: float
-    """Every brick once."""
+    """Time of every brick once (s)."""
     error_frac: float
     """Mean |error| of plain sums."""
 
@@ -41,50 +41,50 @@ def _table(*titles: str) -> Table:
 
 def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measured_s: Sequence[float],
                learned: Correction) -> RenderableType:
-    """What calibration models taught: their plain sums beside measured times, and the coefficients."""
+    """Return the result of a calibration: plain sums against measured times, and the coefficients."""
     table = NamedTable("model", "plain sum", "measured", "sum ÷ measured")
     for model, sum_s, median_s in zip(models, sums_s, measured_s, strict=True):
         table.add_row(Text(model), Text(fmt.seconds(sum_s)), Text(fmt.seconds(median_s)),
                       Text(f"{sum_s / median_s:.3f}"))  # fmt: skip
     coefficients = _table("correction", "learned")
-    for name, words in _COEFFICIENTS.items():
+    for name, label in _COEFFICIENTS.items():
         value = getattr(learned, name)
         shown = f"{value:.4f}" if name == "factor" else fmt.change(value)
         reason = learned.reasons.get(name)
-        coefficients.add_row(Text(words), Text(f"{shown} ({reason})" if reason else shown))
+        coefficients.add_row(Text(label), Text(f"{shown} ({reason})" if reason else shown))
     errors = Text.assemble(
         "mean |error|: plain sum ", fmt.share(learned.plain_error_frac), ", corrected ",
-        (fmt.share(learned.error_frac), "bold"), " of models that were left out in turn, at worst ",
+        (fmt.share(learned.error_frac), "bold"), " in leave-one-out cross-validation, worst ",
         fmt.share(learned.worst_error_frac))  # fmt: skip
     return Group(Text(case, style="bold"), table, Text(), coefficients, Text(), errors,
-                 Text("Kept for this machine: charact bricks construct uses it."), Text())
+                 Text("Saved for this machine: charact bricks construct uses it."), Text())
 
 
 def trials(tried: Sequence[Trial], chosen: int, num_models: int) -> RenderableType:
-    """What -g auto tried, and what it took."""
-    table = _table("G", "different bricks", "suite once", "mean |error|")
+    """Return the table of what -g auto tried, and its choice."""
+    table = _table("G", "distinct bricks", "suite once", "mean |error|")
     for trial in tried:
         style = "bold" if trial.g == chosen else ""
         table.add_row(*(Text(cell, style=style) for cell in (
             str(trial.g), fmt.share(trial.unique_frac), fmt.seconds(trial.suite_s), fmt.share(trial.error_frac))))
-    why = f"-g {chosen}: the shortest suite whose error, on {num_models} models, is within a quarter of the least"
+    why = f"-g {chosen}: the shortest suite whose error, on {num_models} models, is within a quarter of the smallest"
     return Group(table, Text(why), Text())
 
 
 def generated(cases: Collection[str], compositions: Sequence[Composition], suite: Suite) -> RenderableType:
-    """What models were cut into, and how much of it is different.
+    """Return the tables of a suite: segments of its models, and the share of distinct ones.
 
     Args:
-        cases: of the models that are told of.
+        cases: cases of the models to show.
         compositions: all models of the suite.
-        suite: as it is now.
+        suite: the current suite.
     """
-    models = NamedTable("model", "layers", "pieces", "different", "shared with others")
+    models = NamedTable("model", "layers", "segments", "distinct", "shared with others")
     reuse = statistics.model_reuse(compositions, suite)
     for row in fmt.rows(reuse[reuse["case"].isin(list(cases))]):
         models.add_row(Text(str(row.case)), Text(f"{row.num_layers:,}"), Text(f"{row.num_pieces:,}"),
                        Text(f"{row.num_bricks:,}  {fmt.share(row.unique_frac)}"), Text(fmt.share(row.shared_frac)))
-    types = _table("layer type", "layers", "different")
+    types = _table("layer type", "layers", "distinct")
     found = statistics.layer_type_share(compositions, suite)
     for row in fmt.rows(found.head(_NUM_TYPES)):
         types.add_row(Text(str(row.layer_type)), Text(f"{row.num_layers:,}"),
@@ -95,21 +95,21 @@ def generated(cases: Collection[str], compositions: Sequence[Composition], suite
                         for row in fmt.rows(statistics.sequence_lengths(compositions, suite)))  # fmt: skip
     return Group(models, *_whole(compositions, suite), Text(), types,
                  *([Text(more, style="dim")] if left_out > 0 else []), Text(),
-                 Text(f"pieces by number of layers: {lengths}"))  # fmt: skip
+                 Text(f"segments by number of layers: {lengths}"))  # fmt: skip
 
 
 def _whole(compositions: Sequence[Composition], suite: Suite) -> list[RenderableType]:
-    """The suite's models as one, where there are several."""
+    """Return the totals over all models of the suite, if there are several."""
     if len(compositions) < 2:
         return []
     (row,) = fmt.rows(statistics.unique_share(compositions, suite))
     return [Text(), Text.assemble(
-        f"{row.num_models} models of {row.num_layers:,} layers in {row.num_pieces:,} pieces: ",
-        (f"{row.num_bricks:,} different, {fmt.share(row.unique_pieces_frac)}", "bold"))]  # fmt: skip
+        f"{row.num_models} models of {row.num_layers:,} layers in {row.num_pieces:,} segments: ",
+        (f"{row.num_bricks:,} distinct, {fmt.share(row.unique_pieces_frac)}", "bold"))]  # fmt: skip
 
 
 def frequent(compositions: Sequence[Composition], suite: Suite) -> RenderableType:
-    """The bricks that stand in models most often."""
+    """Return the bricks that occur in models most often."""
     table = _table("brick", "layers", "uses", "models", "most in one model")
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
     found = statistics.brick_reuse(compositions, suite)
@@ -120,4 +120,4 @@ def frequent(compositions: Sequence[Composition], suite: Suite) -> RenderableTyp
     others = len(suite.bricks) - len(found)
     return Group(
         Text(), table, *([Text(f"{left_out:,} more bricks", style="dim")] if left_out > 0 else []),
-        *([Text(f"{others:,} more are updates, sums of gradients and decoys", style="dim")] if others else []))
+        *([Text(f"{others:,} more are updates, sums of gradients, and decoys", style="dim")] if others else []))

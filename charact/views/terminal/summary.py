@@ -1,4 +1,4 @@
-"""A run's summary in the terminal: headline numbers, and bars that show where time and memory go."""
+"""Terminal summary of a run: headline numbers, and bars of time and memory."""
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,9 +12,9 @@ from charact.views.terminal.case_lines import failure
 
 
 def summary(run: Run) -> RenderableType:
-    """All cases of a run: a table of headline numbers, then each case's bars; failed cases with status and reason.
+    """Return the summary of all cases of a run: headline numbers, bars of each case, and failures with their reasons.
 
-    Colour is left to the console: where it has none (a pipe, NO_COLOR) bars are drawn in letters.
+    The console decides about color: without it (a pipe, NO_COLOR) bars are drawn in letters.
     """
     run = presentable(run)
     cases = case_summary(run)

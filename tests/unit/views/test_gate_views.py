@@ -83,7 +83,7 @@ class TestWords:
         assert all(cell.text for row in table.rows for cell in row.cells)
 
     def test_single_runs_are_told_to_know_nothing_of_others(self, judged: pd.DataFrame, sides: list[Side]) -> None:
-        words = "A side of a single run knows nothing"
+        words = "The interval of a single run does not cover"
         assert words in gate_table(judged, sides).note
         assert words not in gate_table(judged, [side(each.label, *each.runs * 2) for each in sides]).note
         assert words not in gate_table(judged.query("metric == 'accuracy'"), sides).note

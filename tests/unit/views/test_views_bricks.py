@@ -33,9 +33,9 @@ def words(html: str) -> str:
 def test_a_suite_is_told_as_a_whole_and_by_its_slowest_bricks(tmp_path: Path) -> None:
     failed = made.brick_row("99ff", ["gather"], status="oom", reason="out of memory: asked for 40.0 GB")
     html = html_of(made.suite_run(tmp_path, failed=[failed]))
-    assert list(html) == ["glance", "bricks", "machine", "method"]
-    glance, told = words(html["glance"]), words(html["bricks"])
-    assert "10.0 ms every brick once in context: all bricks take turns 1 of 5 bricks have no time" in glance
+    assert list(html) == ["summary", "bricks", "machine", "method"]
+    overview, told = words(html["summary"]), words(html["bricks"])
+    assert "10.0 ms every brick once in context: all bricks take turns 1 of 5 bricks have no time" in overview
     assert re.search(r"00aa conv2d \+ batch_norm 1×64×56×56, 64×64×3×3 4.00 ms 40.0 % 3.92 ms 4.08 ms 100 MFLOP "
                      r"25.0 GFLOP/s 400 kB 1.00 MB n/a \(no backward pass\) 2 7", told)
     assert "conv2d + batch_norm 2 7.00 ms 70.0 % 28.6 GFLOP/s" in told
@@ -47,17 +47,17 @@ def test_warm_times_are_said_to_be_warm(tmp_path: Path) -> None:
     entry = made.suite_entry()
     entry["passes"]["bricks"]["method"] = "paper"
     run = made.suite_run(tmp_path, passes=entry["passes"])
-    assert "warm: each repeated back to back" in words(html_of(run)["glance"])
+    assert "warm: each repeated back to back" in words(html_of(run)["summary"])
 
 
 def test_constructed_models_stand_beside_what_was_measured(tmp_path: Path) -> None:
     html = html_of(made.three_models(tmp_path))
-    assert list(html) == ["glance", "constructed", "reuse", "machine", "method"]
-    glance, told = words(html["glance"]), words(html["constructed"])
-    assert "6.5 % mean |error|" in glance
+    assert list(html) == ["summary", "constructed", "reuse", "machine", "method"]
+    overview, told = words(html["summary"]), words(html["constructed"])
+    assert "6.5 % mean |error|" in overview
     assert "longest path infer 2 2" in told
-    assert "time saved × 1.50" in glance
-    assert "resnet18-224-b1-infer-fp32-cpu ok 11.6 ms corrected sum 11.0 ms 11.0 ms +5.0 % 2" in glance
+    assert "time saved × 1.50" in overview
+    assert "resnet18-224-b1-infer-fp32-cpu ok 11.6 ms corrected sum 11.0 ms 11.0 ms +5.0 % 2" in overview
     # sqrt(1.05 × 1.15 / 1.25) and sqrt(1 / 1.25)
     assert "corrected sum infer 2 2 0.983 6.5 % −8.0 % vgg11-224-b1-infer-fp32-cpu" in told
     assert "plain sum infer 2 2 0.894 10.0 % −20.0 % vgg11" in told
@@ -86,11 +86,11 @@ def test_without_verifying_there_is_nothing_to_hold_latencies_against(tmp_path: 
     run = Models(tmp_path).add("resnet18", ["00aa", "11bb"]).run()
     html = html_of(run)
     told = words(html["constructed"])
-    assert "charact bricks construct --verify does on this machine" in told
+    assert "charact bricks construct --verify measures them on this machine" in told
     assert "against measured latency</title>" not in html["constructed"]
     assert "n/a (not corrected)" in told
     assert "Not corrected n/a (no correction was learned on this machine)" in told
-    assert "6.00 ms plain sum" in words(html["glance"])
+    assert "6.00 ms plain sum" in words(html["summary"])
 
 
 def test_all_models_failed(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_suite_without_a_brick_that_has_a_time(tmp_path: Path) -> None:
     run = made.suite_run(tmp_path, {}, failed=[made.brick_row("99ff", ["gather"], status="error", reason="it broke")],
                          status="error", reason="no brick has a time")  # fmt: skip
     html = html_of(run)
-    assert "no brick has a time" in words(html["glance"])
+    assert "no brick has a time" in words(html["summary"])
     assert "99ff: error: it broke" in words(html["bricks"])
     assert "nan" not in re.findall(r"\w+", words(report([run])))
 
@@ -119,7 +119,7 @@ def test_a_missing_table_leaves_reasons(tmp_path: Path, table: str) -> None:
         assert "nan" not in re.findall(r"\w+", told)
         assert {"bricks": "the record holds no rows", "brick_times": "the record holds no times",
                 "pieces": "the record holds no rows", "constructions": "the record holds no",
-                "iterations": "No model was run itself", "memory": "Every strategy"}[table] in told  # fmt: skip
+                "iterations": "No model was measured", "memory": "Every strategy"}[table] in told  # fmt: skip
 
 
 def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
@@ -155,17 +155,17 @@ def test_records_of_several_g_stand_beside_each_other(tmp_path: Path) -> None:
 def test_a_hundred_models_stay_readable_and_below_2_megabytes(tmp_path: Path) -> None:
     html = html_of(made.zoo(tmp_path))
     assert sum(map(len, html.values())) < 2_000_000
-    assert html["glance"].count('<article class="ch-card') == 12
-    assert "100 measured models" in html["glance"]
+    assert html["summary"].count('<article class="ch-card') == 12
+    assert "100 measured models" in html["summary"]
     assert max(float(height) for height in re.findall(r'viewBox="0 0 \d+ (\d+)"', html["constructed"])) < 2000
 
 
 def test_many_bricks_are_cut_short_with_a_note(tmp_path: Path) -> None:
     bricks = {f"{number:016x}": (["conv2d"], 0.001 + 1e-6 * number) for number in range(2000)}
     html = html_of(made.suite_run(tmp_path, bricks))["bricks"]
-    assert "Drawn are the 20 longest of 2000." in words(html)
-    assert "Drawn are the 1500 longest bricks." in words(html)
-    assert "The 300 longest of each case, of up to 2000" in words(html)
+    assert "The figure shows the 20 slowest of 2000." in words(html)
+    assert "The figures show the 1500 slowest bricks." in words(html)
+    assert "The 300 slowest of each case, of up to 2000" in words(html)
     assert len(html) < 2_000_000
 
 

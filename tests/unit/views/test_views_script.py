@@ -34,7 +34,7 @@ def in_terminal(run: Run) -> str:
 
 def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
     assert [section.title for section in sections(run)] == [
-        "At a glance", "Bottleneck", "Time by phase", "Models", "How phases were found", "What “other” was", "Machine",
+        "Summary", "Bottleneck", "Time by phase", "Models", "How phases were found", "What “other” was", "Machine",
         "Method",
     ]  # fmt: skip
 
@@ -57,10 +57,10 @@ def test_the_report_tells_how_phases_were_found_and_how_it_ended(run: Run) -> No
 
 def test_a_program_that_has_not_ended_says_so(run: Run) -> None:
     del run.manifest["ending"]
-    assert "n/a (it has not ended, or was killed)" in of(run)["program"]
+    assert "n/a (still running, or killed)" in of(run)["program"]
     run.manifest["cases"] = []
     waiting = of(Run(run.path, run.manifest, partial=True, _tables={"iterations": run.iterations.iloc[:0]}))
-    assert "No iteration has ended yet." in waiting["glance"]
+    assert "No iteration has finished yet." in waiting["summary"]
     assert "n/a (no iteration has ended yet)" in waiting["program"]
 
 
@@ -89,11 +89,11 @@ def test_what_is_not_told_has_its_reason(run: Run) -> None:
     assert "n/a (batch size not told)" in html
     assert not re.findall(r"\bnan\b", html)
     assert "n/a</td>" not in html
-    assert "n/a (not found)" not in of(run)["glance"]
+    assert "n/a (not found)" not in of(run)["summary"]
     assert "skip</dt><dd>n/a (not given)" in of(run)["machine"].replace("\n", "")
     assert "arguments</dt>" not in "".join(of(run).values())  # they may hold secrets, and no view shows them
     for unasked in ("FLOP", "Peak memory", "Profiler overhead", "Target"):
-        assert unasked not in of(run)["glance"] + of(run)["method"]
+        assert unasked not in of(run)["summary"] + of(run)["method"]
 
 
 def test_what_could_not_be_seen_is_said(run: Run) -> None:
@@ -135,9 +135,9 @@ def of_two_cases(tmp_path: Path) -> Run:
 def test_a_case_without_the_further_passes_says_which_has_them(tmp_path: Path) -> None:
     html = of(of_two_cases(tmp_path))
     assert html["operators"].count("n/a (taken over gan-train only)") == 1
-    assert "n/a (taken over gan-train only)" in html["glance"]
+    assert "n/a (taken over gan-train only)" in html["summary"]
     assert "n/a (kernels run on GPUs only)" in html["kernels"]
-    assert "iterations that follow those of the timing" in html["counters"]
+    assert "separate iterations after the timing pass" in html["counters"]
     assert "timing pass" not in html["counters"]
 
 
@@ -158,7 +158,7 @@ def test_much_other_without_a_sampler_tells_how_to_learn_more(
     assert "charact run --sample" not in of(run)["program"] + in_terminal(run)  # it has had one
     del passes["frames"]
     for text in (of(run)["program"], in_terminal(run)):
-        assert ("What “other” was: charact run --sample tells where" in text) == is_told
+        assert ("To see what “other” was, use charact run --sample" in text) == is_told
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The sections of a comparison: who is compared, ratios, speedups, what differs, and what is left out."""
+"""The sections of a comparison: groups of runs, ratios, speedups, other differences, and cases left out."""
 
 from collections.abc import Sequence
 
@@ -15,17 +15,17 @@ from charact.views.tables.comparison_speedups import brick_tables, speedup_table
 from charact.views.tables.model import Column, Table, limited, table
 
 MAX_PLACES = 24
-"""Cases on sides that are drawn, those that differ most; the tables of times hold all of them."""
+"""Maximum number of cases and groups that are drawn, largest differences first; tables of times have all."""
 MAX_ROWS = 2000
-"""Rows of one table: a browser scrolls through more, but slowly."""
+"""Maximum number of rows of one table, so that a browser scrolls fast."""
 _NUM_TOP = 25
 _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type", "brick")
 
 
 def comparison(sides: Sequence[Side]) -> Body:
-    """Sides, times of each case with their ratios, speedups and other metrics."""
-    lead = f"Times are medians, ratios are against the first side: below 1 is faster. {tables.SINGLE_RUN}"
-    blocks = [Block(title="Sides", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
+    """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
+    lead = f"Times are medians, ratios are against the baseline: below 1 is faster. {tables.SINGLE_RUN}"
+    blocks = [Block(title="Groups of runs", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
     blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):
         blocks.append(_block("Throughput, memory, accuracy, energy", metrics))
@@ -37,10 +37,10 @@ def _block(title: str, shown: Table) -> Block:
 
 
 def left_out_places(num_left: int) -> str:
-    """Say how many cases are not drawn; empty where all are."""
+    """Return a note on the number of cases that are not drawn; empty if all are."""
     if not num_left:
         return ""
-    return (f"Of {MAX_PLACES + num_left:,} cases the {MAX_PLACES} that differ most are drawn; {num_left:,} are left "
+    return (f"Figures show the {MAX_PLACES} of {MAX_PLACES + num_left:,} cases that differ most; {num_left:,} are left "
             "out: compare fewer runs to see them.")
 
 
@@ -51,7 +51,7 @@ def _notes(sides: Sequence[Side]) -> list[Block]:
 
 def _times(sides: Sequence[Side]) -> list[Block]:
     if matched_cases(sides).empty:
-        return [Block(note="These sides have no case in common: what differs is below.")]
+        return [Block(note="These groups have no case in common: the differences are below.")]
     shown, frame = tables.ratio_table(sides, "case"), ratios(sides, "case")
     if shown is None:
         return []
@@ -66,7 +66,7 @@ def _times(sides: Sequence[Side]) -> list[Block]:
 
 
 def parts(sides: Sequence[Side]) -> Body:
-    """Times by phase, operator type, operator, layer, kernel, problem, layer type and brick, as far as measured."""
+    """Build the section: times by phase, operator type, operator, layer, kernel, problem, layer type and brick."""
     blocks = []
     only, num_left = most_different(sides, MAX_PLACES)
     cases = {case for case, _ in only}
@@ -82,12 +82,12 @@ def parts(sides: Sequence[Side]) -> Body:
         ))  # fmt: skip
     shown = [by_phase, *(tables.ratio_table(sides, by, _NUM_TOP, only) for by in _PARTS)]
     blocks += [Block(table=each, folded=each is not by_phase) for each in shown if each is not None]
-    lead = "Phases of a bar sum to the median iteration; the ratios below are of each part’s own times."
+    lead = "Phases of a bar sum to the median iteration; the ratios below use each part’s own times."
     return Body(lead=f"{lead} {left_out_places(num_left)}".strip(), blocks=blocks)
 
 
 def left_out(sides: Sequence[Side]) -> Body:
-    """Cases without a counterpart, cases that failed, and what else differs."""
+    """Build the section: cases without a counterpart, failed cases, and other differences."""
     found = [tables.unmatched_table(sides), tables.failed_table(sides), tables.context_table(sides)]
     nothing = "Every case has a counterpart, none failed, and no option, version or machine differs."
     blocks = [_block(each.caption, each) for each in found if each is not None]

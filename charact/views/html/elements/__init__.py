@@ -1,1 +1,1 @@
-"""Figures and blocks that sections are made of."""
+"""Figures and blocks of sections."""

@@ -12,7 +12,7 @@ from charact.views.tables import palette
 
 
 def phases(breakdown: pd.DataFrame) -> list[Markup]:
-    """Time of each phase a case: absolute, and as shares of the iteration."""
+    """Draw the time of each phase per case: absolute, and as shares of the iteration."""
     return _by_phase(
         rows_of(breakdown, "case", "phase", "time_s"),
         times=("Time of an iteration by phase", "time of an iteration"),
@@ -21,7 +21,7 @@ def phases(breakdown: pd.DataFrame) -> list[Markup]:
 
 
 def stages(case: str, breakdown: pd.DataFrame) -> list[Markup]:
-    """Time of the phases of each stage of one training: absolute, and as shares of the stage."""
+    """Draw the time of each stage's phases for one training: absolute, and as shares of the stage."""
     return _by_phase(
         rows_of(breakdown, "stage", "phase", "time_s"),
         times=(f"Time by stage and phase of {case}", "time over all epochs"),
@@ -30,7 +30,7 @@ def stages(case: str, breakdown: pd.DataFrame) -> list[Markup]:
 
 
 def _by_phase(rows: Sequence[Row], times: tuple[str, str], shares: tuple[str, str]) -> list[Markup]:
-    """A figure of times and one of shares, each with its title and the label of its axis."""
+    """Draw a figure of times and one of shares, each with title and axis label."""
 
     def draw_times(figure: Figure) -> None:
         ax = figure.subplots()
@@ -51,7 +51,7 @@ def _by_phase(rows: Sequence[Row], times: tuple[str, str], shares: tuple[str, st
 
 
 def limits(shares: pd.DataFrame) -> Markup:
-    """Share of each case's iteration by what limits it."""
+    """Draw the share of each case's iteration by limit."""
     rows = rows_of(shares, "case", "limit", "share_frac")
 
     def draw(figure: Figure) -> None:
@@ -65,7 +65,7 @@ def limits(shares: pd.DataFrame) -> Markup:
 
 
 def parts(case: str, breakdown: pd.DataFrame) -> list[Markup]:
-    """Time of each model's phases in an iteration of one case."""
+    """Draw the time of each model's phases in an iteration of one case."""
     rows = rows_of(breakdown, "part", "phase", "time_s")
 
     def draw(figure: Figure) -> None:
@@ -78,7 +78,7 @@ def parts(case: str, breakdown: pd.DataFrame) -> list[Markup]:
 
 
 def operator_types(case: str, types: pd.DataFrame) -> Markup:
-    """Time of each operator type in each phase of one case."""
+    """Draw the time of each operator type in each phase of one case."""
     rows = rows_of(types, "phase", "operator_type", "time_s")
 
     def draw(figure: Figure) -> None:

@@ -1,4 +1,4 @@
-"""What sections are made of, and the columns that several of them share."""
+"""Building blocks of sections, and columns that several sections share."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table
 
 Legend = list[tuple[str, str]]
-"""Names with their colours."""
+"""Names with their colors."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Figures and their table, a table alone, or the reason why there is nothing to show."""
+    """Figures and their table, a table alone, or the reason why there is no data."""
 
     title: str = ""
     figures: list[Markup] = field(default_factory=list)
@@ -24,22 +24,22 @@ class Block:
     table: Table | None = None
     note: str = ""
     points: list[tuple[str, str]] = field(default_factory=list)
-    """Names, each with a sentence or more."""
+    """Names, each with explanatory sentences."""
     missing: list[tuple[str, str]] = field(default_factory=list)
-    """Cases that are not shown, each with its reason."""
+    """Cases without data, each with the reason."""
     folded: bool = False
-    """Whether figures and table are shown only when asked for."""
+    """Whether figures and table are folded."""
     case: str | None = None
-    """The one case that the block is about, so that it can be filtered."""
+    """The one case that the block is about, for the filter by case."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A case's headline number and what it is of, details, more numbers, and a bar of parts (name, share, colour).
+    """A case's headline number with its label, details, more numbers, and a bar of parts (name, share, color).
 
-    `bar_of` is what the parts are of. `failure` is the status and reason of a case that failed; it may have numbers
-    none the less. `several` is true where `case` names many together, so that no filter hides them. `warning` says what
-    the numbers fall short of.
+    `bar_of` names the whole that the bar divides. `failure` is the status and reason of a failed case, which may have
+    numbers nevertheless. `several` is true if `case` names several cases, so that no filter hides the card. `warning`
+    names missing data.
     """
 
     case: str
@@ -55,7 +55,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Facts:
-    """A titled list of names and what they are."""
+    """A titled list of names and values."""
 
     title: str
     items: list[tuple[str, str]]
@@ -63,7 +63,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Body:
-    """A section's content, in the order it is shown."""
+    """A section's content, in display order."""
 
     lead: str = ""
     cards: list[Card] = field(default_factory=list)
@@ -82,41 +82,41 @@ SAMPLES = Column("samples_per_s", "Samples/s", fmt.number, "batch size / median 
                  reason=lambda row: status_reason(row) or fmt.no_samples(row.batch_size))  # fmt: skip
 RATE = Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iteration time",
               reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
-PEAK = Column("peak_bytes", "Peak memory", fmt.num_bytes, "bytes held through PyTorch's allocator at the peak",
+PEAK = Column("peak_bytes", "Peak memory", fmt.num_bytes, "peak of bytes allocated by PyTorch's allocator",
               reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
 
 
 def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:
-    """The colours of those names that are there, in the order of the colours."""
+    """Return the colors of the names that occur, in the order of `colors`."""
     present = set(names)
     return [(name.replace("_", " "), color) for name, color in colors.items() if name in present]
 
 
 def failure_of(status: str, reason: str | None) -> tuple[str, str] | None:
-    """Status and reason of a case that failed; None where it did not."""
+    """Return status and reason of a failed case; None if it did not fail."""
     return None if status == "ok" else (status, fmt.failure(status, reason))
 
 
 def status_reason(row: object) -> str | None:
-    """Why a case's row lacks a number: its status, where it failed; the full reason stands on its card."""
+    """Return the status of a failed case as the reason for a missing number; its card has the full reason."""
     status = str(getattr(row, "status", "ok"))
     return None if status == "ok" else status
 
 
 def why_nothing(run: Run, name: str) -> str:
-    """Why no case of a run has anything from a pass, each reason once."""
+    """Return why no case of a run has data from a pass, each reason once."""
     if not run.manifest["cases"]:
-        return fmt.missing("the run holds no cases")
+        return fmt.missing("the run has no cases")
     cases = [entry["case"] for entry in run.manifest["cases"]]
-    reasons = {pass_reason(run, case, name) or "the record holds no rows" for case in cases}
+    reasons = {pass_reason(run, case, name) or "the record has no data" for case in cases}
     return fmt.missing("; ".join(sorted(reasons)))
 
 
 def missing_cases(run: Run, name: str, present: Iterable[str]) -> list[Block]:
-    """A block that says of each case a section shows nothing of why that is; none where all are shown."""
+    """Return a block with the reason for each case that a section lacks; none if all are shown."""
     shown = set(present)
     missing = [
-        (entry["case"], fmt.missing(pass_reason(run, entry["case"], name) or "the record holds no rows"))
+        (entry["case"], fmt.missing(pass_reason(run, entry["case"], name) or "the record has no data"))
         for entry in run.manifest["cases"]
         if entry["case"] not in shown
     ]

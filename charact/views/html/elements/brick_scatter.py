@@ -1,4 +1,4 @@
-"""Work and memory of bricks against their time, a point a brick."""
+"""Scatter plots of bricks: work and memory against time, a point per brick."""
 
 from collections.abc import Callable
 
@@ -13,16 +13,16 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
 NUM_POINTS = 1500
-"""More make a page slow; the longest are drawn."""
+"""Maximum number of points, slowest bricks first; more make a page slow."""
 
 _ROOM = 1.7
-"""Between the outermost points and the edges, as a factor."""
+"""Margin between the outermost points and the edges, as a factor."""
 
 
 def work(bricks: pd.DataFrame) -> list[Markup]:
-    """FLOP, and the most memory held, of each brick against its time; a figure each of what any brick has."""
+    """Draw FLOP and peak memory of each brick against its time, a figure for each metric that occurs."""
     wanted = [("flop", "FLOP of a call", "FLOP", fmt.num_flop),
-              ("peak_bytes", "most held beside the inputs", "B", fmt.num_bytes)]  # fmt: skip
+              ("peak_bytes", "peak memory without inputs", "B", fmt.num_bytes)]  # fmt: skip
     return [_against_time(bricks[bricks[name] > 0].head(NUM_POINTS), name, label, unit, words)
             for name, label, unit, words in wanted if (bricks[name] > 0).any()]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Figures of constructed models: against what was measured, normalized, by kind of layer."""
+"""Figures of constructed models: against measured latencies, normalized, and by layer type."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -17,21 +17,21 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
 ROW_PX = 17
-"""Height of a model in a figure of many: a hundred are to be read without paging far."""
+"""Height of a model in a figure of many models (px)."""
 _HEAD, _TAIL = 12, 33
-"""What is left of a long name: its end tells more."""
+"""Characters kept of the start and end of a long name."""
 _LONGEST = 26
-"""Of a name beside a point."""
+"""Maximum number of characters of a name next to a point."""
 _NUM_NAMED = 6
 _APART = 1.15
-"""Factor that keeps two names from lying over one another."""
+"""Minimum distance of two names, as a factor, so that they do not overlap."""
 _BAND = "#E3EBF3"
 
 
 def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
-    """Constructed against measured latency, both logarithmic, with the diagonal and the band around it.
+    """Draw constructed against measured latency, both logarithmic, with the diagonal and the error band.
 
-    Models outside of the band are named, those farthest from the diagonal first.
+    Models outside of the band are named, largest deviations first.
     """
     ends = pd.concat([rows[name].dropna() for name in ("latency_s", "low_s", "high_s", "measured_s")])
     low, high = min(ends) / 1.6, max(ends) * 1.6
@@ -40,7 +40,7 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
         ax = figure.subplots()
         ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel="measured",
                ylabel="constructed")  # fmt: skip
-        # Cut at the edges by hand: figures are drawn without clips.
+        # Clip explicitly at the edges: figures are drawn without clip paths.
         corners = [(low, low), (low, (1 + BAND_FRAC) * low), (high / (1 + BAND_FRAC), high), (high, high),
                    (high, (1 - BAND_FRAC) * high), (low / (1 - BAND_FRAC), low)]  # fmt: skip
         ax.fill(*zip(*corners, strict=True), color=_BAND, linewidth=0)
@@ -60,16 +60,16 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
 
 
 def log_ticks(axis: Axis, spread: float, words: Callable[[float], str]) -> None:
-    """A few ticks of a logarithmic axis whose largest value is `spread` times its least, and their words."""
+    """Set a few ticks on a logarithmic axis whose largest value is `spread` times its smallest."""
     axis.set_major_locator(mpl.ticker.LogLocator(10, (1,) if spread > 50 else (1, 2, 5), numticks=7))
     axis.set_minor_locator(mpl.ticker.NullLocator())
     axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: words(value)))
 
 
 def _name_outliers(ax: Axes, rows: pd.DataFrame, edge: float) -> None:
-    """Names of models outside of the band, on the side of their point away from it, none over another.
+    """Add names of models outside of the band, without overlap, on the side away from the band.
 
-    Right of `edge` there is no room for a name.
+    Right of `edge` there is no space for a name.
     """
     outside = rows[rows["error_frac"].abs() > BAND_FRAC]
     farthest = outside["error_frac"].abs().sort_values(ascending=False).index
@@ -87,12 +87,12 @@ def _name_outliers(ax: Axes, rows: pd.DataFrame, edge: float) -> None:
 
 
 def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: dict[str, float]) -> Markup:
-    """Each model's constructed over its measured latency, a point a kind, with the kinds' geometric means.
+    """Draw each model's constructed over its measured latency, a point per kind, with geometric means.
 
     Args:
-        rows: as of `normalized_latency`, in the order to draw them.
-        kinds: column that tells points of a model apart.
-        colors: of the kinds.
+        rows: rows of `normalized_latency`, in drawing order.
+        kinds: column that distinguishes points of a model.
+        colors: colors of the kinds.
         means: geometric means of the kinds.
     """
     names = list(dict.fromkeys(rows["case"]))
@@ -117,7 +117,7 @@ def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: di
 
 
 def by_layers(rows: pd.DataFrame) -> Markup:
-    """Share of each kind of layer in the models' constructed latency, a bar a model."""
+    """Draw the share of each layer type in the constructed latencies, a bar per model."""
     models = rows_of(rows, "case", "operator_type", "share_frac")
 
     def draw(ax: Axes) -> None:
@@ -129,12 +129,12 @@ def by_layers(rows: pd.DataFrame) -> Markup:
         ax.set(xlim=(0, 1), xlabel="share of the plain sum")
         ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
 
-    return _by_name("Share of each kind of layer in constructed latencies", [name for name, _ in models], draw)
+    return _by_name("Share of each layer type in constructed latencies", [name for name, _ in models], draw)
 
 
 def bars_by_name(title: str, rows: pd.DataFrame, value: str, unit: str, label: str,
                  color: Callable[[Any], str]) -> Markup:  # fmt: skip
-    """A bar a row, named by the column `name`; `color` gives that of a row."""
+    """Draw a bar per row, named by the column `name`; `color` returns the color of a row."""
 
     def draw(ax: Axes) -> None:
         for position, row in enumerate(fmt.rows(rows)):
@@ -146,7 +146,7 @@ def bars_by_name(title: str, rows: pd.DataFrame, value: str, unit: str, label: s
 
 
 def _by_name(title: str, names: Sequence[str], draw: Callable[[Axes], None]) -> Markup:
-    """A figure of rows, each named on its left."""
+    """Draw a figure of rows, each named on its left."""
 
     def draw_all(figure: Figure) -> None:
         ax = figure.subplots()
@@ -160,7 +160,7 @@ def _by_name(title: str, names: Sequence[str], draw: Callable[[Axes], None]) -> 
 
 
 def short_names(names: Iterable[str]) -> list[str]:
-    """Names without the end that all share, as of cases on one device, and long ones without their middle."""
+    """Shorten names: remove the suffix that all share, such as the device, and the middle of long names."""
     words = [name.split("-") for name in names]
     shared = 0
     if len(set(map(tuple, words))) > 1:
@@ -171,7 +171,7 @@ def short_names(names: Iterable[str]) -> list[str]:
 
 
 def lengths(rows: pd.DataFrame, counts: dict[str, str]) -> Markup:
-    """How many pieces and bricks have how many layers; `counts` are columns of `rows` with their colours."""
+    """Draw the number of segments and bricks by number of layers; `counts` are columns with their colors."""
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
@@ -180,17 +180,17 @@ def lengths(rows: pd.DataFrame, counts: dict[str, str]) -> Markup:
             places = [position + (number - (len(counts) - 1) / 2) * width for position in range(len(rows))]
             ax.bar(places, rows[column], width=width, color=color, linewidth=0)
         ax.set_xticks(range(len(rows)), [fmt.number(value) for value in rows["num_layers"]])
-        ax.set(xlabel="layers in a row", ylabel="how many")
+        ax.set(xlabel="consecutive layers", ylabel="how many")
         ax.yaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
         ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
         ax.grid(visible=False, axis="x")
         sns.despine(ax=ax, left=True, bottom=True)
 
-    return draw_svg("Distribution of the lengths of rows of layers", 260, draw, width_px=HALF_PX)
+    return draw_svg("Distribution of segment lengths", 260, draw, width_px=HALF_PX)
 
 
 def counts_by_name(title: str, rows: pd.DataFrame, counts: dict[str, str]) -> Markup:
-    """Bars over one another a row; `counts` are columns with their colours, those of the largest numbers first."""
+    """Draw overlaid bars per row; `counts` are columns with their colors, largest numbers first."""
 
     def draw(ax: Axes) -> None:
         for column, color in counts.items():

@@ -1,4 +1,4 @@
-"""Figures of a comparison: ratios with their intervals, and the phases of each side."""
+"""Figures of a comparison: ratios with their intervals, and the phases of each group."""
 
 import math
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ _ROW_PX = 24
 
 
 def side_colors(sides: Sequence[str]) -> dict[str, str]:
-    """A colour for each side, by its label."""
+    """Return a color for each group, by its label."""
     return {side: palette.CASES[number % len(palette.CASES)] for number, side in enumerate(sides)}
 
 
 def ratio_intervals(ratios: pd.DataFrame, colors: dict[str, str]) -> Markup:
-    """Each case's ratio of times, a point a side with its interval, against the line of the baseline at 1.
+    """Draw each case's ratio of times, a point per group with its interval, against the baseline at 1.
 
-    The axis is logarithmic: twice as long and half as long are equally far from 1. The line is drawn beside the points
-    only, so that it runs through no name.
+    The axis is logarithmic: twice as long and half as long are equally far from 1. The line at 1 is drawn next to the
+    points only, so that it does not cross names.
     """
     rows = ratios[ratios["ratio"].notna()]
     cases = list(rows["case"].unique())
@@ -53,7 +53,7 @@ def ratio_intervals(ratios: pd.DataFrame, colors: dict[str, str]) -> Markup:
 
 
 def _across(ax: Axes) -> Any:
-    """Horizontally a share of the axes, vertically data."""
+    """Return a transform: horizontally a share of the axes, vertically data."""
     return mpl.transforms.blended_transform_factory(ax.transAxes, ax.transData)
 
 
@@ -66,7 +66,7 @@ def _point(ax: Axes, row: Any, height: float, color: str) -> None:
 
 
 def _log_axis(ax: Axes, rows: pd.DataFrame) -> None:
-    """A logarithmic axis that holds all points and 1, with ticks at plain numbers."""
+    """Set a logarithmic axis that contains all points and 1, with ticks at plain numbers."""
     ends = [1.0, *rows["ratio"], *rows["low"].dropna(), *rows["high"].dropna()]
     margin = max((max(ends) / min(ends)) ** 0.08, 1.02)
     ax.set_xscale("log")
@@ -79,7 +79,7 @@ def _log_axis(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def side_phases(times: pd.DataFrame) -> Markup:
-    """Time of an iteration of one case by phase, a bar a side. Columns: side, phase, time_s."""
+    """Draw the iteration time of one case by phase, a bar per group. Columns: side, phase, time_s."""
     rows = rows_of(times, "side", "phase", "time_s")
 
     def draw(figure: Figure) -> None:
@@ -88,4 +88,4 @@ def side_phases(times: pd.DataFrame) -> Markup:
         label_above(ax, rows)
         unit_axis(ax, ax.get_xlim()[1], "s", "time of an iteration")
 
-    return draw_svg("Time of an iteration by phase on each side", 60 + 52 * len(rows), draw)
+    return draw_svg("Time of an iteration by phase of each group", 60 + 52 * len(rows), draw)

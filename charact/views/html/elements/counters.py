@@ -21,21 +21,21 @@ from charact.views.tables.counter_text import counter_name, counter_value
 
 _TRACK = "#EDF0F3"
 _PAST_IDEAL = 1.15
-"""Where the axis ends that a value above its ideal runs out of."""
+"""End of the axis if a value exceeds its ideal, as a share of the ideal."""
 _BAR_PX, _NARROW_BAR_PX, _HEADING_PX, _GAP_PX = 19, 15, 21, 9
 _NARROW_FROM = 5
-"""Bars of a metric from which on they are narrow."""
+"""Number of bars of a metric from which they are narrow."""
 _INSIDE_FROM_FRAC, _ORIGIN_AT, _MARGIN = 0.5, 0.985, 0.012
 _BAND_ALPHA = 0.25
 _PANEL_PX, _PANEL_FRAC = 52, 0.6
 MAX_DRAWN = 300
-"""Samples of a counter from which on means of successive ones are drawn: more would be finer than a pixel."""
+"""Maximum number of drawn samples of a counter; means of successive samples replace more."""
 
 
 def five(used: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
-    """The five metrics of each case as parts of their ideal: a bar a case below each metric's name.
+    """Draw the five metrics of each case as shares of their ideal: a bar per case below each metric's name.
 
-    Rows are those of `utilization`; a metric that no case has is one empty line, with `n/a`.
+    Rows are those of `utilization`; a metric without values is one empty line with `n/a`.
     """
     groups = [(str(metric), rows) for metric, rows in used.groupby("metric", sort=False)]
     past = bool((used["value_frac"] > 1).any())
@@ -65,14 +65,14 @@ def five(used: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
 
 
 def _shown(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a metric; one of them where no case has it."""
+    """Return the rows of a metric; only one if no case has a value."""
     return rows if rows["value"].notna().any() else rows.head(1)
 
 
 def _heading(ax: Axes, at_px: float, metric: str, rows: pd.DataFrame) -> None:
-    """A metric's name, with where it is from where that is the same for all cases."""
-    told = rows.dropna(subset=["source"])[["source", "method"]].drop_duplicates()
-    one = told.iloc[0] if len(told) == 1 else None
+    """Write a metric's name, and its source if that is the same for all cases."""
+    known = rows.dropna(subset=["source"])[["source", "method"]].drop_duplicates()
+    one = known.iloc[0] if len(known) == 1 else None
     origin = "" if one is None else ", ".join(str(part) for part in one if pd.notna(part))
     name = counter_name(metric)
     baseline = at_px + _HEADING_PX - 5
@@ -81,7 +81,7 @@ def _heading(ax: Axes, at_px: float, metric: str, rows: pd.DataFrame) -> None:
 
 
 def _bar(ax: Axes, at_px: float, bar_px: float, row: Any, color: str) -> None:
-    """A case's bar upon the track that ends at its ideal, with its value in words."""
+    """Draw a case's bar on the track up to its ideal, with its value as text."""
     middle, height = at_px + bar_px / 2, bar_px - 3
     ax.barh(middle, 1, height=height, color=_TRACK, linewidth=0)
     words = counter_value(row.metric, row.value)
@@ -99,10 +99,10 @@ def _bar(ax: Axes, at_px: float, bar_px: float, row: Any, color: str) -> None:
 
 
 def timeline(source: str, device: str, samples: pd.DataFrame, spans: pd.DataFrame, end_s: float) -> Markup:
-    """Samples of one source on one device: a panel a counter over one axis of time, phases behind them.
+    """Draw samples of one source on one device: a panel per counter over a common time axis, phases behind them.
 
-    A panel reaches from 0 to the counter's largest value, of shares to 100 %. A sample stands for the time since the
-    one before.
+    A panel reaches from 0 to the counter's largest value, for shares to 100 %. A sample covers the time since the
+    previous one.
     """
     groups = [(str(counter), rows) for counter, rows in samples.groupby("counter", sort=False)]
 
@@ -121,7 +121,7 @@ def timeline(source: str, device: str, samples: pd.DataFrame, spans: pd.DataFram
 
 
 def _bands(ax: Axes, spans: pd.DataFrame, depth: int) -> None:
-    """A band for each time a phase ran, over all panels; one path a phase, since there may be hundreds."""
+    """Draw a band for each span of a phase, over all panels; one path per phase, since there may be hundreds."""
     for phase, rows in spans.groupby("phase", sort=False):
         corners = np.array([[(start, 0), (start, depth), (end, depth), (end, 0), (start, 0)]
                             for start, end in zip(rows["start_s"], rows["end_s"], strict=True)])  # fmt: skip
@@ -131,7 +131,7 @@ def _bands(ax: Axes, spans: pd.DataFrame, depth: int) -> None:
 
 
 def _panel(ax: Axes, base: float, counter: str, rows: pd.DataFrame) -> None:
-    """A counter's samples above `base`, below its name and the range of its values."""
+    """Draw a counter's samples above `base`, with its name and range of values."""
     top = 1.0 if counter.endswith("_frac") and rows["value"].max() <= 1 else rows["value"].max()
     drawn = thinned(rows, MAX_DRAWN)
     times = [0.0, *drawn["time_s"]]
@@ -146,7 +146,7 @@ def _panel(ax: Axes, base: float, counter: str, rows: pd.DataFrame) -> None:
 
 
 def energies(title: str, label: str, rows: Sequence[tuple[str, float]], colors: Mapping[str, str]) -> Markup:
-    """Energy of each case: a bar a case."""
+    """Draw the energy of each case, a bar per case."""
     stacked = [(case, [(case, energy_j)]) for case, energy_j in rows]
 
     def draw(figure: Figure) -> None:

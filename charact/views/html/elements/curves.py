@@ -16,13 +16,13 @@ from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bars, draw_
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
-_NUM_MARKED = 30  # points of a curve; more would hide its line
+_NUM_MARKED = 30  # points of a curve; more markers would hide its line
 _LOG_FROM_RATIO = 50
 _STYLES: dict[str, Literal["--", "-"]] = {"training": "--", "validation": "-"}
 
 
 def learning_curve(metric: str, curves: pd.DataFrame, colors: dict[str, str]) -> Markup:
-    """A metric of every case by epoch, training dashed and validation solid."""
+    """Draw a metric of every case by epoch, training dashed and validation solid."""
     values = curves["value"].dropna()
     percent = metric.endswith("accuracy")
     logarithmic = not percent and values.min() > 0 and values.max() / values.min() > _LOG_FROM_RATIO
@@ -61,7 +61,7 @@ def _plain(ax: Axes, ylabel: str, xlabel: str) -> None:
 
 
 def inference_parts(parts: pd.DataFrame) -> list[Markup]:
-    """Total inference time of each case by part: of the loads alone, and with the prediction."""
+    """Draw the total inference time of each case by part: the loads alone, and with the prediction."""
     labels = parts["case"] + ", " + parts["load"]
     loads = rows_of(parts[parts["part"] != "prediction"].assign(label=labels), "label", "part", "time_s")
     totals = rows_of(parts.assign(label=labels), "label", "part", "time_s")
@@ -80,7 +80,7 @@ def inference_parts(parts: pd.DataFrame) -> list[Markup]:
 
 
 def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:
-    """Percentiles of the time of a batch, and throughput, against batch size."""
+    """Draw percentiles of the batch time, and throughput, against batch size."""
 
     def draw_latencies(figure: Figure) -> None:
         ax = figure.subplots()
@@ -101,7 +101,7 @@ def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:
 
 
 def _batch_sizes(ax: Axes, rows: pd.DataFrame, ylabel: str) -> None:
-    """Batch sizes on a logarithmic axis, each with its number: they usually double."""
+    """Set a logarithmic axis of batch sizes with a tick at each: they usually double."""
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_locator(mpl.ticker.FixedLocator(sorted(rows["batch_size"].unique())))
     ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))

@@ -1,4 +1,4 @@
-"""What figures are drawn with: inline SVG, no state shared between threads, no script or style element, same bytes."""
+"""Helpers that draw figures as inline SVG: thread-safe, reproducible, without scripts or style elements."""
 
 import re
 import threading
@@ -20,7 +20,7 @@ WIDTH_PX, HALF_PX = 860, 440
 INK, FAINT = "#1F2933", "#667585"
 _RC: Any = {
     **sns.axes_style("whitegrid"),
-    "svg.fonttype": "none",  # text stays text: it can be searched, selected and read out
+    "svg.fonttype": "none",  # text stays text: searchable, selectable, accessible
     "text.parse_math": False,  # a name may hold a $
     "font.family": "DejaVu Sans", "font.size": 12, "axes.labelsize": 12, "xtick.labelsize": 11, "ytick.labelsize": 12,
     "axes.edgecolor": "#D5DBE1", "grid.color": "#E8ECF0", "text.color": INK, "axes.labelcolor": FAINT,
@@ -35,14 +35,14 @@ Row = tuple[str, Sequence[tuple[str, float]]]
 
 
 def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, width_px: int = WIDTH_PX) -> Markup:
-    """SVG of a figure, one unit a pixel.
+    """Return the SVG of a figure, one unit per pixel.
 
-    Ids that would repeat in a page of several figures are taken out, and so are clips: nothing is drawn past its axes,
-    and a clip that another figure of the page defines is lost while that figure is hidden.
+    Ids are removed, since they would repeat in a page of several figures. Clip paths are removed too: nothing is drawn
+    outside of the axes, and a clip path that a hidden figure defines is lost.
     """
     text = StringIO()
     with _RC_LOCK, mpl.rc_context({**_RC, "svg.hashsalt": title}), warnings.catch_warnings():
-        # The browser has fonts for names in any script; here the font only measures them.
+        # The browser has fonts for all scripts; the font here only measures text.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         warnings.filterwarnings("ignore", "constrained_layout not applied")  # names of 100 characters
         figure = Figure(figsize=(width_px / 72, height_px / 72), layout="constrained")
@@ -54,14 +54,14 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r'<clipPath.*?</clipPath>| clip-path="[^"]*"', "", body, flags=re.DOTALL)
-    # Hundredths of a pixel are enough, and a third shorter.
+    # Hundredths of a pixel are enough, and save a third of the size.
     body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)
     head = f'<svg viewBox="0 0 {width_px} {height_px:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
     return Markup(f"{head}<title>{escape(title)}</title>{body}")
 
 
 def _shorten_names(figure: Figure) -> None:
-    """Cut texts that leave no room for what is drawn; tables have them whole."""
+    """Cut labels that leave no space for the plot; tables have the full names."""
     for text in figure.findobj(mpl.text.Text):
         assert isinstance(text, mpl.text.Text)
         text.set_text(_shortened(text.get_text()))
@@ -76,7 +76,7 @@ def _shortened(name: str) -> str:
 
 
 def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_share: bool = False) -> None:
-    """Stacked horizontal bars, the first on top; parts that are wide enough carry their share."""
+    """Draw stacked horizontal bars, the first at the top; wide parts show their share."""
     widest = max(sum(value for _, value in parts) for _, parts in rows)
     for position, (_, parts) in enumerate(rows):
         total, start = sum(value for _, value in parts), 0.0
@@ -95,20 +95,20 @@ def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_shar
 
 
 def ink_on(color: str) -> str:
-    """Colour of text that can be read on a colour."""
+    """Return a text color that is readable on `color`."""
     red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 145 else INK
 
 
 def label_above(ax: Axes, rows: Sequence[Row]) -> None:
-    """Labels over their bars rather than beside them: names are long, and pages may be narrow."""
+    """Write labels above their bars rather than next to them: names are long, and pages may be narrow."""
     ax.set_yticks([])
     for position, (label, _) in enumerate(rows):
         ax.text(0, position - 0.32, label, ha="left", va="bottom", fontsize=11, transform=ax.transData)
 
 
 def unit_axis(ax: Axes, largest: float, unit: str, label: str) -> None:
-    """Ticks and a label of the horizontal axis in the unit that fits its largest value."""
+    """Set ticks and label of the horizontal axis in the unit that fits its largest value."""
     factor, scaled_unit = scale([largest], unit)
     ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
     ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
@@ -116,7 +116,7 @@ def unit_axis(ax: Axes, largest: float, unit: str, label: str) -> None:
 
 
 def rows_of(frame: pd.DataFrame, label: str, name: str, value: str) -> list[Row]:
-    """A bar for each value of the column `label`, in order, its parts from the columns `name` and `value`."""
+    """Return a bar for each value of the column `label`, in order, with parts from the columns `name` and `value`."""
     return [
         (str(key), list(zip(rows[name].astype(str), rows[value].astype(float), strict=True)))
         for key, rows in frame.groupby(label, sort=False)

@@ -21,14 +21,15 @@ from charact.views.tables.memory_text import AXES
 _LIMIT = "#A6461D"
 _BAND_ALPHA = 0.22
 _BANDS, _NARROW_BAND = ((0.04, "#C3CBD4"), (0.12, "#8794A1")), (0.22, "#4A5562")
-"""Opacity of a phase's tint and colour of its strip, in turn, and of one too narrow for its name; no phase has a colour
-of its own here, since categories have the same."""
+"""Opacity of a phase's tint and color of its strip, alternating, and of a phase too narrow for its name. Phases have no
+colors of their own here, since categories use the same colors.
+"""
 _NAMED_FROM_FRAC = 0.1
-"""A phase's band is named from this share of the axis on."""
+"""Minimum share of the axis for the name of a phase."""
 
 
 def at_peak(composition: pd.DataFrame) -> Markup:
-    """Bytes of each category at the peak of each case."""
+    """Draw bytes of each category at the peak of each case."""
     predicted = composition["method"] == "predicted"
     labels = composition["case"].where(~predicted, composition["case"] + " (predicted)")
     rows = rows_of(composition.assign(label=labels), "label", "category", "bytes")
@@ -43,10 +44,10 @@ def at_peak(composition: pd.DataFrame) -> Markup:
 
 
 def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float | None) -> Markup:
-    """Peak by category against the input of one series: predicted areas, or measured ones where there are no others.
+    """Draw peaks by category against the input of one series: predicted areas, or measured ones if there are no others.
 
-    Measured dots stand over predicted areas: the black ones for the peak, small ones for the top of each category. Rows
-    have num_positions, position, method, category, bytes, low_bytes and high_bytes (of the whole peak).
+    Measured dots are drawn over predicted areas: black for the peak, small for the top of each category. Rows have
+    num_positions, position, method, category, bytes, low_bytes and high_bytes (of the whole peak).
     """
     predicted, measured = (rows[rows["method"] == method] for method in ("predicted", "measured"))
     areas = _stack(predicted if len(predicted) else measured)
@@ -76,14 +77,14 @@ def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float 
 
 
 def _stack(rows: pd.DataFrame) -> pd.DataFrame:
-    """Bytes by number of positions and category, categories that are nowhere left out."""
+    """Return bytes by number of positions and category, without categories that never occur."""
     sizes = rows.pivot_table(index="num_positions", columns="category", values="bytes", aggfunc="sum", sort=False)
     sizes = sizes.reindex(columns=[name for name in palette.CATEGORIES if name in sizes.columns]).sort_index()
     return sizes.loc[:, (sizes > 0).any()].fillna(0.0)
 
 
 def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
-    """Peak of training over that of inference against the input; rows have a `label`, whose colour is given."""
+    """Draw the peak of training over that of inference against the input; rows have a `label` with a given color."""
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
@@ -104,9 +105,9 @@ def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
 
 
 def timeline(title: str, rows: pd.DataFrame) -> Markup:
-    """What one iteration holds by category, with bands of its phases and a mark at the peak.
+    """Draw memory of one iteration by category, with bands of its phases and a mark at the peak.
 
-    Rows are those of `memory_timeline` of one case and method: against time where it was measured, else in order.
+    Rows are those of `memory_timeline` of one case and method: against time if measured, else in order.
     """
     is_timed = bool(rows["time_s"].notna().all())
     rows = rows.assign(at=rows["time_s"] if is_timed else rows["moment"])
@@ -114,14 +115,14 @@ def timeline(title: str, rows: pd.DataFrame) -> Markup:
     held = held[[name for name in palette.CATEGORIES if name in held and (held[name] > 0).any()]]
     totals = held.sum(axis="columns")
     moments = totals.index.to_numpy(dtype="float64")
-    # The last moment lasts as long as they do on average.
+    # The last snapshot is drawn with the average duration.
     edges = [*moments, moments[-1] + ((moments[-1] - moments[0]) / (len(moments) - 1) if len(moments) > 1 else 1.0)]
     at_peak, peak_bytes = moments[totals.argmax()], totals.max()
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
         tops = held.cumsum(axis="columns")
-        for name in reversed(tops.columns):  # each hides the lower part of the one behind it
+        for name in reversed(tops.columns):  # each covers the lower part of the one behind it
             ax.fill_between(edges, 0, [*tops[name], tops[name].iloc[-1]], step="post", linewidth=0,
                             color=palette.CATEGORIES[str(name)])  # fmt: skip
         ax.plot([at_peak], [peak_bytes], "v", color=INK, markersize=7)
@@ -136,13 +137,13 @@ def timeline(title: str, rows: pd.DataFrame) -> Markup:
             unit_axis(ax, edges[-1], "s", "time, measured under the profiler")
         else:
             ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
-            ax.set_xlabel("moments in order, predicted")
+            ax.set_xlabel("allocations and frees in order, predicted")
 
     return draw_svg(title, 280, draw, width_px=HALF_PX)
 
 
 def _phase_bands(ax: Axes, phases: "pd.Series[str]", end_at: float) -> None:
-    """A strip above and a tint behind each run of moments of one phase, with its name where there is room for it."""
+    """Draw a strip above and a tint behind each run of snapshots in one phase, with its name if there is space."""
     changed = phases.ne(phases.shift()).to_numpy()
     moments = phases.index.to_numpy(dtype="float64")
     begins = moments[changed]
@@ -177,7 +178,7 @@ def _input_axis(ax: Axes, position: str) -> None:
 
 
 def _legend(ax: Axes, *, has_predicted: bool, has_measured: bool, has_band: bool) -> None:
-    """What lines, dots and bands are."""
+    """Draw the legend of lines, dots and bands."""
     handles: list[Artist] = []
     if has_predicted:
         handles.append(Line2D([], [], color=INK, linewidth=1.4, label="predicted"))

@@ -18,7 +18,7 @@ _HEIGHT_PX = 330
 
 
 def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Markup]:
-    """Achieved rates of problems with FLOP: by arithmetic intensity below the roof, where there is one, and by FLOP."""
+    """Draw achieved rates of problems with FLOP: by arithmetic intensity if there is a roofline, and by FLOP."""
     points = times.dropna(subset=["flop_per_byte", "flop_per_s"])
     if points.empty:
         return []
@@ -47,14 +47,14 @@ def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Markup]:
 
 
 def _edges(values: Iterable[float]) -> tuple[float, float]:
-    """Ends of a logarithmic axis around values: at least two decades, so that a tick or two lie in it."""
+    """Return the ends of a logarithmic axis around values: at least two decades, to contain a few ticks."""
     known = list(values)
     high = 2 * max(known)
     return min(min(known) / 2, high / 100), high
 
 
 def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
-    """Time of each problem by direction, and the rate that each direction reached."""
+    """Draw the time of each problem by direction, and the rate of each direction."""
     rows = rows_of(times, "label", "direction", "median_s")
     flop = times["flop_per_s"].notna().any()
     column, unit = ("flop_per_s", "FLOP/s") if flop else ("bytes_per_s", "B/s")
@@ -85,9 +85,9 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
 
 
 def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFrame) -> Markup:
-    """Time of sparse products of one size over the dense one's by density, a line a layout.
+    """Draw time of sparse products of one size over the dense one's by density, a line per layout.
 
-    Thin lines reach from the lowest to the highest that a ratio may be; each crossover has the range that it lies in.
+    Thin lines show the range of a ratio; crossovers are drawn with their ranges.
     """
 
     def draw(figure: Figure) -> None:

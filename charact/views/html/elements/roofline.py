@@ -1,4 +1,4 @@
-"""The roofline: achieved rate against arithmetic intensity, below what the machine was measured to reach."""
+"""The roofline figure: achieved rate against arithmetic intensity, below the measured ceilings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from matplotlib.figure import Figure
 from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg
 from charact.views.tables import format as fmt
 
-_ROOM = 3.0  # between the outermost points and the edges, as a factor
-_LEAST_RANGE = 300.0  # of each axis, so that a tick or two lie in it
+_ROOM = 3.0  # margin between the outermost points and the edges, as a factor
+_LEAST_RANGE = 300.0  # minimum range of each axis, to contain a few ticks
 _HEIGHT_PX = 330
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What bounds a case: the best rate of its precision (FLOP/s) and bandwidths of memory and caches (B/s), named."""
+    """The roofline of a case: best rate of its precision (FLOP/s), bandwidths of memory and caches (B/s)."""
 
     precision: str
     peak_flop_per_s: float
     bandwidths: Sequence[tuple[str, float]]
-    """The last is that of memory, which bounds; those of caches are drawn faintly."""
+    """Bandwidths by level; the last is memory, which is the bound, and caches are drawn faintly."""
 
 
 def extent(points: pd.DataFrame, roof: Roof) -> tuple[float, float, float, float]:
-    """Edges of a figure that holds some points and the bend of the roof: least and largest intensity and rate."""
+    """Return the edges of a figure that contains the points and the ridge: min and max of intensity and rate."""
     ridge = roof.peak_flop_per_s / roof.bandwidths[-1][1]
     return (*_edges([*points["flop_per_byte"], ridge]), *_edges([*points["flop_per_s"], roof.peak_flop_per_s]))
 
@@ -42,15 +42,15 @@ def _edges(values: Sequence[float]) -> tuple[float, float]:
 
 def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callable[[str], str], roof: Roof,
                     edges: tuple[float, float, float, float]) -> Markup:
-    """Points of a case below its roof.
+    """Draw points of a case below its roofline.
 
     Args:
-        title: of the figure.
+        title: title of the figure.
         points: rows of `roofline` that have both FLOP and bytes.
         name: column that names a point.
-        colors: colour of a name.
-        roof: of the case.
-        edges: as from `extent`.
+        colors: function from a name to a color.
+        roof: roofline of the case.
+        edges: result of `extent`.
     """
     left, right, bottom, top = edges
 
@@ -79,12 +79,12 @@ def _roofs(ax: Axes, roof: Roof, edges: tuple[float, float]) -> None:
         ax.plot(intensities, rates, color=INK if bounds else FAINT, linewidth=1.6 if bounds else 0.8,
                 linestyle="-" if bounds else ":")  # fmt: skip
         if bounds:
-            _beside_the_slope(ax, f"{level} {fmt.byte_rate(bandwidth)}", bandwidth, edges[0])
+            _label_slope(ax, f"{level} {fmt.byte_rate(bandwidth)}", bandwidth, edges[0])
     ax.annotate(f"{roof.precision} {fmt.flop_rate(roof.peak_flop_per_s)}", (edges[1], roof.peak_flop_per_s), (-4, 4),
                 textcoords="offset points", ha="right", va="bottom", fontsize=11, color=FAINT)  # fmt: skip
 
 
-def _beside_the_slope(ax: Axes, text: str, bandwidth: float, left: float) -> None:
+def _label_slope(ax: Axes, text: str, bandwidth: float, left: float) -> None:
     start = max(left, ax.get_ylim()[0] / bandwidth) * 1.5
     ax.annotate(text, (start, bandwidth * start), (8, -2), textcoords="offset points", ha="left", va="top", fontsize=11,
                 color=FAINT)  # fmt: skip

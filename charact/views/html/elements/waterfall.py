@@ -1,4 +1,4 @@
-"""Figure of a difference: steps from one time to another."""
+"""Waterfall figure: the steps from one time to another."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ from charact.views.tables import palette
 _LONGEST_NAME = 48
 _ROW_PX = 40
 _BEHIND_TEXT: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-"""Keeps lines out of the letters."""
+"""Background box that keeps text readable over lines."""
 
 
 def waterfall(title: str, steps: pd.DataFrame, labels: tuple[str, str]) -> Markup:
-    """Steps from the baseline's time to the other side's, which `labels` name; what takes longer leads to the right.
+    """Draw steps from the baseline's time to the candidate's, named by `labels`; slower steps point to the right.
 
-    The axis does not begin at 0: lengths of steps compare, and the two lines do not.
+    The axis does not begin at 0: compare lengths of steps, not the two end lines.
     """
     ends_s = [steps["start_s"].iloc[0], steps["end_s"].iloc[-1]]
     places = [*steps["start_s"], *steps["end_s"]]
@@ -57,5 +57,5 @@ def _short(name: str) -> str:
 
 
 def _across(ax: Axes) -> Any:
-    """Horizontally a share of the axes, vertically data."""
+    """Return a transform: horizontally a share of the axes, vertically data."""
     return mpl.transforms.blended_transform_factory(ax.transAxes, ax.transData)

@@ -1,4 +1,4 @@
-// What a report's tables and filter do. The TensorBoard tab loads this file as it is and calls init on its own content.
+// Sorting and filtering of a report's tables. The TensorBoard tab loads this file and calls init on its own content.
 "use strict";
 
 window.charact = (() => {
@@ -14,7 +14,7 @@ window.charact = (() => {
     return String(left).localeCompare(String(right), undefined, {numeric: true});
   }
 
-  // Numbers fall first, words rise first; what is missing stays last either way.
+  // Sort numbers in descending order first, text in ascending order; missing values are always last.
   function sort(table, header) {
     const column = header.cellIndex;
     const before = header.getAttribute("aria-sort");
@@ -38,7 +38,7 @@ window.charact = (() => {
     }
   }
 
-  // A case is shown when its name holds every word of the filter.
+  // A case is shown if its name contains every word of the filter.
   function filter(scope, text) {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const all = new Set();
@@ -58,7 +58,7 @@ window.charact = (() => {
     const count = document.createElement("output");
     input.type = "search";
     input.placeholder = "Filter cases";
-    input.setAttribute("aria-label", "Show only cases, rows and figures whose case holds these words");
+    input.setAttribute("aria-label", "Show only cases, rows and figures whose case contains these words");
     input.addEventListener("input", () => { count.textContent = filter(scope, input.value); });
     holder.classList.add("ch-filter");
     holder.replaceChildren(input, count);
@@ -73,7 +73,7 @@ window.charact = (() => {
     }
   }
 
-  // On paper nothing can be unfolded.
+  // Unfold everything for printing.
   window.addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("details.ch-details:not([open])")) {
       details.open = true;

@@ -1,4 +1,4 @@
-"""The section of models that were constructed from bricks: latencies, how right they are, what they are made of."""
+"""The section Constructed latency: latencies of models, their errors, and their composition."""
 
 import pandas as pd
 
@@ -10,17 +10,17 @@ from charact.views.html.elements.blocks import CASE, Block, Body, Legend, why_no
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.brick_columns import LAYERS, legend_of_types
-from charact.views.tables.brick_text import predicted_words
+from charact.views.tables.brick_text import regression_text
 from charact.views.tables.constructed_tables import (
     COLORS,
+    LABELS,
     STRATEGY,
-    WORDS,
     errors_table,
     no_error,
     no_interval,
     reason_of,
     signed_share,
-    worded,
+    with_labels,
 )
 from charact.views.tables.model import Column, share_column, table, top
 
@@ -28,14 +28,14 @@ _NUM_DRAWN = 120
 _NUM_BARS = 60
 _NUM_TYPES = 12
 _LEAD = (
-    "Latencies of models, built from the times of their bricks. The plain sum adds these up; the longest path counts "
-    "the slowest way through the model only; corrected is the sum with what calibration models taught of this machine. "
-    "An interval tells how rounds scatter, not what bricks cannot see."
+    "Latencies constructed from the times of bricks. The plain sum adds all times; the longest path "
+    "counts only the slowest path through the model; the corrected sum uses coefficients from a calibration of this "
+    "machine. An interval shows the variation over rounds, but no systematic error."
 )
 
 
 def models(run: Run) -> Body:
-    """Constructed latencies: against measured ones, normalized, the time that bricks save, and by kind of layer."""
+    """Build the section: constructed against measured latencies, the time that bricks save, and layer types."""
     rows = normalized_latency(run).query("phase == 'all'")
     if rows.empty:
         return Body(blocks=[Block(note=why_nothing(run, "construct"))])
@@ -44,19 +44,19 @@ def models(run: Run) -> Body:
 
 
 def _measured(rows: pd.DataFrame) -> list[Block]:
-    """Against what was measured; nothing where no model was run."""
+    """Compare with measured latencies; none if no model was measured."""
     known = rows.dropna(subset=["normalized"])
     if known.empty:
-        return [Block(note="No model was run itself, so there is nothing to hold these latencies against: "
-                           "charact bricks construct --verify does on this machine.")]  # fmt: skip
+        return [Block(note="No model was measured: charact bricks construct --verify measures them on this machine, "
+                           "to compare with their constructed latencies.")]  # fmt: skip
     drawn = known[known["strategy"] != "critical_path"]
     drawn = drawn if len(drawn) else known
     errors = latency_errors(known)
-    legend = [(WORDS[name], color) for name, color in COLORS.items() if name in set(drawn["strategy"])]
+    legend = [(LABELS[name], color) for name, color in COLORS.items() if name in set(drawn["strategy"])]
     return [
         Block(title="Constructed against measured", table=errors_table(errors)),
         Block(figures=[figures.against_measured(drawn, COLORS)], legend=legend,
-              note="The band is ± 10 %; what lies farthest outside of it is named."),
+              note="The band is ± 10 %; labels name the largest outliers."),
         _normalized(drawn, legend),
     ]  # fmt: skip
 
@@ -68,14 +68,14 @@ def _normalized(rows: pd.DataFrame, legend: Legend) -> Block:
     last = kept.groupby("case")["normalized"].transform("last")
     kept = kept.assign(last=last).sort_values("last", kind="stable")
     drawing = figures.normalized(kept, "strategy", COLORS, means)
-    few = f"Drawn are the {_NUM_DRAWN} farthest from 1 of {len(farthest)}." if len(farthest) > _NUM_DRAWN else ""
+    few = f"The figure shows the {_NUM_DRAWN} farthest from 1 of {len(farthest)}." if len(farthest) > _NUM_DRAWN else ""
     columns = [
         CASE, STRATEGY, Column("latency_s", "Constructed", fmt.seconds), Column("measured_s", "Measured", fmt.seconds),
         Column("normalized", "Normalized", fmt.number, "constructed / measured"),
         Column("error_frac", "Error", signed_share, "constructed / measured − 1"),
     ]  # fmt: skip
     return Block(title="Normalized latency", figures=[drawing], legend=legend, note=few,
-                 table=table(worded(rows), "Normalized latency of each model", columns))  # fmt: skip
+                 table=table(with_labels(rows), "Normalized latency of each model", columns))  # fmt: skip
 
 
 def _saved(run: Run) -> list[Block]:
@@ -83,16 +83,16 @@ def _saved(run: Run) -> list[Block]:
     if rows.empty:
         return []
     columns = [
-        Column("num_models", "Models", fmt.number, "that have the times of all their bricks"),
-        Column("models_s", "Each model once", fmt.seconds, "sum of their pieces"),
-        Column("suite_s", "Each brick once", fmt.seconds, "of these models, as far as it was timed"),
+        Column("num_models", "Models", fmt.number, "with times of all their bricks"),
+        Column("models_s", "Each model once", fmt.seconds, "sum of their segments"),
+        Column("suite_s", "Each brick once", fmt.seconds, "of these models; timed bricks only"),
         Column("speedup", "Speedup", fmt.ratio, "at the same number of repeats"),
-        Column("speedup_with_set_up", "with set-up", fmt.ratio,
-               "inputs, weights and untimed calls of all bricks of the suite counted",
+        Column("speedup_with_set_up", "With setup", fmt.ratio,
+               "includes inputs, weights and untimed calls of all bricks of the suite",
                lambda row: row.reason),
     ]  # fmt: skip
-    caption = "Speedup of timing bricks in place of models"
-    note = " ".join(predicted_words(row) for row in fmt.rows(record_tables.predicted_times(run)))
+    caption = "Speedup of timing bricks instead of models"
+    note = " ".join(regression_text(row) for row in fmt.rows(record_tables.predicted_times(run)))
     return [Block(title="Benchmarking time saved", table=table(rows, caption, columns), note=note)]
 
 
@@ -106,7 +106,7 @@ def _latencies(run: Run) -> Block:
         Column("measured_s", "Measured", fmt.seconds, "median iteration of the model itself", no_error),
         Column("error_frac", "Error", signed_share, "constructed / measured − 1", no_error),
     ]  # fmt: skip
-    return Block(title="Every strategy", table=table(worded(rows), "Latency of each model by strategy", columns))
+    return Block(title="Every strategy", table=table(with_labels(rows), "Latency of each model by strategy", columns))
 
 
 def _by_layers(run: Run) -> list[Block]:
@@ -121,11 +121,11 @@ def _by_layers(run: Run) -> list[Block]:
     drawn = drawn.sort_values("case", key=lambda cases: cases.map(sums), ascending=False, kind="stable")
     columns = [
         CASE, LAYERS, Column("num_uses", "Uses", fmt.number, "in one iteration"),
-        Column("time_s", "Time", fmt.seconds, "of all of them"),
+        Column("time_s", "Time", fmt.seconds, "of all uses"),
         share_column("share_frac", "Share", "of the plain sum"),
     ]  # fmt: skip
     shown, note = top(rows, _NUM_TYPES)
-    few = f"Drawn are the {_NUM_BARS} longest of {len(sums)} models." if len(sums) > _NUM_BARS else ""
+    few = f"The figure shows the {_NUM_BARS} slowest of {len(sums)} models." if len(sums) > _NUM_BARS else ""
     return [Block(
         title="By layer type", figures=[figures.by_layers(drawn)], legend=legend_of_types(drawn), note=few,
         table=table(shown, "Constructed latency by layer type", columns, note),
@@ -138,16 +138,16 @@ def _memory(run: Run) -> list[Block]:
         return []
     parts = [name for name in rows.columns if name not in ("case", "peak_bytes", "reason") and rows[name].notna().any()]
     columns = [
-        CASE, Column("peak_bytes", "Peak", fmt.num_bytes, "most held at once, modelled", lambda row: row.reason),
+        CASE, Column("peak_bytes", "Peak", fmt.num_bytes, "modelled", lambda row: row.reason),
         *(Column(name, name.removesuffix("_bytes").replace("_", " ").capitalize(), fmt.num_bytes,
-                 reason=lambda row: row.reason or "not told") for name in parts),
+                 reason=lambda row: row.reason or "not recorded") for name in parts),
     ]  # fmt: skip
     return [Block(title="Memory", table=table(rows, "Constructed memory of each model", columns),
-                  note="Modelled from what the bricks were measured to hold.")]  # fmt: skip
+                  note="Modelled from the measured memory of the bricks.")]  # fmt: skip
 
 
 def _why(run: Run) -> list[Block]:
-    """Why models have no latency, none that is corrected, or could not be run themselves."""
+    """Return the reasons why models have no latency, no corrected latency, or no measurement."""
     rows = record_tables.model_summary(run)
     failed = [(row.case, fmt.missing(row.reason)) for row in fmt.rows(rows) if pd.isna(row.latency_s)]
     found = [Block(title="Not constructed", missing=failed)] if failed else []

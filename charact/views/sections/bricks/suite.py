@@ -1,4 +1,4 @@
-"""The section Bricks: those of a suite’s run."""
+"""The section Bricks: the bricks of a suite's run."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,9 +20,9 @@ NUM_DRAWN = 20
 _NUM_ROWS = 300
 _NUM_TYPES = 50
 _LEAD = (
-    "A brick is a row of layers as it stands in a model, without names, weights and place. Its time is the median of "
-    "one call over the rounds; times of a training hold the backward pass, and FLOP as well. Bytes held are those "
-    "beside the brick’s inputs. Which models the bricks make stands apart, in the suite’s compositions."
+    "A brick is a sequence of layers of a model, without names, weights and position. Its time is the median of "
+    "one call over the rounds; in training, times and FLOP include the backward pass. Memory does "
+    "not include the brick’s inputs. The suite’s compositions list the models that contain each brick."
 )
 
 
@@ -39,7 +39,7 @@ def _not_held(row: Any) -> str:
 
 
 def bricks(run: Run) -> Body:
-    """Bricks of a suite's run: the slowest, what kinds of layers the time goes to, their work and memory, lengths."""
+    """Build the section: the slowest bricks, time by layer type, work and memory, and lengths."""
     found = run_tables.brick_summary(run)
     if found.empty:
         return Body(blocks=[Block(note=why_nothing(run, "bricks"))])
@@ -60,7 +60,7 @@ def _slowest(case: str, rows: pd.DataFrame, timed: pd.DataFrame) -> list[Block]:
     shown, note = top(rows, _NUM_ROWS)
     columns = [
         Column("brick", "Brick", unbroken=True), LAYERS,
-        Column("input_shapes", "Inputs", reason=lambda row: "not told", wide=True),
+        Column("input_shapes", "Inputs", reason=lambda row: "not recorded", wide=True),
         Column("time_s", "Time", fmt.seconds, "median of one call, all phases", _no_time),
         share_column("share_frac", "Share", "of every brick once"),
         Column("low_s", "95 % from", fmt.seconds, "of the median", lambda row: _no_time(row) or "fewer than 6 rounds"),
@@ -68,13 +68,13 @@ def _slowest(case: str, rows: pd.DataFrame, timed: pd.DataFrame) -> list[Block]:
         Column("flop", "FLOP", fmt.num_flop, "of one call, 1 MAC = 2 FLOP", _uncounted),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time", _uncounted),
         Column("weights_bytes", "Weights", fmt.num_bytes, "weights and buffers that it reads", _not_held),
-        Column("peak_bytes", "Peak memory", fmt.num_bytes, "most held at once beside its inputs", _not_held),
+        Column("peak_bytes", "Peak memory", fmt.num_bytes, "peak, without its inputs", _not_held),
         Column("saved_bytes", "Saved", fmt.num_bytes, "held from forward to backward",
                lambda row: _no_time(row) or "no backward pass"),
-        Column("num_layers", "Layers", fmt.number, "", lambda row: "not told"),
-        Column("num_rounds", "Rounds", fmt.number, "that it has times of", _no_time),
+        Column("num_layers", "Layers", fmt.number, "", lambda row: "not recorded"),
+        Column("num_rounds", "Rounds", fmt.number, "in which it was timed", _no_time),
     ]  # fmt: skip
-    few = f"Drawn are the {NUM_DRAWN} longest of {len(timed)}." if len(timed) > NUM_DRAWN else ""
+    few = f"The figure shows the {NUM_DRAWN} slowest of {len(timed)}." if len(timed) > NUM_DRAWN else ""
     return [Block(
         title=f"Slowest bricks: {case}", case=case, figures=drawing,
         legend=legend_of_types(drawn), table=table(shown, f"Bricks of {case} by time", columns, note), note=few,
@@ -87,14 +87,14 @@ def _types(run: Run, case: str) -> list[Block]:
         return []
     columns = [
         LAYERS, Column("num_bricks", "Bricks", fmt.number, "that differ in sizes or parameters"),
-        Column("time_s", "Time", fmt.seconds, "each of them once"),
+        Column("time_s", "Time", fmt.seconds, "each brick once"),
         share_column("share_frac", "Share", "of the time of all bricks"),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time", lambda row: "none are counted"),
     ]  # fmt: skip
     shown, note = top(rows, _NUM_TYPES)
     drawn = rows.groupby("operator_type", sort=False, as_index=False)[["time_s"]].sum().rename(
         columns={"operator_type": "name"}).sort_values("time_s", ascending=False, kind="stable")  # fmt: skip
-    drawing = figures.bars_by_name(f"Time by kind of layer: {case}", drawn, "time_s", "s", "every brick once",
+    drawing = figures.bars_by_name(f"Time by layer type: {case}", drawn, "time_s", "s", "every brick once",
                                    lambda row: palette.operator_type(str(row.name)))  # fmt: skip
     return [Block(title=f"Time by layer type: {case}", case=case, figures=[drawing],
                   table=table(shown, f"Time of {case} by layer type", columns, note))]  # fmt: skip
@@ -104,13 +104,13 @@ def _work(case: str, timed: pd.DataFrame) -> list[Block]:
     drawn = work(timed)
     if not drawn:
         return []
-    note = f"Drawn are the {NUM_POINTS} longest bricks." if len(timed) > NUM_POINTS else ""
+    note = f"The figures show the {NUM_POINTS} slowest bricks." if len(timed) > NUM_POINTS else ""
     return [Block(title=f"Work and memory: {case}", case=case, figures=drawn, legend=legend_of_types(timed), note=note)]
 
 
 def _lengths(run: Run, case: str) -> list[Block]:
     rows = run_tables.brick_lengths(run).query("case == @case")
-    if len(rows) < 2:  # of single layers there is nothing to tell
+    if len(rows) < 2:  # a single length needs no figure
         return []
     columns = [Column("num_layers", "Layers", fmt.number), Column("num_bricks", "Bricks", fmt.number)]
     return [Block(title=f"Lengths: {case}", case=case, figures=[figures.lengths(rows, {"num_bricks": BRICKS})],

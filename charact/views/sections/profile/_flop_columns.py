@@ -1,4 +1,4 @@
-"""Columns of counted work that tables of operators and layers share."""
+"""FLOP columns of the tables of operators and layers."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _UNCOUNTED = "no formula"
 
 
 def flop_columns(run: Run, work: str, rate: str) -> list[Column]:
-    """FLOP and FLOP/s of a row, where FLOP were counted; takes what each means."""
+    """Return the columns FLOP and FLOP/s with these tooltips; none if the run has no FLOP pass."""
     if not was_asked_for(run, "flop"):
         return []
 

@@ -1,4 +1,4 @@
-"""Tables of memory: by category, against the input, growth, predictions, needs, and what fits."""
+"""Tables of memory: by category, against the input, growth, estimates, needs, and what fits."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,25 +21,25 @@ _SERIES = Column("series", "Series", unbroken=True)
 
 
 def composition(rows: pd.DataFrame, caption: str) -> Table:
-    """Memory by category at one moment of each case."""
+    """Build the table of memory by category at one moment of each case."""
     columns = [
         CASE, _METHOD, PHASE, _CATEGORY, Column("bytes", "Memory", fmt.num_bytes, "held through PyTorch's allocator"),
-        share_column("share_frac", "Share", "part of what is held at that moment"),
+        share_column("share_frac", "Share", "part of the memory at that moment"),
     ]  # fmt: skip
     return table(rows, caption, columns)
 
 
 def by_phase(rows: pd.DataFrame, caption: str) -> Table:
-    """Memory at the peak of each phase of each case: a column a category, and their sum."""
+    """Build the table of memory at the peak of each phase: a column per category, and their sum."""
     shown = _wide(rows, caption, [CASE, _METHOD, PHASE])
     if len(shown.rows) <= _MOST_ROWS:
         return shown
-    note = f"The first {_MOST_ROWS} of {len(shown.rows):,} rows; `charact export` writes them all."
+    note = f"The first {_MOST_ROWS} of {len(shown.rows):,} rows; `charact export` writes all."
     return replace(shown, rows=shown.rows[:_MOST_ROWS], note=note)
 
 
 def by_size(rows: pd.DataFrame, caption: str) -> Table:
-    """Peak memory of each input size: a column a category, and their sum."""
+    """Build the table of peak memory by input size: a column per category, and their sum."""
     rows = rows.sort_values(["mode", "input_size", "method"], ascending=[False, True, True], kind="stable")
     return _wide(rows, caption, [
         Column("mode", "Mode"), Column("input_size", "Input size", fmt.number),
@@ -48,7 +48,7 @@ def by_size(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def _wide(rows: pd.DataFrame, caption: str, keys: list[Column]) -> Table:
-    """A row for each value of the keys: the peak and a column for each category that is anywhere."""
+    """Build a row per value of the keys: the peak, and a column for each category that occurs."""
     index = [key.name for key in keys]
     wide = rows.pivot_table(index=index, columns="category", values="bytes", aggfunc="sum", sort=False).reset_index()
     categories = [name for name in MEMORY_CATEGORIES if name in wide and (wide[name] > 0).any()]
@@ -58,7 +58,7 @@ def _wide(rows: pd.DataFrame, caption: str, keys: list[Column]) -> Table:
 
 
 def ratios(rows: pd.DataFrame, caption: str) -> Table:
-    """Training over inference."""
+    """Build the table of training-to-inference ratios."""
     columns = [
         Column("label", "Series", unbroken=True), Column("input_size", "Input size", fmt.number), _METHOD,
         Column("ratio", "Training / inference", words.ratio, "of the peaks"),
@@ -68,19 +68,19 @@ def ratios(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def growth(rows: pd.DataFrame) -> Table:
-    """Slope and fixed part of each series, with their intervals."""
+    """Build the table of slope and fixed part of each series, with intervals."""
     rows = rows.assign(series=[words.series(row) for row in fmt.rows(rows)])
     why = _reason
     columns = [
-        _SERIES, _METHOD, Column("num_sizes", "Sizes", fmt.number, "points that the line goes through"),
+        _SERIES, _METHOD, Column("num_sizes", "Sizes", fmt.number, "points of the fit"),
         Column("position", "For each"), Column("slope_bytes", "Adds", fmt.num_bytes, "slope, of the whole batch", why),
         Column("slope_half_bytes", "± 95 %", fmt.num_bytes, "half of the slope's 95 % interval", why),
         Column("sample_slope_bytes", "Of a sample", fmt.num_bytes, "slope / batch size", why),
-        Column("fixed_bytes", "Fixed", fmt.num_bytes, "where the line begins: what is there at any size", why),
+        Column("fixed_bytes", "Fixed", fmt.num_bytes, "intercept: memory at any size", why),
         Column("fixed_half_bytes", "± 95 %", fmt.num_bytes, "half of the fixed part's 95 % interval", why),
     ]  # fmt: skip
     note = (
-        "A line of least squares through the peaks of a series. The intervals say how far the peaks are from a line: a "
+        "A least-squares line through the peaks of a series. The intervals are wide where growth is not linear: a "
         "peak moves to another phase, libraries round sizes up, attention grows with the square."
     )
     return table(rows, "Slope and fixed part of each series", columns, note)
@@ -91,43 +91,43 @@ def _reason(row: Any) -> str | None:
 
 
 def predictions(run: Run) -> Table | None:
-    """Predicted beside measured peaks, what the prediction is made of, and how its workspaces are known."""
+    """Build the table of predicted and measured peaks, the parts of the estimate, and the source of its workspaces."""
     rows = memory_peaks(run)
     rows = rows[rows["predicted_bytes"].notna()]
     if rows.empty:
         return None
     rows = rows.assign(
-        held=rows["is_within"].map({1.0: "yes", 0.0: "no"}), doubted=rows["uncertain"].map(_few, na_action="ignore")
+        held=rows["is_within"].map({1.0: "yes", 0.0: "no"}), unknown=rows["uncertain"].map(_few, na_action="ignore")
     )
     columns = [
         CASE, Column("measured_bytes", "Measured", fmt.num_bytes, "at the peak", lambda row: row.measured_reason),
         Column("predicted_bytes", "Predicted", fmt.num_bytes, "at the peak"),
         Column("error_frac", "Error", words.share_of, "predicted / measured - 1", lambda row: "not measured"),
-        Column("low_bytes", "From", fmt.num_bytes, "lower end of the stated uncertainty"),
-        Column("high_bytes", "To", fmt.num_bytes, "upper end of the stated uncertainty"),
-        Column("held", "Holds it", None, "whether that range holds what was measured", lambda row: "not measured"),
+        Column("low_bytes", "From", fmt.num_bytes, "lower bound of the estimate"),
+        Column("high_bytes", "To", fmt.num_bytes, "upper bound of the estimate"),
+        Column("held", "In range", None, "whether the measured peak is within the bounds", lambda row: "not measured"),
         Column("tensors_bytes", "Tensors", fmt.num_bytes, "exact"),
-        Column("workspaces_bytes", "Workspaces", fmt.num_bytes, "operators' own memory, calibrated or modelled"),
-        Column("rounding_bytes", "Rounding", fmt.num_bytes, "what the device's allocator adds, modelled"),
-        Column("calibration", "Workspaces are", None, "how they are known",
+        Column("workspaces_bytes", "Workspaces", fmt.num_bytes, "operators' temporary memory, calibrated or modelled"),
+        Column("rounding_bytes", "Rounding", fmt.num_bytes, "added by the device's allocator, modelled"),
+        Column("calibration", "Workspaces are", None, "calibrated or modelled",
                lambda row: row.calibration_reason or "not recorded", unbroken=True),
-        Column("calibration_points", "From real runs of", None, "input size × batch size", lambda row: "none",
+        Column("calibration_points", "Calibrated at", None, "input size × batch size", lambda row: "none",
                unbroken=True),
-        Column("doubted", "Not known of", None, "operators whose own memory is not known", lambda row: "none",
+        Column("unknown", "Not known for", None, "operators whose temporary memory is not known", lambda row: "none",
                unbroken=True),
-        Column("duration_s", "Took", fmt.seconds, "to predict"),
+        Column("duration_s", "Took", fmt.seconds, "time of the estimate"),
     ]  # fmt: skip
-    return table(rows, "Predicted peak of each case beside the measured one", columns)
+    return table(rows, "Predicted and measured peak of each case", columns)
 
 
 def _few(operators: str) -> str:
-    """The first of several operators, and how many more there are; the manifest has all."""
+    """Return the first of several operators and the number of the others; the manifest has all."""
     first, *others = operators.split(", ")
     return f"{first} and {len(others)} more" if others else first
 
 
 def weights(run: Run) -> Table:
-    """Weights against activations and temporary memory."""
+    """Build the table of weights against activations and temporary memory."""
     columns = [
         CASE, _METHOD, Column("weights_bytes", "Weights", fmt.num_bytes, "at the peak"),
         Column("intermediate_bytes", "Intermediate", fmt.num_bytes, "activations and temporary, at the peak"),
@@ -138,10 +138,10 @@ def weights(run: Run) -> Table:
 
 
 def process(run: Run) -> Table:
-    """Allocated against reserved (CUDA) and against what the process takes, of cases that were measured."""
+    """Build the table of allocated, reserved (CUDA) and process memory of measured cases."""
     rows = memory_needs(run).dropna(subset=["allocated_bytes"])
 
-    def untold(row: Any) -> str:
+    def unknown(row: Any) -> str:
         return "not recorded"
 
     reserved = [
@@ -151,9 +151,9 @@ def process(run: Run) -> Table:
     columns = [
         CASE, Column("allocated_bytes", "Allocated", fmt.num_bytes, "at the peak"),
         *(reserved if (rows["device_kind"] == "cuda").any() else []),
-        Column("process_before_bytes", "Process before", fmt.num_bytes, "its resident set before the case", untold),
-        Column("process_peak_bytes", "Process at most", fmt.num_bytes, "largest resident set since it began", untold),
-        Column("process_ratio", "Growth / allocated", words.ratio, "(at most - before) / allocated", untold),
+        Column("process_before_bytes", "Process before", fmt.num_bytes, "resident set before the case", unknown),
+        Column("process_peak_bytes", "Process peak", fmt.num_bytes, "largest resident set of the process", unknown),
+        Column("process_ratio", "Growth / allocated", words.ratio, "(peak - before) / allocated", unknown),
     ]  # fmt: skip
     return table(rows, "Allocated, reserved and process memory of each measured case", columns)
 
@@ -163,7 +163,7 @@ def _not_cuda(row: Any) -> str:
 
 
 def needs(run: Run) -> Table:
-    """What a device must have for each predicted case, and whether it does."""
+    """Build the table of memory that each predicted case needs, and whether the device has it."""
     rows = memory_needs(run).dropna(subset=["needed_bytes"])
     rows = rows.assign(fitting=rows["fits"].map({1.0: "fits", 0.0: "does not fit"}))
 
@@ -171,21 +171,21 @@ def needs(run: Run) -> Table:
         return "no device named"
 
     of_cuda = [
-        Column("predicted_reserved_bytes", "Of it reserved", fmt.num_bytes, "modelled", _not_cuda),
-        Column("context_bytes", "Of it context", fmt.num_bytes, "of CUDA, estimated", _not_cuda),
+        Column("predicted_reserved_bytes", "Reserved part", fmt.num_bytes, "modelled", _not_cuda),
+        Column("context_bytes", "CUDA context", fmt.num_bytes, "estimated", _not_cuda),
     ]
     columns = [
         CASE, Column("needed_bytes", "Needed", fmt.num_bytes, "predicted, uncertainty included"),
         *(of_cuda if rows["context_bytes"].notna().any() else []), Column("target", "Device", unbroken=True),
         Column("device_memory_bytes", "Has", fmt.num_bytes, "memory of that device", no_device),
         Column("margin_bytes", "Margin", fmt.num_bytes, "has - needed", no_device),
-        Column("fitting", "Verdict", None, "needed against what it has", no_device, unbroken=True),
+        Column("fitting", "Verdict", None, "needed against memory of the device", no_device, unbroken=True),
     ]  # fmt: skip
-    return table(rows, "What a device must have for each case", columns)
+    return table(rows, "Memory that each case needs", columns)
 
 
 def fits(run: Run) -> Table | None:
-    """The largest batch or input that fits, with its margin and the next larger one."""
+    """Build the table of the largest batch or input that fits, with its margin and the next larger value."""
     rows = memory_fits(run)
     if rows.empty:
         return None
@@ -198,10 +198,10 @@ def fits(run: Run) -> Table | None:
     )
 
     def nothing(row: Any) -> str:
-        return "not even the smallest"
+        return "the smallest does not fit"
 
     def ended(row: Any) -> str:
-        return "the search ended"
+        return "end of the search"
 
     columns = [
         Column("name", "Workload", unbroken=True), Column("what", "Largest", unbroken=True),
@@ -213,6 +213,6 @@ def fits(run: Run) -> Table | None:
         Column("ran", "Run", None, "whether it was run under the limit", lambda row: "not run", unbroken=True),
         Column("next_value", "Next", fmt.number, "next larger value", ended),
         Column("next_needed_bytes", "Would need", fmt.num_bytes, "predicted", ended),
-        Column("next_ran", "Run", None, "whether that was run, too", lambda row: "not run", unbroken=True),
+        Column("next_ran", "Run", None, "whether it was run under the limit", lambda row: "not run", unbroken=True),
     ]  # fmt: skip
-    return table(rows, "The largest that fits", columns)
+    return table(rows, "Largest batch or input that fits", columns)

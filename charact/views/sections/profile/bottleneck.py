@@ -1,4 +1,4 @@
-"""The section that says what bounds each case, why, and what could be won."""
+"""The section Bottleneck: what bounds each case, the evidence, and the potential speedup."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
 
 _LEAD = (
-    "What an iteration’s time is spent waiting for, or working at the limit of. The parts do not overlap, and sum to "
-    "the iteration. A prize is the most that removing the bottleneck could save, not a promise."
+    "Shares of an iteration’s time by the resource that limits it. The parts do not overlap, and sum to "
+    "the iteration. The potential speedup is an upper bound: removing the bottleneck saves at most that."
 )
 
 
 def bottleneck(run: Run) -> Body:
-    """The verdict of each case with its evidence, and where its time goes by what limits it."""
+    """Build the section: the verdict of each case with its evidence, and its time by limit."""
     verdicts = bottlenecks(run)
     if verdicts.empty:
         return Body(lead=fmt.no_cases(run.partial))
@@ -45,13 +45,13 @@ def _shares(run: Run) -> Block:
 
 
 def _verdict(row: Any) -> Block:
-    told = {"evidence": "Evidence", "prize": "Prize", "advice": "To try"}
-    points = [(title, getattr(row, name)) for name, title in told.items() if isinstance(getattr(row, name), str)]
+    titles = {"evidence": "Evidence", "prize": "Potential speedup", "advice": "To try"}
+    points = [(title, getattr(row, name)) for name, title in titles.items() if isinstance(getattr(row, name), str)]
     return Block(title=f"{row.case}: {fmt.verdict(row)}", case=row.case, points=points)
 
 
 def _verdict_lines(row: Any) -> RenderableType:
-    """A line or a few on what bounds a case, from its row of `bottlenecks`."""
+    """Return the verdict, potential speedup and advice of a row of `bottlenecks` as text."""
     if pd.isna(row.verdict):
         return Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))
     lines = Text.assemble((fmt.verdict(row), "bold"))

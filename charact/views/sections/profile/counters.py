@@ -1,4 +1,4 @@
-"""The section of counters: samples over time, all that was read by source, and what was not, with reasons."""
+"""The section Counters: samples over time, values by source, and sources without values."""
 
 from typing import Any
 
@@ -29,30 +29,30 @@ from charact.views.tables.counter_text import counter_name, counter_value, energ
 from charact.views.tables.model import Column, table
 
 _OF_PASS = (
-    "Taken along iterations that follow those of the timing: what is counted is of them alone. Sources that slow "
-    "kernels or lock clocks have iterations of their own. What was only sampled is shown as the mean of its samples."
+    "Counters are read during separate iterations after the timing pass. Sources that slow "
+    "kernels or lock clocks have iterations of their own. Sampled counters are shown as the mean of their samples."
 )
-_OF_TIMING = "Taken before and after the measured iterations of the timing pass, which costs them nothing."
-_OF_TRACE = "How each device spent the time from its first kernel, copy or fill in the trace to its last."
-_PANELS = " Drawn over time, a counter reaches from 0 to its largest value, a share to 100 %."
+_OF_TIMING = "Read before and after the iterations of the timing pass, at no cost to them."
+_OF_TRACE = "Activity of each device from its first kernel, copy or fill in the trace to its last."
+_PANELS = " Panels over time reach from 0 to the counter’s largest value, for shares to 100 %."
 _READ = [
     Column("device", "Device", unbroken=True), Column("name", "Counter", unbroken=True),
     Column("value_words", "Value", unbroken=True),
 ]  # fmt: skip
-_SAMPLES = Column("num_samples", "Samples", fmt.number, "whose mean it is", lambda row: "read once")
-_MEANS = "Drawn are means of successive samples; the ranges are those of single ones. "
-_COARSE = "A sample stands for the time since the one before, which may reach into another phase."
+_SAMPLES = Column("num_samples", "Samples", fmt.number, "in the mean", lambda row: "read once")
+_MEANS = "The figure shows means of successive samples; the ranges are of single samples. "
+_COARSE = "A sample covers the time since the previous one, possibly in another phase."
 _NUM_UNFOLDED = 2
-"""Cases whose timelines are shown unasked; those of more would be a long way to scroll."""
+"""Largest number of cases whose timelines are unfolded, to limit scrolling."""
 
 
 def has_counters(run: Run) -> bool:
-    """Whether there are counters, or were to be."""
+    """Return whether a run has counters or a counter pass."""
     return len(run.counters) > 0 or "counters" in passes_taken(run)
 
 
 def counters(run: Run) -> Body:
-    """Timelines, values by source and by phase, and what was not read."""
+    """Build the section: timelines, values by source and by phase, and missing counters."""
     taken = "counters" in passes_taken(run)
     lead = _OF_TRACE if is_imported(run) else _OF_PASS if taken else _OF_TIMING
     values = counter_values(run)
@@ -67,7 +67,7 @@ def counters(run: Run) -> Body:
 
 
 def _timelines(run: Run) -> list[Block]:
-    """A block a case: a figure for each source and device that was sampled."""
+    """Return a block per case with a figure for each sampled source and device."""
     timeline, spans, ranges = counter_timeline(run), counter_spans(run), counter_ranges(run)
     cases = [str(case) for case in ranges["case"].unique()]
     return [
@@ -104,47 +104,47 @@ def _timeline(case: str, samples: pd.DataFrame, spans: pd.DataFrame, ranges: pd.
 
 
 def _in_words(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Rows with the counter's name, and values of columns, in words."""
-    told = {
+    """Add each counter's name, and the values of columns as text."""
+    texts = {
         f"{column}_words": [counter_value(*pair) for pair in zip(rows["counter"], rows[column], strict=True)]
         for column in columns
     }
-    return rows.assign(name=rows["counter"].map(counter_name), **told)
+    return rows.assign(name=rows["counter"].map(counter_name), **texts)
 
 
 def _by_source(run: Run, values: pd.DataFrame) -> list[Block]:
-    """A table of all that was read over the pass, by source, and what it means."""
+    """Return a table of all values read over the pass, by source, with their definition."""
     meanings = [counter_meaning(run, *pair) for pair in zip(values["source"], values["counter"], strict=True)]
-    told = {name: [meaning.get(name) for meaning in meanings] for name in ("method", "scope", "definition")}
-    rows = _in_words(values, "value").join(pd.DataFrame(told, index=values.index))
+    texts = {name: [meaning.get(name) for meaning in meanings] for name in ("method", "scope", "definition")}
+    rows = _in_words(values, "value").join(pd.DataFrame(texts, index=values.index))
     order = {source: number for number, source in enumerate(rows["source"].unique())}
     rows = rows.sort_values("source", key=lambda sources: sources.map(order), kind="stable")
     columns = [
         Column("source", "Source"), CASE, *_read(rows),
-        *(Column(name, name.capitalize(), reason=lambda row: "not told", wide=name != "method") for name in told
+        *(Column(name, name.capitalize(), reason=lambda row: "not recorded", wide=name != "method") for name in texts
           if rows[name].notna().any()),
     ]  # fmt: skip
-    shown = table(rows, "All that was read, by source", columns)
-    return [Block(folded=not is_imported(run), table=shown)]  # of a trace it is all there is
+    shown = table(rows, "All values, by source", columns)
+    return [Block(folded=not is_imported(run), table=shown)]  # an imported trace has no other counters
 
 
 def _read(values: pd.DataFrame) -> list[Column]:
-    """Columns of what was read, with the number of samples where there are any."""
+    """Return the columns of values, with the number of samples if there are any."""
     return [*_READ, _SAMPLES] if values["num_samples"].notna().any() else _READ
 
 
 def _by_phase(run: Run) -> list[Block]:
-    """A folded table of what was read of each phase."""
+    """Return a folded table of the values of each phase."""
     values = counters_by_phase(run)
     if values.empty:
         return []
     columns = [CASE, PHASE, Column("source", "Source"), *_read(values)]
-    shown = table(_in_words(values, "value"), "What was read in each phase", columns)
+    shown = table(_in_words(values, "value"), "Values by phase", columns)
     return [Block(folded=True, table=shown, note=_COARSE if values["num_samples"].notna().any() else "")]
 
 
 def _unread_sources(run: Run) -> list[Block]:
-    """Sources that gave nothing, with reason and remedy."""
+    """Return the sources without values, with reason and remedy."""
     sources = counter_sources(run).query("status != 'ok'")
     if sources.empty:
         return []
@@ -153,22 +153,22 @@ def _unread_sources(run: Run) -> list[Block]:
         Column("remedy", "Remedy", reason=lambda row: "none is known"),
     ]  # fmt: skip
     rows = _once(sources, "source", "status", "reason", "remedy")
-    return [Block(title="Sources that gave nothing", table=table(rows, "Sources that gave nothing", columns))]
+    return [Block(title="Sources without values", table=table(rows, "Sources without values", columns))]
 
 
 def _unread_counters(run: Run) -> list[Block]:
-    """Counters that a source did not give."""
+    """Return the counters that a source did not provide."""
     missing = missing_counters(run)
     if missing.empty:
         return []
     columns = [CASE, Column("source", "Source"), Column("name", "Counter", unbroken=True), Column("reason", "Reason")]
     rows = _once(missing, "source", "counter", "reason")
     rows["name"] = rows["counter"].map(counter_name)
-    return [Block(folded=True, table=table(rows, "Counters that a source did not give", columns))]
+    return [Block(folded=True, table=table(rows, "Counters that a source did not provide", columns))]
 
 
 def _once(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
-    """One row for all cases that are alike, which names the first of them."""
+    """Merge rows that differ only in their case; the row names the first case."""
     groups = rows.groupby(list(keys), sort=False, dropna=False, as_index=False)
     joined = groups.agg(case=("case", "first"), others=("case", "size"))
     more = [f" and {others - 1} more" if others > 1 else "" for others in joined["others"]]
@@ -176,23 +176,23 @@ def _once(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 _BUSY = {
-    "{} of the CPU used": (("host", "cpu_utilization_frac"),),  # by this process: others may keep it busy, too
+    "{} of the CPU used": (("host", "cpu_utilization_frac"),),  # of this process only
     "GPU {} busy": tuple((source, "utilization_frac") for source in ("gpm", "nvml", "amd", "kineto")),
 }
-"""What tells how busy something is; the first source that does. NVML's own window reaches back before the pass."""
+"""Counters of utilization; the first available one is shown. NVML's own window begins before the pass."""
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """How busy processor and device were, and what an iteration cost; nothing where nothing of it was read."""
+    """Return utilization of processor and device, power, and energy per iteration; none if not measured."""
     values, spent = (frame[frame["case"] == case["case"]] for frame in (counter_values(run), utilization.energy(run)))
     read = values.groupby(["source", "counter"])["value"].mean().to_dict()
     parts = []
-    for words, tellers in _BUSY.items():
-        busy = next((read[teller] for teller in tellers if teller in read), None)
+    for words, candidates in _BUSY.items():
+        busy = next((read[each] for each in candidates if each in read), None)
         if busy is not None:
             parts.append(words.format(fmt.share(busy)))
     for row in fmt.rows(spent):
-        of = f"{row.device} " if len(spent) > 1 else ""  # that of a device is not known, perhaps: no sum is told
+        of = f"{row.device} " if len(spent) > 1 else ""  # one device's value may be missing: no sum is shown
         if pd.notna(row.power_w):
             parts.append(f"{of}{power(row.power_w)}")
         if pd.notna(row.energy_per_iteration_j):
@@ -202,6 +202,6 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
 
 SECTION = Section("counters", "Counters", 200, counters, shows=has_counters, terminal=_terminal,
                   points={"counters": [
-    ("Counters", "counter pass: read before and after iterations of their own, and from a thread of its own in "
-     "between. Sources that replay kernels or lock clocks have passes of their own, which nothing is timed in."),
+    ("Counters", "counter pass: read before and after separate iterations, and from a sampler thread in "
+     "between. Sources that replay kernels or lock clocks have separate passes without timing."),
 ]})

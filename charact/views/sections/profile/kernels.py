@@ -1,4 +1,4 @@
-"""The section of kernels: what ran on the device, how it was launched, and what was counted of it."""
+"""The section Kernels: GPU kernels with their launch geometry and counters."""
 
 import json
 from typing import Any
@@ -12,13 +12,13 @@ from charact.views.html.elements.blocks import CASE, Block, Body, missing_cases,
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.counter_text import counter_name, counter_value
-from charact.views.tables.model import Column, Words, share_column, table, top
+from charact.views.tables.model import Column, Formatter, share_column, table, top
 
 _NUM_TOP = 25
 _NO_KERNELS = ("Memcpy", "Memset")
 _SEVERAL = "several"
 _LEAD = (
-    "What ran on the GPU, longest first, all launches of a kernel taken together: “several” stands where they differ. "
+    "Kernels on the GPU, slowest first. All launches of a kernel are one row; “several” means that they differ. "
     "The occupancy is estimated from the launch geometry, not counted."
 )
 _COUNTED = {
@@ -27,11 +27,11 @@ _COUNTED = {
     "flop_per_s": "FLOP/s",
 }  # fmt: skip
 _KERNEL = Column("kernel", "Kernel", wide=True)
-_UNMATCHED = "These kernels were counted under names that the trace does not have: they stand by themselves."
+_UNMATCHED = "The counters name these kernels differently from the trace, so they have rows of their own."
 
 
 def kernels(run: Run) -> Body:
-    """The longest kernels of each case, and those that were counted alone."""
+    """Build the section: the slowest kernels of each case, and kernels that only counters list."""
     rows, note = top(top_kernels(run), _NUM_TOP)
     alone = _counted_alone(run)
     if rows.empty:
@@ -58,7 +58,7 @@ def kernels(run: Run) -> Body:
 
 
 def _counted_columns(rows: pd.DataFrame) -> list[Column]:
-    """A column for each metric that was counted of any of the kernels."""
+    """Return a column for each metric that was counted for any of the kernels."""
     return [_counted(metric) for metric in UTILIZATION_METRICS if rows[metric].notna().any()]
 
 
@@ -71,7 +71,7 @@ def _counted(metric: str) -> Column:
 
 
 def _counted_alone(run: Run) -> list[Block]:
-    """Kernels that were counted under a name that the trace does not have."""
+    """Return the kernels whose counted names the trace does not have."""
     counted = counted_kernels(run)
     traced = top_kernels(run)
     joined = traced[traced[list(UTILIZATION_METRICS)].notna().any(axis="columns")]
@@ -81,15 +81,15 @@ def _counted_alone(run: Run) -> list[Block]:
         return []
     columns = [
         CASE, _KERNEL,
-        Column("kernel_s", "Time", fmt.seconds, "in one iteration, while it was counted", lambda row: "not told"),
+        Column("kernel_s", "Time", fmt.seconds, "in one iteration, while it was counted", lambda row: "not recorded"),
         *_counted_columns(alone),
     ]  # fmt: skip
     shown, note = top(alone, _NUM_TOP)
-    return [Block(folded=True, note=_UNMATCHED, table=table(shown, "Kernels that were counted alone", columns, note))]
+    return [Block(folded=True, note=_UNMATCHED, table=table(shown, "Kernels that only counters list", columns, note))]
 
 
 def _dimensions(text: Any) -> str | None:
-    """Dimensions that are stored as JSON: 64 × 2 × 1."""
+    """Format dimensions that are stored as JSON: 64 × 2 × 1."""
     return " × ".join(f"{size}" for size in json.loads(text)) if isinstance(text, str) else None
 
 
@@ -97,12 +97,12 @@ def _no_geometry(row: Any) -> str:
     return "a copy or fill" if row.kernel.startswith(_NO_KERNELS) else "not in the trace"
 
 
-def _number(name: str, title: str, words: Words, meaning: str) -> Column:
-    """A column of numbers, or `several` where launches differ in it."""
-    def told(value: float | None, reason: str | None) -> str:
-        return _SEVERAL if reason == _SEVERAL else words(value, reason)
+def _number(name: str, title: str, to_text: Formatter, meaning: str) -> Column:
+    """Return a column of numbers, with `several` where launches differ."""
+    def text(value: float | None, reason: str | None) -> str:
+        return _SEVERAL if reason == _SEVERAL else to_text(value, reason)
 
-    return Column(name, title, told, meaning, lambda row: _SEVERAL if name in row.varying else _no_geometry(row))
+    return Column(name, title, text, meaning, lambda row: _SEVERAL if name in row.varying else _no_geometry(row))
 
 
 SECTION = Section("kernels", "Kernels", 160, kernels, ("kernels",), ("kernels",))

@@ -15,7 +15,7 @@ _NUM_TOP = 25
 
 
 def layers(run: Run) -> Body:
-    """The longest layers of each case."""
+    """Build the section: the slowest layers of each case."""
     rows, note = top(top_layers(run), _NUM_TOP)
     if rows.empty:
         return Body(blocks=[Block(note=why_nothing(run, "operators"))])
@@ -32,10 +32,10 @@ def layers(run: Run) -> Body:
         Column("backward_s", "Backward", fmt.seconds, "per iteration, under the profiler", no_time),
         share_column("share_frac", "Share of operators", "part of the operator time of the case's iteration"),
         *flop_columns(run, "per iteration, all phases", "FLOP / time of all phases"),
-        Column("num_parameters", "Parameters", fmt.number, "it holds itself", lambda row: "not recorded"),
+        Column("num_parameters", "Parameters", fmt.number, "without nested layers", lambda row: "not recorded"),
     ]  # fmt: skip
     return Body(
-        lead="The layers that take longest. A backward operator belongs to the layer of its forward operator.",
+        lead="The slowest layers. A backward operator belongs to the layer of its forward operator.",
         blocks=[Block(table=table(rows, "Layers by time", columns, note)),
                 *missing_cases(run, "operators", rows["case"])],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The section of memory: against the input, through one iteration, as predicted and as measured, and what fits."""
+"""The section Memory: peaks against the input, memory over one iteration, estimates, and what fits."""
 
 from typing import Any
 
@@ -26,32 +26,32 @@ _ALIKE = [name for name in SERIES if name != "mode"]
 
 
 def has_memory(run: Run) -> bool:
-    """Whether memory was measured or predicted, or was to be; what models were constructed to hold stands with them."""
+    """Return whether memory was measured or estimated; memory of constructed models does not count."""
     taken = passes_taken(run) & {"memory", "prediction"}
     return bool(taken) or len(run.fits) > 0 or bool((run.memory["method"] != "constructed").any())
 
 
 def memory(run: Run) -> Body:
-    """Memory by category, against the input and through an iteration; its growth, predictions, and what fits."""
+    """Build the section: peaks by category, against the input and over an iteration, estimates, and what fits."""
     peaks, ran_out = memory_composition(run), _ran_out(run)
     if peaks.empty:
         return Body(blocks=[*ran_out, Block(note=why_nothing(run, "memory"))])
     is_memory_run = composition_analysis.is_memory_run(run)
     curves, drawn = _against_input(run)
     blocks = [*_at_peak(peaks[~peaks["case"].isin(drawn)] if is_memory_run else peaks), *curves]
-    if not curves and not run.cases["input_size"].isna().all():  # a watched program does not tell its input size
+    if not curves and not run.cases["input_size"].isna().all():  # a script's input size is not known
         too_few = fmt.missing("one input size only: give --input-sizes two")
         blocks.append(Block(title="Against input size", note=too_few))
     blocks += [*_ratios(run), *_timelines(run), *_fits(run), *ran_out, *_tables(run, is_memory_run=is_memory_run)]
-    told = [case for block in ran_out for case, _ in block.missing]
-    return Body(lead=_lead(run), blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *told])])
+    shown = [case for block in ran_out for case, _ in block.missing]
+    return Body(lead=_lead(run), blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *shown])])
 
 
 def _lead(run: Run) -> str:
     lead = (
         "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
-        "Activations are made in forward or loss and outlive the operator that made them; temporary is all else that "
-        "is given back by the iteration’s end. "
+        "Activations are allocated in forward or loss and outlive their operator; temporary memory is all else that "
+        "is freed by the end of the iteration. "
     )
     if "prediction" in passes_taken(run):
         return f"{lead}Against the input, areas and lines are predicted, and dots are measured."
@@ -72,7 +72,7 @@ def _legend(rows: pd.DataFrame) -> Legend:
 
 
 def _against_input(run: Run) -> tuple[list[Block], set[str]]:
-    """A block for each workload, batch size and precision with a figure a mode; and the cases that they show."""
+    """Return a block per workload, batch size and precision with a figure per mode, and the cases that these show."""
     rows = memory_by_size(run).merge(
         memory_peaks(run)[["case", "low_bytes", "high_bytes"]], on="case", how="left"
     )
@@ -87,7 +87,7 @@ def _against_input(run: Run) -> tuple[list[Block], set[str]]:
             figures.against_input(f"{caption}, {mode}", _NAMES[mode], of_mode, _limit(of_mode, limits_bytes))
             for mode, of_mode in _modes(group)
         ]
-        # The rows are of several cases: the filter by case must leave the curve whole.
+        # The rows are of several cases: the filter by case must not hide parts of the curve.
         blocks.append(Block(
             title=f"Against {_INPUTS[group['position'].iloc[0]]}: {title}", figures=drawn, legend=_legend(group),
             table=tables.by_size(group, caption),
@@ -96,12 +96,12 @@ def _against_input(run: Run) -> tuple[list[Block], set[str]]:
     return blocks, set(rows["case"])
 
 
-_INPUTS = {"pixel": "picture area", "token": "sequence length", "unit of S": "input size"}
+_INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "input size"}
 _NAMES = {"train": "training", "infer": "inference"}
 
 
 def _modes(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Rows by mode, training first."""
+    """Group rows by mode, training first."""
     groups = {str(mode): group for mode, group in rows.groupby("mode")}
     return sorted(groups.items(), key=lambda pair: pair[0] != "train")
 
@@ -111,7 +111,7 @@ def _limit(rows: pd.DataFrame, limits_bytes: dict[str, float]) -> float | None:
 
 
 def _limit_note(rows: pd.DataFrame, limits: pd.DataFrame) -> str:
-    """What the dashed line is, where one is drawn."""
+    """Return a note about the dashed line; empty if none is drawn."""
     row = next(fmt.rows(limits[limits["case"].isin(rows["case"])]), None)
     if row is None or not rows["high_bytes"].max() >= row.device_memory_bytes:
         return ""
@@ -119,7 +119,7 @@ def _limit_note(rows: pd.DataFrame, limits: pd.DataFrame) -> str:
 
 
 def _ratios(run: Run) -> list[Block]:
-    """Training over inference, a figure for each kind of input."""
+    """Return the training-to-inference ratios, a figure per kind of input."""
     rows = training_to_inference(run)
     if rows.empty:
         return []
@@ -137,7 +137,7 @@ def _ratios(run: Run) -> list[Block]:
 
 
 def _timelines(run: Run) -> list[Block]:
-    """One iteration of the largest case of each workload and mode."""
+    """Return the timeline of one iteration for the largest case of each workload and mode."""
     timeline, moments = memory_timeline(run), peak_moments(run)
     composition, by_phase = memory_composition(run), memory_by_phase(run)
     blocks = []
@@ -150,7 +150,7 @@ def _timelines(run: Run) -> list[Block]:
             for peak in fmt.rows(peaks)
         ]  # fmt: skip
         phases = ", ".join(rows["phase"].dropna().drop_duplicates())
-        notes.append(f"The strip above shows the phases in order: {phases}.")
+        notes.append(f"The strip at the top shows the phases in order: {phases}.")
         blocks.append(Block(
             title=f"One iteration: {case}", case=case, legend=_legend(rows), note=" ".join(notes),
             figures=[figures.timeline(f"Memory through an iteration of {case}, {method}", group)
@@ -161,7 +161,7 @@ def _timelines(run: Run) -> list[Block]:
 
 
 def _largest(run: Run, cases: set[str]) -> list[str]:
-    """Of each workload, mode, precision and device the largest of these cases, one that was measured where there is."""
+    """Return the largest of these cases per workload, mode, precision and device; measured ones first."""
     peaks = memory_peaks(run)[["case", "measured_bytes", "predicted_bytes"]]
     rows = run.cases.reindex(columns=["case", *SERIES]).merge(peaks, on="case")
     rows = rows[rows["case"].isin(cases)].sort_values(["measured_bytes", "predicted_bytes"], na_position="first")
@@ -170,15 +170,15 @@ def _largest(run: Run, cases: set[str]) -> list[str]:
 
 
 def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
-    """Growth, predictions, weights against intermediate results, needs, and the peak of each phase."""
+    """Return tables of growth, estimates, weights against intermediate results, needs, and peaks of phases."""
     growth = memory_growth(run)
     several = growth[growth["num_sizes"] > 1]
     shown = {
-        "What a pixel or token adds": tables.growth(several if len(several) else growth.iloc[:0]),
-        "Prediction against measurement": tables.predictions(run),
+        "Memory per pixel or token": tables.growth(several if len(several) else growth.iloc[:0]),
+        "Estimate against measurement": tables.predictions(run),
         "Weights against intermediate results": tables.weights(run) if is_memory_run else None,
         "Allocated, reserved, and the process’s memory": tables.process(run) if is_memory_run else None,
-        "What a device must have": tables.needs(run),
+        "Memory that a device needs": tables.needs(run),
     }
     blocks = [Block(title=title, table=each) for title, each in shown.items() if each is not None and each.rows]
     by_phase = memory_by_phase(run)
@@ -193,15 +193,15 @@ def _fits(run: Run) -> list[Block]:
 
 
 def _ran_out(run: Run) -> list[Block]:
-    """What each case that ran out of memory has told, in words; in a memory run why others did not fit, too."""
+    """Return a text for each case that ran out of memory; in a memory run, for all that did not fit."""
     held = out_of_memory_composition(run)
-    told = {
+    texts = {
         row.case: words.ran_out(row, held[held["case"] == row.case]) for row in fmt.rows(out_of_memory(run))
     }
     if composition_analysis.is_memory_run(run):
         failed = run.cases[run.cases["status"] == "oom"]
-        told = {row.case: fmt.failure(row.status, row.reason) for row in fmt.rows(failed)} | told
-    return [Block(title="Out of memory", missing=list(told.items()))] if told else []
+        texts = {row.case: fmt.failure(row.status, row.reason) for row in fmt.rows(failed)} | texts
+    return [Block(title="Out of memory", missing=list(texts.items()))] if texts else []
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
@@ -222,22 +222,22 @@ SECTION = Section("memory", "Memory", 170, memory, shows=has_memory, terminal=_t
                   points={"memory": [
     ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
 ], "prediction": [
-    ("Predicted memory", "one iteration on tensors without data: what it would allocate and give back is noted, and "
-     "played back in that order into a model of the device’s allocator. No device is needed."),
+    ("Predicted memory", "an estimate: one iteration runs on tensors without data. Its allocations and frees are "
+     "replayed in a model of the device’s allocator. No device is needed."),
     ("– tensors", "exact: their shapes are those of the iteration."),
-    ("– workspaces", "what operators allocate for themselves and give back. Calibrated, from small real runs, or "
-     "modelled; the table of predictions says which. They are what the stated uncertainty is of."),
+    ("– workspaces", "temporary memory of operators. Calibrated by small real runs, or "
+     "modelled; the table of estimates shows which. The stated uncertainty is that of the workspaces."),
     ("– rounding, reserved", "modelled by the rules of the device’s caching allocator; CUDA only."),
-    ("– context", "what a CUDA process takes before its first tensor: an estimate, not measured here."),
-    ("Needed", "what a device must have: on CUDA what is reserved, at the upper end of the uncertainty, and the "
+    ("– context", "memory of a CUDA process before its first tensor: an estimate, not measured here."),
+    ("Needed", "memory that a device needs: on CUDA the reserved memory at the upper end of the uncertainty, plus the "
      "context; on a CPU the upper end of the predicted peak."),
-    ("Process memory", "resident set, as the kernel counts it: Python, its libraries, and what their allocators keep "
-     "belong to it. Its largest value is that since the process began."),
-    ("Growth", "a line of least squares through the peaks of one series against pixels or tokens. The 95 % intervals "
-     "take the peaks to scatter about a line; where growth bends, they tell how much."),
+    ("Process memory", "resident set of the process, including Python, libraries, and memory that allocators cache. "
+     "Its largest value is since the start of the process."),
+    ("Growth", "a least-squares line through the peaks of one series against pixels or tokens. The 95 % intervals "
+     "assume a linear relation; where growth is not linear, they are wide."),
 ]},
                   trace_points={"memory": [
     ("Memory",
-     "what PyTorch’s allocator had handed out during the last iteration. A trace does not tell what it was "
-     "for: all of it is “unknown”."),
+     "memory that PyTorch’s allocator handed out during the last iteration. A trace has no categories, so all "
+     "of it is “unknown”."),
 ]})

@@ -19,7 +19,7 @@ from charact.views.terminal.case_lines import nothing
 
 
 def operator_types(run: Run) -> Body:
-    """Time by operator type in each phase, a figure a case."""
+    """Build the section: time by operator type in each phase, a figure per case."""
     types = breakdown_analysis.operator_types(run)
     if types.empty:
         return Body(blocks=[Block(note=why_nothing(run, "operators"))])
@@ -38,8 +38,8 @@ def operator_types(run: Run) -> Body:
             table=table(rows, f"Operator types of {case}", columns),
         ))  # fmt: skip
     lead = (
-        "What kind of work each phase does. Taken under the profiler, which makes short operators longer: read the "
-        f"shares rather than the times. “{OUTSIDE_OPERATORS}” is what of a phase no operator covers: Python, "
+        "Kinds of work in each phase, measured under the profiler, which lengthens short operators: compare "
+        f"shares rather than times. “{OUTSIDE_OPERATORS}” is the time of a phase outside of any operator: Python, "
         "the data loader, waiting."
     )
     return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "operators", types["case"])])
@@ -70,8 +70,8 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
 SECTION = Section("operator-types", "Operator types", 130, operator_types, ("operators",), ("operators",),
                   terminal=_terminal,
                   points={"operators": [
-    ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few iterations of their own, of "
-     "which the quicker half counts. It lengthens short operators; its overhead ratio stands below."),
+    ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few separate iterations, of "
+     "which the faster half is used. It lengthens short operators; the table below shows its overhead ratio."),
 ]},
                   trace_points={"operators": [
     ("Operators, operator types, layers",

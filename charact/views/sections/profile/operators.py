@@ -12,7 +12,7 @@ _NUM_TOP = 25
 
 
 def operators(run: Run) -> Body:
-    """The longest operators of each case."""
+    """Build the section: the slowest operators of each case."""
     rows, note = top(top_operators(run), _NUM_TOP)
     if rows.empty:
         return Body(blocks=[Block(note=why_nothing(run, "operators"))])
@@ -24,7 +24,7 @@ def operators(run: Run) -> Body:
         *flop_columns(run, "per iteration", "FLOP / time under the profiler"),
     ]  # fmt: skip
     return Body(
-        lead="The operators that take longest, layers and shapes taken together. Click a heading to sort.",
+        lead="The slowest operators, summed over layers and shapes. Click a heading to sort.",
         blocks=[Block(table=table(rows, "Operators by time", columns, note)),
                 *missing_cases(run, "operators", rows["case"])],
     )  # fmt: skip

@@ -21,7 +21,7 @@ from charact.views.terminal.case_lines import nothing
 
 
 def phases(run: Run) -> Body:
-    """Time by phase, absolute and as shares."""
+    """Build the section: time by phase, absolute and as shares."""
     breakdown = phase_breakdown(run)
     if breakdown.empty:
         return Body(blocks=[Block(note=why_nothing(run, "timing"))])
@@ -39,8 +39,8 @@ def phases(run: Run) -> Body:
         figures=bars.phases(breakdown), legend=legend_of(breakdown["phase"], palette.PHASES),
         table=table(breakdown, "Time of an iteration by phase", columns),
     )  # fmt: skip
-    taken = "Taken from the trace." if is_imported(run) else "Taken while nothing else is measured."
-    lead = f"Phases never overlap, and with “other” they sum to the iteration’s wall time. {taken}"
+    taken = "Times are from the trace." if is_imported(run) else "Nothing else is measured at the same time."
+    lead = f"Phases never overlap, and sum with “other” to the iteration’s wall time. {taken}"
     return Body(lead=lead, blocks=[block, *missing_cases(run, "timing", breakdown["case"])])
 
 
@@ -64,13 +64,13 @@ def _scalars(run: Run) -> Iterator[Scalar]:
 
 SECTION = Section("phases", "Time by phase", 90, phases, shows=has_phases, terminal=_terminal, scalars=_scalars,
                   points={"timing": [
-    ("Iteration time, phases, samples/s", "timing pass: only phase marks, no profiler. The iteration time is the "
+    ("Iteration time, phases, samples/s", "timing pass: phase marks only, no profiler. The iteration time is the "
      "median, with its 95 % interval from order statistics; a phase's time is its share of all iterations' time, times "
-     "that median. It takes iterations for independent: slow drift makes it too narrow."),
+     "that median. The interval assumes independent iterations: slow drift makes it too narrow."),
 ]},
                   trace_points={"timing": [
     ("Iteration time, phases",
-     "from the trace, so under the profiler that wrote it. The iteration time is the median, with its 95 % "
+     "from the trace, so with the overhead of its profiler. The iteration time is the median, with its 95 % "
      "interval from order statistics; a phase’s time is its share of all iterations’ time, times that "
      "median."),
 ]})

@@ -1,4 +1,4 @@
-"""The section that holds achieved rates against what the machine was measured to reach."""
+"""The section Work and roofline: achieved rates against the measured ceilings of the machine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,18 +18,18 @@ from charact.views.tables.model import Column, Table, share_column, table, top
 
 _NUM_TOP = 25
 _LEAD = (
-    "The counted work, how fast it was done, and the ceilings that this machine was measured to reach: the best rate "
-    "of matrix products, and what the memory can feed. FLOP are those of convolutions, matrix products and attention, "
-    "one multiply-add being 2; pointwise work is not counted, so that rates are lower bounds. Bytes are each "
-    "operator’s inputs and outputs once, unless a counter read them. What finds its data in a cache can pass the "
-    "ceiling of memory: above 100 % is shown as it is."
+    "Counted work, its rate, and the measured ceilings of this machine: the best rate "
+    "of matrix products, and the memory bandwidth. FLOP are those of convolutions, matrix products and attention; "
+    "one multiply-add is 2 FLOP. Pointwise work is not counted, so rates are lower bounds. Bytes are each "
+    "operator’s inputs and outputs once, unless a counter measured them. Work on cached data can exceed "
+    "the ceiling of memory: shares above 100 % are shown."
 )
 _RATES = {"gemm": "matrix products", "copy": "copy", "triad": "triad", "launch": "launch of an operator",
           "host_to_device": "host to device", "device_to_host": "device to host"}  # fmt: skip
 
 
 def roofline(run: Run) -> Body:
-    """Figures and a table a case, then layers, and the ceilings themselves."""
+    """Build the section: figures and a table per case, layers, and the ceilings."""
     by_phase = roofline_analysis.roofline(run, "phase")
     if by_phase.empty:
         return Body(blocks=[Block(note=why_nothing(run, "flop")), *_ceilings(run)])
@@ -43,7 +43,7 @@ def roofline(run: Run) -> Body:
 
 
 def _case(run: Run, case: str, phases: pd.DataFrame, types: pd.DataFrame) -> Block:
-    """A case's phases and operator types, as points below its roof and as a table."""
+    """Build the block of a case: phases and operator types, as points below the roofline and as a table."""
     roof = roof_over(run, case)
     shown = pd.concat([phases.rename(columns={"phase": "what"}), types.rename(columns={"operator_type": "what"})])
     drawn: list[Markup] = []
@@ -81,7 +81,7 @@ def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against th
         Column("time_s", "Time", fmt.seconds, "per iteration", reason),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved", reason),
         Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "achieved", reason),
-        share_column("share_frac", "Of the ceiling", "the time that the work needs at the ceilings, over its time"),
+        share_column("share_frac", "Of the ceiling", "time of the work at the ceilings / its time"),
         Column("limit", "Nearer ceiling", None, "compute or bandwidth", reason),
     ]  # fmt: skip
     above = int((rows["share_frac"] > 1).sum())
@@ -91,7 +91,7 @@ def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against th
 
 
 def roof_over(run: Run, case: str) -> Roof | None:
-    """The roof over a case; None where a ceiling is not known."""
+    """Return the roofline of a case; None if a ceiling is not known."""
     over = case_ceilings(run).set_index("case").loc[case]
     if pd.isna(over["peak_flop_per_s"]) or pd.isna(over["peak_bytes_per_s"]):
         return None
@@ -105,7 +105,7 @@ def roof_over(run: Run, case: str) -> Roof | None:
 
 
 def _ceilings(run: Run) -> list[Block]:
-    """What the machine reaches at best, beside what its maker states."""
+    """Return the table of measured ceilings and datasheet values."""
     rows = ceilings(run)
     reason = ceilings_reason(run)
     if reason is not None:
@@ -133,13 +133,13 @@ def _ceilings(run: Run) -> list[Block]:
     ]  # fmt: skip
     had_frac = ceilings_disturbed_frac(run)
     note = "" if had_frac is None else (f"Too low: other processes left {fmt.share(had_frac)} of the cores while they "
-                                        "were measured. Shares of them are too high.")
+                                        "were measured. Shares of the ceilings are too high.")
     return [Block(title="Ceilings", folded=True, table=table(rows, "Ceilings of this machine", columns), note=note)]
 
 
 SECTION = Section("roofline", "Work and roofline", 180, roofline, ("flop",), ("flop",),
                   points={"flop": [
-    ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. Counted are "
+    ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. They count "
      "convolutions, matrix products and attention, as in published counts. Bytes are modelled: caches and fused "
      "operators move fewer, bad locality moves more."),
     ("Rates", "counted FLOP over time of the timing pass: a lower bound, since pointwise work is not counted."),

@@ -1,4 +1,4 @@
-"""The section of how well the device is used: five metrics against their ideal, and the energy of an iteration."""
+"""The section Utilization and energy: five metrics against their ideal, and the energy of an iteration."""
 
 from typing import Any
 
@@ -18,20 +18,20 @@ from charact.views.tables.model import Column, Table, table
 
 _LEAD = (
     "Five metrics against their ideal. The ideal of a share is 100 %; that of FLOP/s is the best rate of matrix "
-    "products that this machine was measured to reach in the case’s precision. Beside each stands the source that told "
-    "it, and whether it was measured, sampled, estimated or modelled."
+    "products measured on this machine in the case’s precision. Each metric names its source, and "
+    "whether it was measured, sampled, estimated or modelled."
 )
-_ENERGY_NOTE = "Energy is that of the whole device, with all that ran on it, while the case’s iterations were repeated."
+_ENERGY_NOTE = "Energy is that of the whole device, including other processes, while the case’s iterations ran."
 
 
 def has_utilization(run: Run) -> bool:
-    """Whether any of the metrics is known, or was to be."""
+    """Return whether any metric is known, or a counter pass was taken."""
     used = utilization_analysis.utilization(run)
     return "counters" in passes_taken(run) or bool(used["value"].notna().any())
 
 
 def utilization(run: Run) -> Body:
-    """The five metrics of each case, what is missing of them and why, and energy."""
+    """Build the section: the five metrics of each case, missing metrics with reasons, and energy."""
     used = utilization_analysis.utilization(run)
     ended_well = {entry["case"] for entry in run.manifest["cases"] if entry["status"] == "ok"}
     used = used[used["case"].isin(ended_well)]
@@ -47,7 +47,7 @@ def utilization(run: Run) -> Body:
 
 
 def case_colors(run: Run) -> dict[str, str]:
-    """A colour for each case of a run."""
+    """Return a color for each case of a run."""
     cases = [str(entry["case"]) for entry in run.manifest["cases"]]
     return {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
 
@@ -63,8 +63,8 @@ def _table(used: pd.DataFrame) -> Table:
     columns = [
         CASE, Column("name", "Metric"), Column("shown", "Value"),
         Column("value_frac", "Of the ideal", fmt.share, "value / ideal", lambda row: row.reason),
-        Column("source", "Source", reason=lambda row: "none gave it"),
-        Column("method", "Method", reason=lambda row: "not told"),
+        Column("source", "Source", reason=lambda row: "no source has it"),
+        Column("method", "Method", reason=lambda row: "not known"),
     ]  # fmt: skip
     return table(used.assign(name=names, shown=values), "Five metrics against their ideal", columns)
 
@@ -72,11 +72,11 @@ def _table(used: pd.DataFrame) -> Table:
 def _past(used: pd.DataFrame) -> str:
     past = used[used["value_frac"] > 1]
     names = ", ".join(dict.fromkeys(words.counter_name(metric) for metric in past["metric"]))
-    return f"Above the ideal: {names}. The ceiling that was measured is not the most that is possible." if names else ""
+    return f"Above the ideal: {names}. The measured ceiling is below the hardware’s limit." if names else ""
 
 
 def _not_measured(run: Run, used: pd.DataFrame) -> list[Block]:
-    """Why metrics and energy are missing: those that lack the same together, with the number of cases."""
+    """Return the reasons for missing metrics and energy, grouped by reason, with the number of cases."""
     lacking = used[used["value_frac"].isna()]
     num_cases = used["case"].nunique()
     points: dict[str, str] = {}
@@ -84,15 +84,15 @@ def _not_measured(run: Run, used: pd.DataFrame) -> list[Block]:
         whole = "" if rows["value"].isna().all() else "the ideal of "
         names = ", ".join(words.counter_name(metric) for metric in rows["metric"].unique())
         lacked = rows["case"].nunique()
-        told = fmt.missing(str(reason)) + ("" if lacked == num_cases else f" in {lacked} of {num_cases} cases")
-        points[f"{whole}{names}"] = "; ".join(filter(None, [points.get(f"{whole}{names}"), told]))
-    if (untold := energy_reason(run)) is not None:
-        points["energy"] = fmt.missing(untold)
+        text = fmt.missing(str(reason)) + ("" if lacked == num_cases else f" in {lacked} of {num_cases} cases")
+        points[f"{whole}{names}"] = "; ".join(filter(None, [points.get(f"{whole}{names}"), text]))
+    if (why := energy_reason(run)) is not None:
+        points["energy"] = fmt.missing(why)
     return [Block(title="Not measured", points=list(points.items()))] if points else []
 
 
 def _energy(run: Run, colors: dict[str, str]) -> list[Block]:
-    """Energy and power as a table; bars where there are several cases."""
+    """Return energy and power as a table, with bars if there are several cases."""
     spent = energy(run)
     if spent.empty:
         return []
@@ -113,13 +113,13 @@ def _energy(run: Run, colors: dict[str, str]) -> list[Block]:
 
 
 def _totals(spent: pd.DataFrame, column: str) -> list[tuple[str, float]]:
-    """Energy of each case over its devices; none of a case that has a device whose energy is not known."""
+    """Sum energy over the devices of each case; leave out cases with a device whose energy is not known."""
     sums = spent.groupby("case", sort=False)[column].agg(lambda joules: joules.sum(skipna=False)).dropna()
     return [(str(case), float(energy_j)) for case, energy_j in sums.items()]
 
 
 def _no_sample(row: Any) -> str:
-    return row.reason if pd.notna(row.reason) else "batch size not told"
+    return row.reason if pd.notna(row.reason) else "batch size not known"
 
 
 SECTION = Section("utilization", "Utilization and energy", 190, utilization, shows=has_utilization)

@@ -1,4 +1,4 @@
-"""The section How phases were found, of a script."""
+"""The section How phases were found, for scripts."""
 
 from charact.analysis.common.script_attribution import attribution, blind_spots, has_unexplained_other, is_watched
 from charact.record.reader import Run
@@ -8,38 +8,38 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, share_column, table
 
 _LEAD = (
-    "The program was run as it is. A phase is the time inside the calls into PyTorch that make it up: a loader’s next "
+    "The program was run unchanged. A phase is the time inside certain calls into PyTorch: a loader’s next "
     "batch, a copy to the device, the outermost model’s forward, losses, backward, an optimizer’s step. An iteration "
-    "ends where the next begins after the optimizer’s step, and where nothing trains, after a model’s forward. What "
-    "lies between a forward and the backward after it, outside of any call, is taken for a loss written by hand: "
-    "inferred. The rest is “other”, and so is compiling."
+    "ends where the next begins: after the optimizer’s step in training, after the model’s forward in inference. Time "
+    "between a forward and the next backward, outside of any call, is inferred to be a custom loss. "
+    "The rest, including compilation, is “other”."
 )
 
 
 def program(run: Run) -> Body:
-    """What ran and how it ended, and how much of each case's time could be told."""
+    """Build the section: the script, how it ended, and the share of each case's time that has a phase."""
     options = run.manifest["options"]
-    going_on = fmt.missing("it has not ended, or was killed")
+    unfinished = fmt.missing("still running, or killed")
     facts = Facts("Program", [
-        ("script", str(options["script"])), ("how it ended", str(run.manifest.get("ending") or going_on)),
+        ("script", str(options["script"])), ("how it ended", str(run.manifest.get("ending") or unfinished)),
     ])  # fmt: skip
     columns = [
         CASE,
-        Column("num_warmup_iterations", "Left out", fmt.number, "iterations before the first that is recorded"),
+        Column("num_warmup_iterations", "Left out", fmt.number, "iterations before the first recorded one"),
         Column("num_iterations", "Iterations", fmt.number, "recorded"),
         share_column("attributed_frac", "Attributed", "part of the iterations' time in another phase than “other”"),
-        Column("inferred_frac", "Inferred", fmt.share, "part of the iterations' time that a rule gave a phase"),
-        Column("compile_s", "Compiling", fmt.duration, "over the whole program, iterations that are left out included",
+        Column("inferred_frac", "Inferred", fmt.share, "part of the iterations' time whose phase a rule inferred"),
+        Column("compile_s", "Compiling", fmt.duration, "over the whole program, including iterations that are left out",
                lambda row: "nothing was compiled"),
     ]  # fmt: skip
     found = attribution(run)
-    nothing = fmt.missing("no iteration has ended yet" if run.partial else "it had no iterations")
+    nothing = fmt.missing("no iteration has finished yet" if run.partial else "it ran no iterations")
     unexplained = any(has_unexplained_other(run, case) for case in found["case"])
     shown = table(found, "How phases were found", columns, fmt.UNEXPLAINED if unexplained else "")
     blocks = [Block(table=shown) if len(found) else Block(note=nothing)]
     spots = blind_spots(run)
     if len(spots):
-        blocks.append(Block(table=table(spots, "What could not be seen", [CASE, Column("blind_spot", "Not seen")])))
+        blocks.append(Block(table=table(spots, "Not observed", [CASE, Column("blind_spot", "What")])))
     return Body(lead=_LEAD, facts=[facts], blocks=blocks)
 
 

@@ -16,7 +16,7 @@ from charact.views.terminal.bars import Bar, Part
 
 
 def parts(run: Run) -> Body:
-    """Time of an iteration by model and optimizer, a figure a case."""
+    """Build the section: iteration time by model and optimizer, a figure per case."""
     breakdown = part_breakdown(run)
     columns = [
         Column("part", "Model", unbroken=True), PHASE,
@@ -32,19 +32,19 @@ def parts(run: Run) -> Body:
             table=table(named, f"Time of an iteration by model of {case}", columns),
         ))  # fmt: skip
     lead = (
-        "Models go by the name that the program’s main module gives them, else by their class. A loss, a backward and "
-        "an update belong to the model whose optimizer steps next."
+        "A model’s name is its variable in the program’s main module, else its class. A loss, a backward and an "
+        "update belong to the model whose optimizer steps next."
     )
     return Body(lead=lead, blocks=blocks)
 
 
 def has_parts(run: Run) -> bool:
-    """Whether a case has several models or optimizers."""
+    """Return whether a case has several models or optimizers."""
     return bool(run.iterations["part"].notna().any())
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """A bar for each model or optimizer of a program that has several."""
+    """Return a bar for each model or optimizer if a program has several."""
     parts = part_breakdown(run)
     rows = parts[(parts["case"] == case["case"]) & parts["part"].notna()]
     return [

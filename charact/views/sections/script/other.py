@@ -18,19 +18,19 @@ _NUM_PLACES = 3
 
 
 def other(run: Run) -> Body:
-    """Where the program was while its time was `other`."""
+    """Build the section: source lines that ran while the time was `other`."""
     frames = sampled_frames(run)
     columns = [
         CASE, Column("place", "Line"), Column("function", "In", unbroken=True),
-        Column("library", "Was calling", reason=lambda row: "the line itself, or what it calls outside of Python"),
+        Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
         Column("num_samples", "Samples", fmt.number, "of 10 ms each"),
-        share_column("share_frac", "Share of “other”", "part of the samples that were taken in it"),
+        share_column("share_frac", "Share of “other”", "part of the samples in “other”"),
         Column("time_s", "Time", fmt.seconds, "per iteration: share × mean time of “other”"),
     ]  # fmt: skip
     blocks = [Block(table=table(frames, "What “other” was", columns))] if len(frames) else []
     lead = (
-        "Every 10 ms a thread has looked where the main thread was, unless a phase was running, and has noted the "
-        "innermost line of the program’s own code and the outermost function of a library that it was calling."
+        "Every 10 ms, unless a phase was running, a sampler thread recorded the main thread’s stack: the "
+        "innermost line of the program’s own code, and the outermost library function that it called."
     )
     return Body(lead=lead, blocks=[*blocks, *_without_samples(run, frames)])
 
@@ -46,7 +46,7 @@ def _without_samples(run: Run, frames: pd.DataFrame) -> list[Block]:
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """Where a sampler saw the program most often while its time was `other`."""
+    """Return the most frequently sampled lines while the time was `other`."""
     frames = sampled_frames(run)
     rows = frames[frames["case"] == case["case"]].head(_NUM_PLACES)
     called = ("" if pd.isna(library) else f", {library}" for library in rows["library"])
@@ -61,7 +61,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
 
 SECTION = Section("other", "What “other” was", 120, other, ("frames",), terminal=_terminal,
                   points={"frames": [
-    ("What “other” was", "a sampler in a thread of the program’s own process, every 10 ms; a sample comes late where "
-     "the main thread computes in Python, and where it was is known to the line, not to the call. It may lengthen an "
+    ("What “other” was", "a sampler thread in the program’s process, every 10 ms. A sample is late while "
+     "the main thread computes in Python, and its position is known by line, not by call. It may lengthen an "
      "iteration of short operators by up to 2 %."),
 ]})

@@ -17,7 +17,7 @@ from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
 
 SECTION_IDS = [
-    "glance", "bottleneck", "phases", "operator-types", "operators", "layers", "kernels", "memory", "roofline",
+    "summary", "bottleneck", "phases", "operator-types", "operators", "layers", "kernels", "memory", "roofline",
     "utilization", "counters", "machine", "method",
 ]
 def record_of(tmp_path: Path, entry: dict, tables: dict) -> Path:
@@ -42,8 +42,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_sections_come_in_order_and_hold_the_numbers(parts: dict[str, str]) -> None:
     parts = {name: Page(html).words for name, html in parts.items()}
     assert list(parts) == SECTION_IDS
-    assert "79.6" in parts["glance"]
-    assert "100.1–100.8 ms" in parts["glance"]
+    assert "79.6" in parts["summary"]
+    assert "100.1–100.8 ms" in parts["summary"]
     assert "30.0 %" in parts["phases"]
     assert "66.0 ms" not in parts["operators"]  # forward and backward are told apart
     assert "45.0 ms" in parts["operators"]
@@ -122,8 +122,8 @@ def test_figures_are_the_same_bytes_every_time_and_from_threads(record: Path) ->
 
 def test_an_empty_run(tmp_path: Path) -> None:
     run = load_run(RunWriter(tmp_path, "r", {}).close("complete"))
-    assert "This run holds no cases" in Page(report([run])).words
-    assert Page(report([run, run])).words.count("This run holds no cases") == 2
+    assert "This run has no cases" in Page(report([run])).words
+    assert Page(report([run, run])).words.count("This run has no cases") == 2
 
 
 def test_all_cases_failed(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_all_cases_failed(tmp_path: Path) -> None:
     parts = {part.id: Page(part.html).words for part in sections(load_run(path))}
     for name in ("phases", "operator-types", "operators", "layers", "memory", "roofline"):
         assert "n/a (model broke)" in parts[name]
-    assert "model broke" in parts["glance"]
+    assert "model broke" in parts["summary"]
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
@@ -188,7 +188,7 @@ def test_ten_cases_of_a_deep_network_stay_below_2_megabytes(tmp_path: Path) -> N
     text = report([load_run(writer.close("complete"))])
     assert text.count("deep-41-b8-train-fp32-cpu") > 50
     assert len(text.encode()) <= 2_000_000
-    assert "`charact export` writes them all" in text
+    assert "`charact export` writes all" in text
 
 
 def test_the_command_writes_refuses_and_overwrites(record: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -255,10 +255,10 @@ class TestDamage:
         cases = json.loads((record / "run.json").read_text())["cases"]
         cases[0]["passes"]["timing"]["num_iterations"] = "many"
         change_manifest(record, cases=cases)
-        glance = next(part.html for part in sections(load_run(record)) if part.id == "glance")
-        assert "damaged" in glance
-        assert "run.json: Expected `int | null`, got `str` - at" in glance
-        assert glance.count("damaged") < glance.count("resnet50-")
+        overview = next(part.html for part in sections(load_run(record)) if part.id == "summary")
+        assert "damaged" in overview
+        assert "run.json: Expected `int | null`, got `str` - at" in overview
+        assert overview.count("damaged") < overview.count("resnet50-")
 
     def test_a_damaged_run_leaves_the_table_across_runs_to_the_others(self, tmp_path: Path) -> None:
         runs = [records.write_record(tmp_path, sizes=(32,), modes=("train",)) for _ in range(2)]

@@ -65,7 +65,7 @@ def test_the_longest_parts_are_shown_and_the_rest_is_counted(tmp_path: Path) -> 
         rows = run.operators.head(1)
         run._tables["operators"] = pd.concat([rows.assign(operator=f"aten::op{number}") for number in range(30)])
     parts = html_of(sides(*runs))["parts"]
-    assert "The 25 longest of each case, of up to 30" in parts
+    assert "The 25 slowest of each case, of up to 30" in parts
     assert len(set(re.findall(r">(aten::op\d+)<", parts))) == 25
 
 

@@ -119,7 +119,7 @@ class TestCounters:
 
     def test_sources_that_gave_nothing_say_why_and_what_to_do(self, tmp_path: Path) -> None:
         html = html_of(load_run(made.write_gpu(tmp_path, sizes=(32, 64, 96))), "counters")
-        told = html[html.index("Sources that gave nothing") :]
+        told = html[html.index("Sources without values") :]
         assert "resnet50-32-b8-train-bf16-cuda and 2 more" in told
         assert "its files are for administrators only" in told
         assert "run as root" in told
@@ -138,7 +138,7 @@ class TestCounters:
         for num_samples in (300, 2000):
             rows = [made.row("nvml", "power_w", float(at % 7), time_s=0.1 * at) for at in range(num_samples)]
             html = html_of(run_of(tmp_path / str(num_samples), made.gpu_entry(), {"counters": rows}), "counters")
-            assert ("Drawn are means of successive samples" in html) == (num_samples == 2000)
+            assert ("The figure shows means of successive samples" in html) == (num_samples == 2000)
             assert "0 W to 6.00 W" in texts(figures(html)[0])
             sizes.append(len(figures(html)[0]))
         assert sizes[1] < 1.5 * sizes[0]
@@ -165,7 +165,7 @@ class TestKernels:
             assert text in html
         assert "<gemm" not in html
         assert "gemm&lt;bf16" in html
-        alone = html[html.index("Kernels that were counted alone") :]
+        alone = html[html.index("Kernels that only counters list") :]
         assert "renamed&lt;1&gt;" in alone
         assert "gemm" not in alone
 
@@ -174,7 +174,7 @@ class TestKernels:
         tables["counters"] = [row for row in tables["counters"] if row["kernel"] is None]
         html = html_of(run_of(tmp_path, made.gpu_entry(), tables), "kernels")
         assert "Occupancy, counted" not in html
-        assert "counted alone" not in html
+        assert "only counters list" not in html
 
     def test_a_run_without_a_gpu_says_why_it_has_none(self, tmp_path: Path) -> None:
         html = html_of(load_run(made.write_cpu(tmp_path)), "kernels")
@@ -209,11 +209,11 @@ class TestContract:
     def test_a_record_of_before_there_was_a_counter_pass(self, tmp_path: Path) -> None:
         path = old_record(tmp_path)
         html = {part.id: part.html for part in sections(load_run(path))}
-        assert "Taken before and after the measured iterations of the timing pass" in html["counters"]
+        assert "Read before and after the iterations of the timing pass" in html["counters"]
         assert "CPU utilization" in html["counters"]
         assert "93.0 %" in html["counters"]
         assert "1.94 TFLOP/s, its ideal n/a" in texts(figures(html["utilization"])[0])
-        assert "Sources that gave nothing" not in html["counters"]
+        assert "Sources without values" not in html["counters"]
 
     def test_hostile_names_are_only_ever_text(self, tmp_path: Path) -> None:
         hostile = "<script>alert(1)</script>"

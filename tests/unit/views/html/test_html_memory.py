@@ -58,37 +58,37 @@ def titles_of(html: str) -> list[str]:
 
 
 def test_it_has_the_sections_of_a_memory_run(texts: dict[str, str]) -> None:
-    assert list(texts) == ["glance", "memory", "machine", "method"]
-    for text in ("48 cases, 2 of them failed. Of each series the largest case that fits",
+    assert list(texts) == ["summary", "memory", "machine", "method"]
+    for text in ("48 cases, 2 of them failed. Cards show the largest case of each series that fits",
                  "630 MB at the peak, predicted", "uncertainty ± 12.6 MB", "553 MB at the peak, measured",
                  "predicted 546 MB, −1.31 %", "in backward, layer1.0.conv1, aten::convolution_backward",
                  "a pixel of a sample", "× 3.67"):
-        assert text in texts["glance"]
-    assert "per iteration" not in texts["glance"]
+        assert text in texts["summary"]
+    assert "per iteration" not in texts["summary"]
     for text in ("exact: their shapes are those of the iteration", "an estimate, not measured here", "Calibrated"):
         assert text in texts["method"]
     assert "timing pass" not in texts["method"]
 
 
-def test_the_glance_has_a_card_a_series_and_a_row_a_case(html: dict[str, str]) -> None:
-    cards = re.findall(r'<article class="ch-card[^"]*" data-case="([^"]*)"', html["glance"])
+def test_the_summary_has_a_card_a_series_and_a_row_a_case(html: dict[str, str]) -> None:
+    cards = re.findall(r'<article class="ch-card[^"]*" data-case="([^"]*)"', html["summary"])
     assert cards == ["resnet18-320-b8-train-fp32-cpu", "resnet18-384-b8-infer-fp32-cpu",
                      "rnn_lm-120-b20-train-fp32-cpu", "rnn_lm-120-b20-infer-fp32-cpu"]  # fmt: skip
     caption = "Peak memory of each case"
-    assert row_of(html["glance"], caption, TRAIN)[1:] == ["ok", "454 MB", "451 MB", "−0.59 %", "442 MB", "460 MB"]
-    assert row_of(html["glance"], caption, RAN_OUT)[1:4] == ["oom", "n/a (out of memory: asked for 120 MB)", "849 MB"]
-    assert row_of(html["glance"], caption, TOO_LARGE)[2] == "n/a (predicted to need 749 MB of the 680 MB of tiny)"
+    assert row_of(html["summary"], caption, TRAIN)[1:] == ["ok", "454 MB", "451 MB", "−0.59 %", "442 MB", "460 MB"]
+    assert row_of(html["summary"], caption, RAN_OUT)[1:4] == ["oom", "n/a (out of memory: asked for 120 MB)", "849 MB"]
+    assert row_of(html["summary"], caption, TOO_LARGE)[2] == "n/a (predicted to need 749 MB of the 680 MB of tiny)"
 
 
 def test_the_section_tells_what_it_should_in_order(html: dict[str, str]) -> None:
     assert titles_of(html["memory"]) == [
-        "Against picture area: resnet18 (imagenet), batch 8, fp32, cpu",
+        "Against image area: resnet18 (imagenet), batch 8, fp32, cpu",
         "Against sequence length: rnn_lm (imagenet), batch 20, fp32, cpu",
         "Training over inference", f"One iteration: {TRAIN}", "One iteration: resnet18-256-b8-infer-fp32-cpu",
         "One iteration: rnn_lm-120-b20-train-fp32-cpu", "One iteration: rnn_lm-120-b20-infer-fp32-cpu", "What fits",
-        "Out of memory", "What a pixel or token adds", "Prediction against measurement",
+        "Out of memory", "Memory per pixel or token", "Estimate against measurement",
         "Weights against intermediate results", "Allocated, reserved, and the process’s memory",
-        "What a device must have", "At the peak of each phase",
+        "Memory that a device needs", "At the peak of each phase",
     ]  # fmt: skip
 
 
@@ -99,14 +99,14 @@ def test_figures_say_what_is_predicted_and_what_is_measured(html: dict[str, str]
         assert "predicted" in text
         assert "measured" in text
     for text, mode, axis in zip(drawn[:4], ["training", "inference"] * 2,
-                                ["picture area (pixels)"] * 2 + ["sequence length (tokens)"] * 2, strict=True):
+                                ["image area (pixels)"] * 2 + ["sequence length (tokens)"] * 2, strict=True):
         assert f"{mode}, peak (MB)" in text
         assert axis in text
         assert "its uncertainty" in text
     assert "peak 454 MB" in drawn[6]
     assert "forward" in drawn[6]
     assert "time, measured under the profiler (ms)" in drawn[6]
-    assert "moments in order, predicted" in drawn[7]
+    assert "allocations and frees in order, predicted" in drawn[7]
 
 
 def test_each_measured_size_has_its_dots(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_words_of_peaks_fits_and_failures(texts: dict[str, str]) -> None:
     for words in ("Peak measured: 454 MB in backward, layer1.0.conv1, aten::convolution_backward; activations 262 MB, "
                   "temporary 53.4 MB, weights 44.0 MB.", "phases in order: data, forward, loss, backward, update.",
                   f"{RAN_OUT} asked for 120 MB with 102 MB free of 680 MB, in forward; held 578 MB: activations 490 "
-                  "MB, weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by prediction",
+                  "MB, weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by estimate",
                   f"{TOO_LARGE} predicted to need 749 MB of the 680 MB of tiny",
                   "The dashed line is the 680 MB of tiny."):  # fmt: skip
         assert words in texts["memory"]
@@ -134,16 +134,16 @@ def test_the_tables(html: dict[str, str]) -> None:
     memory = html["memory"]
     growth = row_of(memory, "Slope and fixed part", "resnet18 (imagenet), train, batch 8, fp32, cpu", "measured")
     assert growth[2:] == ["4", "pixel", "4.90 kB", "0 B", "612 B", "133 MB", "0 B"]
-    errors = row_of(memory, "Predicted peak of each case", TRAIN)
+    errors = row_of(memory, "Predicted and measured peak of each case", TRAIN)
     assert errors[1:7] == ["454 MB", "451 MB", "−0.59 %", "442 MB", "460 MB", "yes"]
     assert errors[-4:] == ["calibrated", "64 × 2, 96 × 2, 64 × 4", "n/a (none)", "200 ms"]
     assert row_of(memory, "Weights against", TRAIN, "measured")[2:] == ["44.0 MB", "316 MB", "× 7.17", "94.3 MB"]
     assert row_of(memory, "Allocated, reserved", TRAIN)[1:] == ["454 MB", "400 MB", "967 MB", "× 1.25"]
-    assert row_of(memory, "What a device must have", TOO_LARGE)[-1] == "does not fit"
-    fit = row_of(memory, "The largest that fits", "resnet18 (imagenet), train, fp32")
+    assert row_of(memory, "Memory that a device needs", TOO_LARGE)[-1] == "does not fit"
+    fit = row_of(memory, "Largest batch or input that fits", "resnet18 (imagenet), train, fp32")
     assert fit[1:] == ["batch size", "input size 32", "tiny", "680 MB", "9", "640 MB", "40.0 MB", "ran", "10", "700 MB",
                        "ran out of memory"]  # fmt: skip
-    ended = row_of(memory, "The largest that fits", "resnet18 (imagenet), infer, fp32")
+    ended = row_of(memory, "Largest batch or input that fits", "resnet18 (imagenet), infer, fp32")
     assert ended[-4:] == ["n/a (not run)", "n/a (the search ended)", "n/a (the search ended)", "n/a (not run)"]
     phase = row_of(memory, f"Memory by category in each phase of {TRAIN}", TRAIN, "measured", "forward")
     assert phase[3:] == ["356 MB", "44.0 MB", "0 B", "44.0 MB", "262 MB", "0 B", "6.29 MB"]
@@ -167,7 +167,7 @@ def test_operators_that_are_not_known_of_are_counted(tmp_path: Path) -> None:
     entry, rows = case_of(64)
     entry["passes"]["prediction"]["uncertain"] = ["aten::a", "aten::b", "aten::c"]
     html = {part.id: part.html for part in sections(run_of(tmp_path, (entry, rows)))}["memory"]
-    assert row_of(html, "Predicted peak of each case", entry["case"])[-2] == "aten::a and 2 more"
+    assert row_of(html, "Predicted and measured peak of each case", entry["case"])[-2] == "aten::a and 2 more"
 
 
 def test_cuda_says_what_is_reserved(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_cuda_says_what_is_reserved(tmp_path: Path) -> None:
     run = run_of(tmp_path, (entry | {"device": "cuda"}, rows))
     html = {part.id: part.html for part in sections(run)}["memory"]
     assert row_of(html, "Allocated, reserved", entry["case"])[2:4] == ["230 MB", "× 1.50"]
-    assert row_of(html, "What a device must have", entry["case"])[1:4] == ["670 MB", "170 MB", "500 MB"]
+    assert row_of(html, "Memory that a device needs", entry["case"])[1:4] == ["670 MB", "170 MB", "500 MB"]
 
 
 def test_a_run_that_only_measured_has_no_columns_of_predictions(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_a_run_that_only_measured_has_no_columns_of_predictions(tmp_path: Path) 
         cases.append((entry, [row for row in rows if row["method"] == "measured"]))
     run = run_of(tmp_path, *cases)
     html = {part.id: part.html for part in sections(run)}
-    assert row_of(html["glance"], "Peak memory of each case", cases[0][0]["case"])[1:] == ["ok", "138 MB"]
-    assert "Prediction against measurement" not in html["memory"]
+    assert row_of(html["summary"], "Peak memory of each case", cases[0][0]["case"])[1:] == ["ok", "138 MB"]
+    assert "Estimate against measurement" not in html["memory"]
     assert "dots are measured and joined by straight lines" in html["memory"]
     assert "predicted" not in "".join(figures_of(html["memory"]))
     assert "two input sizes" in html["memory"]
@@ -200,15 +200,15 @@ def test_a_run_that_only_predicted_says_so(tmp_path: Path) -> None:
     html = {part.id: part.html for part in sections(run)}
     assert "Allocated, reserved" not in html["memory"]
     assert "measured" not in figures_of(html["memory"])[0]
-    assert "n/a (predicted only)" in html["glance"]
+    assert "n/a (predicted only)" in html["summary"]
 
 
 def test_one_size_has_a_bar_and_says_why_there_is_no_curve(tmp_path: Path) -> None:
     run = run_of(tmp_path, case_of(64))
     text = words_of(run)
     assert "n/a (one input size only: give --input-sizes two)" in text["memory"]
-    assert "n/a (one input size only)" in text["glance"]
-    assert "n/a (one mode only)" in text["glance"]
+    assert "n/a (one input size only)" in text["summary"]
+    assert "n/a (one mode only)" in text["summary"]
     assert "resnet18-64-b8-train-fp32-cpu (predicted)" in text["memory"]  # the bar's label
 
 
@@ -218,8 +218,8 @@ def test_cases_that_failed_say_why_on_their_card(tmp_path: Path) -> None:
     for entry in (*broken, untold):
         entry["passes"] = {name: {"status": "skipped", "reason": entry["reason"]} for name in ("memory", "prediction")}
     text = words_of(run_of(tmp_path, *((entry, []) for entry in (*broken, untold))))
-    assert "error model broke (and 1 more of this series)" in text["glance"]
-    assert "oom out of memory: asked for 64.0 GB" in text["glance"]
+    assert "error model broke (and 1 more of this series)" in text["summary"]
+    assert "oom out of memory: asked for 64.0 GB" in text["summary"]
     assert "n/a (model broke; out of memory: asked for 64.0 GB)" in text["memory"]
 
 
@@ -227,7 +227,7 @@ def test_a_prediction_that_was_not_possible_says_why(tmp_path: Path) -> None:
     entry, rows = case_of(64)
     entry["passes"]["prediction"] = {"status": "failed", "reason": "aten::nonzero: its output depends on data"}
     run = run_of(tmp_path, (entry, [row for row in rows if row["method"] == "measured"]))
-    assert "predicted n/a (aten::nonzero: its output depends on data)" in words_of(run)["glance"]
+    assert "predicted n/a (aten::nonzero: its output depends on data)" in words_of(run)["summary"]
 
 
 @pytest.mark.parametrize("table", ["memory", "fits"])
@@ -281,8 +281,8 @@ def test_runs_of_several_kinds_begin_with_a_table_of_each(record: Path, run: Run
 def test_a_profile_has_its_memory_as_before(record: Path) -> None:
     html = {part.id: part.html for part in sections(load_run(record))}["memory"]
     assert titles_of(html) == [
-        "At the peak of an iteration", "Against picture area: resnet50 (imagenet), batch 8, fp32, cpu",
-        "Training over inference", "What a pixel or token adds", "At the peak of each phase",
+        "At the peak of an iteration", "Against image area: resnet50 (imagenet), batch 8, fp32, cpu",
+        "Training over inference", "Memory per pixel or token", "At the peak of each phase",
     ]  # fmt: skip
     assert "dots are measured and joined by straight lines" in html
     assert "predict" not in html.replace("both measured or both predicted", "").replace("measured or predicted", "")

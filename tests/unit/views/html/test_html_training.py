@@ -24,12 +24,12 @@ def record_of(tmp_path: Path, entry: dict, tables: dict) -> Run:
 
 def test_a_training_has_the_sections_of_a_training(tmp_path: Path) -> None:
     parts = words_of(load_run(records.write_training(tmp_path)))
-    assert list(parts) == ["glance", "training", "machine", "method"]
+    assert list(parts) == ["summary", "training", "machine", "method"]
     for text in ("62.5 s for 5 epochs", "training 50.0 s, validation 10.0 s, checkpointing 2.50 s", "2 min 5 s",
                  "best accuracy, epoch 4 96.0 %", "to accuracy 95.0 % 49.5 s", "diverged",
                  "the loss was nan in iteration 17 of epoch 3", "25.0 s for 2 epochs",
                  "n/a (not reached in 2 epochs)", "1 of them failed"):
-        assert text in parts["glance"]
+        assert text in parts["summary"]
     assert "Time to target" in parts["method"]
     assert "timing pass" not in parts["method"]
 
@@ -48,9 +48,9 @@ def test_the_tables_of_a_training(tmp_path: Path) -> None:
 
 def test_an_inference_has_the_sections_of_an_inference(tmp_path: Path) -> None:
     parts = words_of(load_run(records.write_inference(tmp_path)))
-    assert list(parts) == ["glance", "inference", "phases", "machine", "method"]
+    assert list(parts) == ["summary", "inference", "phases", "machine", "method"]
     for text in ("5.65 s with a cold load", "5.26 s with a warm one", "batch, p50 50.5 ms", "batch, p99 99.0 ms"):
-        assert text in parts["glance"]
+        assert text in parts["summary"]
     for text in ("accuracy 93.0 %", "45.0 MB", "90.1 ms", "95.1 ms", "400 ms", "60.0 ms"):
         assert text in parts["inference"]
     assert "median of several" in parts["method"]
@@ -89,8 +89,8 @@ def test_what_failed_at_once_says_why(tmp_path: Path) -> None:
         entry = records.case_entry("r", 32, mode, status="oom", reason="out of memory: asked for 64.0 GB")
         entry["passes"] = {name: {"status": "failed", "reason": "out of memory: asked for 64.0 GB"}}
         parts = words_of(record_of(tmp_path / name, entry, {}))
-        assert list(parts) == ["glance", name, "machine", "method"]
-        assert "out of memory: asked for 64.0 GB" in parts["glance"]
+        assert list(parts) == ["summary", name, "machine", "method"]
+        assert "out of memory: asked for 64.0 GB" in parts["summary"]
         assert parts[name] == "n/a (out of memory: asked for 64.0 GB)"
 
 
@@ -99,8 +99,8 @@ def test_a_killed_training_shows_the_epochs_it_had_finished(tmp_path: Path) -> N
     writer = RunWriter(tmp_path, "r", {})
     writer.add_case(entry, records.training_tables(10, num_epochs=2))
     parts = words_of(load_run(writer.directory, partial=True))
-    assert "running not finished: it was killed, or is still going on" in parts["glance"]
-    assert "25.0 s for 2 epochs" in parts["glance"]
+    assert "running not finished: it was killed, or is still running" in parts["summary"]
+    assert "25.0 s for 2 epochs" in parts["summary"]
 
 
 def test_a_metric_that_cannot_be_told_says_why(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_a_load_that_could_not_be_cold_says_why(tmp_path: Path) -> None:
     entry["passes"]["inference"]["cold_reason"] = "the page cache cannot be dropped"
     tables["stages"] = [row for row in tables["stages"] if row["stage"] != "load_cold"]
     parts = words_of(record_of(tmp_path, entry, tables))
-    assert "5.26 s with a warm load" in parts["glance"]
-    assert "cold load n/a (the page cache cannot be dropped)" in parts["glance"]
+    assert "5.26 s with a warm load" in parts["summary"]
+    assert "cold load n/a (the page cache cannot be dropped)" in parts["summary"]
     assert parts["inference"].count("n/a (the page cache cannot be dropped)") == 1
 
 
@@ -128,15 +128,15 @@ def test_compile_times_are_shown_where_there_are_any(record: Path, tmp_path: Pat
     entry = records.case_entry("r", 32, "train")
     entry["passes"]["timing"]["compile_s"] = 12.34
     parts = words_of(record_of(tmp_path, entry, records.case_tables("train", 32)))
-    assert "compiled in 12.3 s" in parts["glance"]
+    assert "compiled in 12.3 s" in parts["summary"]
     assert "12.3 s" in parts["method"]
     plain = words_of(load_run(record))
-    assert "compiled" not in plain["glance"]
+    assert "compiled" not in plain["summary"]
     assert "n/a (not compiled)" in plain["method"]
     inferred = records.inference_entry("r", 8)
     inferred["passes"]["inference"]["compile_s"] = 7.5
     shown = words_of(record_of(tmp_path / "infer", inferred, records.inference_tables(8)))
-    assert "compiled in 7.50 s" in shown["glance"]
+    assert "compiled in 7.50 s" in shown["summary"]
 
 
 @pytest.mark.parametrize("table", ["stages", "metrics"])

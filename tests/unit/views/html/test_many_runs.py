@@ -15,7 +15,7 @@ from charact.analysis.compare import Side
 from charact.analysis.profile.repeats import repeated_cases
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
-from charact.views.html.across_runs import MAX_ROWS, Summary, counted_names
+from charact.views.html.across_runs import MAX_ROWS, Summary, abbreviated_names
 from charact.views.html.comparison import sections
 from charact.views.html.elements import drawing
 from charact.views.html.report import report
@@ -144,13 +144,13 @@ def test_long_tables_say_how_many_rows_are_left_out() -> None:
     assert limited(shown, MAX_ROWS + 5, "charact export") is shown
     short = limited(shown, MAX_ROWS, "charact export")
     assert len(short.rows) == MAX_ROWS
-    assert short.note == "A note. The first 2,000 rows; 5 more are left out: `charact export` writes them all."
+    assert short.note == "A note. The first 2,000 rows; 5 more are left out: `charact export` writes all."
 
 
 def test_names_of_many_runs_are_counted() -> None:
-    assert counted_names(["a", "a", "b"]) == "a, a, b"
-    assert counted_names(["a"] * 9) == "a"
-    assert counted_names([str(number) for number in range(9)]) == "0, 1, 2, 3, 5 others"
+    assert abbreviated_names(["a", "a", "b"]) == "a, a, b"
+    assert abbreviated_names(["a"] * 9) == "a"
+    assert abbreviated_names([str(number) for number in range(9)]) == "0, 1, 2, 3, 5 others"
 
 
 def test_a_comparison_draws_the_cases_that_differ_most(
@@ -160,7 +160,7 @@ def test_a_comparison_draws_the_cases_that_differ_most(
     runs = tuple(map(load_run, write_copies(small, tmp_path, 5, "sweep")))
     sides = [Side("a", runs), Side("b", tuple(load_run(run.path) for run in runs))]
     compared, parts = sections.comparison(sides), sections.parts(sides)
-    line = "Of 5 cases the 2 that differ most are drawn; 3 are left out: compare fewer runs to see them."
+    line = "Figures show the 2 of 5 cases that differ most; 3 are left out: compare fewer runs to see them."
     assert any(block.note == line for block in compared.blocks)
     assert line in parts.lead
     assert len(figures) == 1 + 2

@@ -160,10 +160,10 @@ def test_nothing_is_shown_by_what_was_not_measured(by: str, tmp_path: Path) -> N
 
 def test_what_was_asked_for_and_not_timed_is_told(pair: list[Side], tmp_path: Path) -> None:
     run = load_run(records.write_training(tmp_path, diverged=False))
-    found = captioned(tables(sides(run, run), ["phase", "kernel", "layer"]), "Times not told")
-    assert texts(found) == [["kernel", "n/a (no kernels on both sides: they run on GPUs only)"],
-                            ["layer", "n/a (no case on both sides was timed by it)"]]
-    assert "Times not told" not in [table.caption for table in tables(pair, ["case", "phase"])]
+    found = captioned(tables(sides(run, run), ["phase", "kernel", "layer"]), "Times not available")
+    assert texts(found) == [["kernel", "n/a (no kernels in both groups: they run on GPUs only)"],
+                            ["layer", "n/a (no case was timed so in both groups)"]]
+    assert "Times not available" not in [table.caption for table in tables(pair, ["case", "phase"])]
 
 
 def test_sides_are_headed_as_they_are_named(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_a_long_table_says_how_much_it_leaves_out(pair: list[Side], capsys: pyte
     assert len(num_of_cases) == 4
     left_out = sum(max(0, number - 40) for number in num_of_cases.values())
     assert left_out
-    assert f"The first 40 of each case; {left_out} more: --to FILE.csv writes them all" in out
+    assert f"The first 40 of each case; {left_out} more: --to FILE.csv writes all" in out
     for case, number in num_of_cases.items():
         assert len([line for line in out.splitlines() if line.startswith(str(case))]) == min(number, 40)
 
@@ -248,7 +248,7 @@ def test_the_longest_parts_are_those_of_each_side(tmp_path: Path) -> None:
     found = ratio_table(sides(runs[0], runs[1], runs[1]), "operator", 10)
     assert found is not None
     assert Counter(row.side for row in found.rows) == {"b": 10, "c": 10}
-    assert "The 10 longest of each case, of up to 30; `charact compare --by operator --to FILE.csv`" in found.note
+    assert "The 10 slowest of each case, of up to 30; `charact compare --by operator --to FILE.csv`" in found.note
 
 
 def test_markdown_holds_the_tables(pair: list[Side]) -> None:

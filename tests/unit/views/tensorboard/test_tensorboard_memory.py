@@ -41,7 +41,7 @@ def test_peaks_by_size_measured_and_predicted(run: Run) -> None:
 def test_the_tab_shows_the_sections_of_the_report(run: Run) -> None:
     answer = Records(str(run.path.parent)).sections(run.path.name)
     assert [(part["id"], part["html"]) for part in answer] == [(part.id, part.html) for part in sections(run)]
-    assert [part["id"] for part in answer] == ["glance", "memory", "machine", "method"]
+    assert [part["id"] for part in answer] == ["summary", "memory", "machine", "method"]
 
 
 def test_runs_are_compared_by_their_peaks(run: Run) -> None:

@@ -206,7 +206,7 @@ def test_tensorboard_finds_the_plugin() -> None:
 def test_a_comparison_of_no_run_is_one_line(record: Path) -> None:
     answer = get(record.parent, "/comparison")
     assert answer.status_code == 422
-    assert answer.get_json()["error"] == "no run to compare is named: choose some in the list"
+    assert answer.get_json()["error"] == "no runs to compare: choose some in the list"
 
 
 @pytest.mark.parametrize("route", ["/runs", "/sections", "/comparison"])

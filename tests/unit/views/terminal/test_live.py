@@ -27,7 +27,7 @@ def shown(state: State, *, width: int = WIDTH, color: bool = False) -> list[str]
 def test_the_panel_tells_pace_shares_and_bottleneck() -> None:
     title, verdict, numbers, bar, *legend = shown(STATE)
     assert title.startswith("charact train, training, iteration 1,234 ──")
-    assert verdict.strip() == "most time goes into backward: 45.0 %"
+    assert verdict.strip() == "most time is spent in backward: 45.0 %"
     assert numbers.strip() == "20.0 ms per iteration, 3,200 samples/s, memory 1.50 GB"
     assert [bar.count(letter) for letter in "DFBU"] == [16, 24, 36, 4]
     assert "backward 9.00 ms 45.0 %" in " ".join(legend)
@@ -45,7 +45,7 @@ def test_it_is_no_larger_than_it_may_be(width: int, color: bool) -> None:
 
 
 @pytest.mark.parametrize(("bottleneck", "words"), [
-    ("data", "data-bound: 20.0 % of the time goes into waiting for batches"),
+    ("data", "data-bound: 20.0 % of the time is spent waiting for batches"),
     ("communication", "communication-bound: 50.0 % of the time"),
     ("other", "mostly outside of any phase: 40.0 % of the time"),
 ])
@@ -58,13 +58,13 @@ def test_what_bounds_it_is_said_in_words(bottleneck: str, words: str) -> None:
 def test_a_line_tells_the_same() -> None:
     assert line(STATE) == (
         "train, training, iteration 1,234: 20.0 ms per iteration, 3,200 samples/s, memory 1.50 GB; "
-        "data 20.0 %, forward 30.0 %, backward 45.0 %, update 5.0 %; most time goes into backward: 45.0 %")
+        "data 20.0 %, forward 30.0 %, backward 45.0 %, update 5.0 %; most time is spent in backward: 45.0 %")
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"pace": None, "since_s": 12.3}, "train: no iteration has ended in 12.0 s"),
-    ({"since_s": 7.4}, "no iteration has ended for 7.00 s"),
-    ({"since_s": 2.9}, "most time goes into backward"),
+    ({"pace": None, "since_s": 12.3}, "train: no iteration has finished in 12.0 s"),
+    ({"since_s": 7.4}, "no iteration has finished for 7.00 s"),
+    ({"since_s": 2.9}, "most time is spent in backward"),
     ({"pace": replace(PACE, samples_per_s=None)}, "samples/s n/a (batch size not told), memory"),
     ({"memory_bytes": None}, "memory n/a (the process has ended)"),
     ({"pace": replace(PACE, training=False)}, "train, inference, iteration"),

@@ -45,7 +45,7 @@ def test_failed_cases_tell_status_and_reason(tmp_path: Path) -> None:
 
 
 def test_an_empty_run(tmp_path: Path) -> None:
-    assert "holds no cases" in shown(RunWriter(tmp_path, "r", {}).close("complete"))
+    assert "has no cases" in shown(RunWriter(tmp_path, "r", {}).close("complete"))
 
 
 def test_all_cases_failed(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
     text = " ".join(shown(path, width=250).split())
     for expected in (
         "batch 8, measured: 4.90 kB a pixel (± 0 B), 612 B of a sample; fixed 133 MB (± 0 B)",
-        "resnet18-256-b8-train-fp32-cpu holds most (454 MB, measured) in backward, layer1.0.conv1, "
+        "resnet18-256-b8-train-fp32-cpu peaks (454 MB, measured) in backward, layer1.0.conv1, "
         "aten::convolution_backward",
         "A activations 262 MB 57.8 %",
         "batch 9 is the largest that fits the 680 MB of tiny at input size 32 (ran): it needs 640 MB, 40.0 MB are "
@@ -56,7 +56,7 @@ def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
         "input size 700 is the largest that fits the 680 MB of tiny at batch 8: it needs 640 MB, 40.0 MB are left; the "
         "search ended there",
         f"{RAN_OUT} oom: asked for 120 MB with 102 MB free of 680 MB, in forward; held 578 MB: activations 490 MB, "
-        "weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by prediction",
+        "weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by estimate",
         "resnet18-352-b8-train-fp32-cpu oom: predicted to need 749 MB of the 680 MB of tiny",
     ):
         assert expected in text
@@ -75,7 +75,7 @@ def test_long_sweeps_are_thinned_out_and_keep_the_largest(tmp_path: Path) -> Non
         for size in range(32, 32 + 30 * 4, 4)
     ]  # fmt: skip
     text = shown(run_of(tmp_path, *cases))
-    assert "10 of 30 cases, the report has all" in text
+    assert "10 of 30 cases; the report has all" in text
     assert cells(text, "148", "8")[:2] == ["72.0", "MB"]
     assert "measured" not in text
 
@@ -111,7 +111,7 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     for row in rows:
         row["layer"] = "[red]layer"
     text = shown(run_of(tmp_path, (entry | {"workload": "[red]net", "case": "[red]case"}, rows)), width=200)
-    for name in ("[red]net (imagenet)", "[red]case holds most", "backward, [red]layer"):
+    for name in ("[red]net (imagenet)", "[red]case peaks", "backward, [red]layer"):
         assert name in text
 
 
@@ -131,7 +131,7 @@ def ran_out(**told: Any) -> SimpleNamespace:
     ({"requested_bytes": 1e9, "phase": "backward", "fits_reason": "the limit is not known"},
      "asked for 1.00 GB, in backward; what would fit n/a (the limit is not known)"),
     ({"reason": "predicted to need 2 GB", "composition_source": "predicted", "held_bytes": 2e9, "phase": "loss"},
-     "predicted to need 2 GB; by prediction the peak holds 2.00 GB: weights 2.00 GB; no smaller batch or input would "
+     "predicted to need 2 GB; the estimated peak is 2.00 GB: weights 2.00 GB; no smaller batch or input would "
      "fit, by prediction"),
 ])  # fmt: skip
 def test_words_of_failures_that_tell_less(told: dict[str, Any], expected: str) -> None:
