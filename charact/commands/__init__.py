@@ -1,1 +1,1 @@
-"""One file a command: its docstring is its help, heavy imports happen inside."""
+"""Commands, one per file: the docstring is the help text, and heavy imports are inside the function."""

@@ -22,31 +22,31 @@ _NUM_NAMED = 3
 def command(
     sides: Annotated[list[str], typer.Argument(
         help="Run directories, directories of runs (repeats), or reference:NAME; NAME=PATH gives a label.",
-        metavar="SIDE SIDE...")],
+        metavar="RUNS RUNS...")],
     by: Annotated[str, typer.Option(
-        help="What times are told by, one or several of case, phase, operator_type, operator, layer, kernel, problem, "
+        help="Levels of the comparison: case, phase, operator_type, operator, layer, kernel, problem, "
              "brick, layer_type.",
         metavar="LIST")] = "case",
     to: Annotated[Path | None, typer.Option(
-        help="Write the comparison into a file as well: .html (all of it), .md or .csv (texts as charact export "
-             "writes them).", metavar="FILE")] = None,
+        help="Also write the comparison to a file: .html (full report), .md or .csv (texts escaped as by charact "
+             "export).", metavar="FILE")] = None,
     explain: Annotated[bool, typer.Option(
-        "--explain", help="Tell which phases, operators and kernels account for the differences.")] = False,
+        "--explain", help="Show which phases, operators and kernels account for the differences.")] = False,
     fail_if: Annotated[list[str] | None, typer.Option(
-        help='End with 1 where a ratio passes a limit and is no noise: "time > 1.05", "phase.backward > +10%", '
+        help='Exit with 1 if a ratio passes a limit significantly: "time > 1.05", "phase.backward > +10%", '
              '"throughput < 0.95". May be given several times.', metavar="RULE")] = None,
     summary: Annotated[Path | None, typer.Option(
-        help="Write what the rules found as Markdown, with what accounts for each regression.", metavar="FILE")] = None,
+        help="Write the results of the rules as Markdown, and explain each regression.", metavar="FILE")] = None,
     junit: Annotated[Path | None, typer.Option(
-        help="Write what the rules found as JUnit XML.", metavar="FILE")] = None,
+        help="Write the results of the rules as JUnit XML.", metavar="FILE")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Compare machines, versions or runs with the first of them.
+    """Compare machines, versions or runs with a baseline, the first of them.
 
-    Cases are the same where workload, sizes, mode, precision and data are, whatever they ran on; one without a
-    counterpart is listed with how the nearest differs. Ratios have 95 % intervals. Several runs a side are repeats:
-    they tell what differs from run to run. Published tables are references.
+    Cases are equal if workload, sizes, mode, precision and data are, on any device. A case without a counterpart is
+    listed with the nearest one. Ratios have 95 % intervals. Give a directory of several runs as repeats: then intervals
+    cover the variation between runs. Published tables serve as references.
 
     \b
       charact compare runs/before runs/after --by phase,operator
@@ -91,36 +91,36 @@ def command(
 
 @contextmanager
 def _sound(sides: "Sequence[Side]") -> Iterator[None]:
-    """Tell in one line that a record holds what no run writes: readers check names and types, and not every value.
+    """Convert errors from invalid values in a record into one line: readers check names and types, not every value.
 
     Raises:
-        UserError: comparing came upon such a value.
+        UserError: comparing met such a value.
     """
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         names = ", ".join(side.label for side in sides)
-        raise UserError(f"cannot compare {names}: a record holds what no run writes ({type(error).__name__}: {error}); "
-                        "restore it from a copy, or tell us what charact --traceback compare shows") from error
+        raise UserError(f"cannot compare {names}: a record has invalid values ({type(error).__name__}: {error}); "
+                        "restore it from a copy, or report the output of charact --traceback compare") from error
 
 
 def _check_apart(*files: Path | None) -> None:
-    """Refuse one file for two things.
+    """Check that all output files are distinct.
 
     Raises:
-        UserError: a file is named twice.
+        UserError: a file is given twice.
     """
     named = [os.path.abspath(file) for file in files if file is not None]
     for file in files:
         if file is not None and named.count(os.path.abspath(file)) > 1:
-            raise UserError(f"{file} is named twice: --to, --summary and --junit need a file each")
+            raise UserError(f"{file} is given twice: --to, --summary and --junit need different files")
 
 
 def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]], None]":
-    """What writes a file of that kind.
+    """Return a function that writes a file of this type.
 
     Raises:
-        UserError: there is no such kind, or the file exists or cannot be written.
+        UserError: the type is unknown, or the file exists or cannot be written.
     """
     from charact.core.files import check_writable, write_text
 
@@ -152,10 +152,10 @@ def _csv(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
 
 
 def _check_common(sides: "Sequence[Side]") -> None:
-    """Refuse sides that share no case with the baseline.
+    """Check that all groups share cases with the baseline.
 
     Raises:
-        UserError: they share none.
+        UserError: a group shares none.
     """
     from charact.analysis.common.script_attribution import is_watched
     from charact.analysis.compare import matched_cases, unmatched_cases

@@ -10,7 +10,7 @@ from charact.core.output import show, warn
 if TYPE_CHECKING:
     from charact.datasets._common.spec import PublishedFile, StoredDatasetSpec
 
-group = typer.Typer(rich_markup_mode=None, help="Fetch the files of real data sets, and check them.")
+group = typer.Typer(rich_markup_mode=None, help="Download the files of real data sets, and check them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Data set, e.g. mnist, cifar10; see `charact list`.")]
 
@@ -18,16 +18,16 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Data set, e.g. mnist,
 @group.command()
 def fetch(
     name: Name,
-    to: Annotated[Path, typer.Option(help="Directory that gets a folder for the data set.")] = Path("data"),
+    to: Annotated[Path, typer.Option(help="Directory in which to create the data set's folder.")] = Path("data"),
     source: Annotated[str | None, typer.Option(
-        help="Address of a mirror, to which the files' names are added. Default: the published one.")] = None,
+        help="URL of a mirror, without the files' names. Default: the original source.")] = None,
     max_bytes: Annotated[str | None, typer.Option(
-        help="Largest file, packed or unpacked, whose size was not published, e.g. 1GiB.")] = None,
+        help="Maximum size of files without a published size, packed or unpacked, e.g. 1GiB.")] = None,
 ) -> int:
     """Download the files of a data set and verify them.
 
-    What is there and right is not fetched again. A download that is cut goes on where it was, also the next time. A
-    file that cannot be had leaves the others to be fetched, and the exit status is 1.
+    Files that are present and correct are not downloaded again. An interrupted download resumes, also in the next
+    call. If a file is not available, the others are still downloaded, and the exit status is 1.
 
     \b
       charact data fetch mnist
@@ -49,18 +49,18 @@ def fetch(
             lacking.append(file.name)
             show(f"{file.name}: n/a ({error})")
         else:
-            fetched = f"fetched, {num_bytes(place.stat().st_size)} (it was {before})"
-            show(f"{place}: {'there and right' if before is None else fetched}")
+            fetched = f"downloaded, {num_bytes(place.stat().st_size)} (before: {before})"
+            show(f"{place}: {'already correct' if before is None else fetched}")
     if lacking:
-        warn(f"error: {name} lacks {', '.join(lacking)}, for the reasons above: once they are mended, the same "
-             "command fetches the rest")
+        warn(f"error: {name} lacks {', '.join(lacking)}, for the reasons above: fix them, then run the same "
+             "command again")
         return 1
     show(f"Use it with --data {name} --data-dir {to}")
     return 0
 
 
 def _fetch(spec: "StoredDatasetSpec", file: "PublishedFile", directory: Path) -> tuple[Path, str | None]:
-    """As `fetch_file`, with its progress on a terminal."""
+    """Call `fetch_file`, with its progress on a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from charact.core.console import Console
@@ -73,21 +73,21 @@ def _fetch(spec: "StoredDatasetSpec", file: "PublishedFile", directory: Path) ->
     ) as progress:
         task = progress.add_task(file.name, total=None)
 
-        def told(num_done: int, num_bytes: int | None) -> None:
+        def on_progress(num_done: int, num_bytes: int | None) -> None:
             progress.update(task, completed=num_done, total=num_bytes)
 
-        return fetch_file(spec, file, directory, told)
+        return fetch_file(spec, file, directory, on_progress)
 
 
 @group.command()
 def check(
     name: Name,
-    data_dir: Annotated[Path, typer.Option(help="Where its files are.")] = Path("data"),
+    data_dir: Annotated[Path, typer.Option(help="Directory of its files.")] = Path("data"),
 ) -> int:
-    """Tell which files of a data set are there and right.
+    """Check which files of a data set are present and correct, and which splits can be read.
 
-    It tells which splits can be read, too. A data set has its files in several forms, of which one is enough. The
-    exit status is 0 where a split can be read, else 1.
+    A data set may have its files in several formats, of which one is enough. The exit status is 0 if a split can be
+    read, else 1.
     """
     from charact.commands._shared.print_table import print_table
     from charact.core.errors import UserError

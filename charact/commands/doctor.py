@@ -18,14 +18,14 @@ _MARKS = {"ok": ("✓ ok", "green"), "limited": ("! limited", "yellow"), "n/a": 
 
 def command(
     ceilings: Annotated[bool, typer.Option(
-        "--ceilings", help="Show the best that each device reaches: FLOP/s, bytes/s, the cost of a launch. Measured "
-                           "once on a machine, which takes some seconds.")] = False,
-    refresh: Annotated[bool, typer.Option("--refresh", help="With --ceilings: measure them anew.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it for a program to read.")] = False,
+        "--ceilings", help="Show the ceilings of each device: FLOP/s, bytes/s, the cost of a launch. Measured "
+                           "once per machine, in a few seconds.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="With --ceilings: measure them again.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what this machine can measure, and what to mend."""
+    """Show what this machine can measure, and how to enable the rest."""
     if refresh and not ceilings:
-        raise UserError("--refresh measures ceilings anew: add --ceilings, or leave it out")
+        raise UserError("--refresh measures ceilings again: add --ceilings, or leave it out")
     from dataclasses import asdict
 
     from charact.machine.facts import machine_facts, software_facts
@@ -50,7 +50,7 @@ def command(
 
 
 def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, Kept]":
-    """Ceilings of every device: those that are kept, if they are not to be measured anew."""
+    """Return the ceilings of every device: from the cache, unless they are to be measured again."""
     from charact.commands._shared.ceilings import kept_ceilings, new_ceilings
     from charact.machine.ceilings_cache import NotKept
 
@@ -58,7 +58,7 @@ def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, Kept]":
     for device in ("cpu", *(f"cuda:{gpu['index']}" for gpu in machine["gpus"])):
         try:
             if refresh:
-                raise NotKept("they are to be measured anew")
+                raise NotKept("to be measured again")
             reached[device] = kept_ceilings(machine["fingerprint"], device)
         except NotKept:
             reached[device] = new_ceilings(machine["fingerprint"], device, quiet=False)
@@ -110,11 +110,11 @@ def _print_ceilings(device: str, kept: "Kept") -> None:
     print_table(None, columns, [_ceiling_row(row)[:len(columns)] for row in kept.ceilings])
     show("Datasheet: " + ("; ".join(sources) or _no_datasheet(device)))
     if theoretical := next((row["theoretical"] for row in kept.ceilings if row["theoretical"]), None):
-        show(f"Memory by its clock and width, as the driver tells them: {theoretical / 1e9:,.0f} GB/s")
+        show(f"Memory by its clock and width, as the driver reports them: {theoretical / 1e9:,.0f} GB/s")
 
 
 def _no_datasheet(device: str) -> str:
-    return "n/a (a processor's tells no such figures)" if device == "cpu" else "n/a (none of this device is known)"
+    return "n/a (not in datasheets of processors)" if device == "cpu" else "n/a (not known for this device)"
 
 
 def _ceiling_row(row: "Ceiling") -> "list[str | Text]":
@@ -126,17 +126,17 @@ def _ceiling_row(row: "Ceiling") -> "list[str | Text]":
         name += f", {quantity(row['working_set_bytes'] or 0, 'B')}"
     factor, scaled = scale([row["high"]], unit)
     interval = f"{digits(row['low'] * factor, 4)}–{digits(row['high'] * factor, 4)} {scaled}"
-    return [f"  {name}", quantity(row["value"], unit), interval, _beside(row, unit)]
+    return [f"  {name}", quantity(row["value"], unit), interval, _datasheet_cell(row, unit)]
 
 
-def _beside(row: "Ceiling", unit: str) -> "str | Text":
-    """The maker's figure, and what share of it was reached; more than all of it is marked."""
+def _datasheet_cell(row: "Ceiling", unit: str) -> "str | Text":
+    """Format the datasheet's value and the share of it that was reached; more than 100 % is marked."""
     from rich.text import Text
 
     from charact.core.units import quantity, share
 
     if row["datasheet"] is None:
-        return "n/a (tells none)"
+        return "n/a (not in the datasheet)"
     reached = f"{share(row['value'] / row['datasheet'])} of {quantity(row['datasheet'], unit)}"
     if row["value"] > row["datasheet"]:
         return Text(f"{reached}: above its datasheet", style="yellow")

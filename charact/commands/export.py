@@ -1,4 +1,4 @@
-"""charact export: a run's tables for other tools."""
+"""`charact export`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,14 +14,14 @@ def command(
     to: Annotated[
         Path | None, typer.Option(help="Directory to write: <run>-<format> in the current directory.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the directory where it exists.")] = False,
-    partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the directory if it exists.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,
 ) -> None:
     """Write a run's tables as CSV, JSON or Parquet.
 
-    The manifest and a description of every column go with them. In CSV, a text that begins with = + - @, a tab or a
-    line break, which a spreadsheet could run as a formula, gets an apostrophe before it. To read such a text back,
-    remove one apostrophe. Numbers, JSON and Parquet stay as they are.
+    The manifest and a description of every column are written, too. In CSV, a text that begins with = + - @, a tab or a
+    line break, which a spreadsheet could run as a formula, gets an apostrophe in front. To read such a text back,
+    remove one apostrophe. Numbers, JSON and Parquet are unchanged.
     """
     from charact.commands._shared.partial_runs import read_run
     from charact.views.export.tables import export

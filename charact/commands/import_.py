@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 def command(
     traces: Annotated[list[Path], typer.Argument(
-        help="Traces of torch.profiler (.json or .json.gz), one a rank or program, or directories of them.",
+        help="Traces of torch.profiler (.json or .json.gz), one per rank or program, or directories of them.",
         metavar="TRACE...")],
-    out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(
-        help="Name of the run and its cases: cases of equal names can be compared. Default: the trace's, or its "
+        help="Name of the run and its cases; cases with equal names can be compared. Default: the trace's, or its "
              "directory's.")] = None,
     max_bytes: Annotated[str | None, typer.Option(
-        metavar="SIZE", help="Largest size that a packed trace may unpack to, such as 8GiB. Default: that of "
+        metavar="SIZE", help="Maximum unpacked size of a compressed trace, such as 8GiB. Default: "
                              "CHARACT_MAX_BYTES, else 4GiB.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
 ) -> int:
-    """Make a run of traces that torch.profiler wrote.
+    """Import traces of torch.profiler as a run.
 
-    They may be from anywhere, with or without charact. Each trace becomes a case. Iterations and phases come from
-    charact's marks where a trace has them, else from ProfilerStep, the marks of loaders and optimizers, calls of
-    modules and autograd's nodes: then they are inferred.
+    The traces may be from anywhere, with or without charact; each becomes a case. Iterations and phases come from
+    marks of charact if a trace has them. Otherwise they are inferred from ProfilerStep, marks of loaders and
+    optimizers, module calls and autograd's nodes.
 
     \b
       charact import trace.json.gz
@@ -78,10 +78,10 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
 
 def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "Interrupt", *, named: bool,
                quiet: bool) -> None:
-    """Read one trace after another into the record, until a signal comes; a terminal shows how much was read.
+    """Read the traces into the record, until a signal arrives; a terminal shows the progress.
 
     Raises:
-        UserError: one is no trace, or two are of the same rank, and the record is removed; or it cannot be written.
+        UserError: a file is no trace, or two are of the same rank (the record is removed); or it cannot be written.
     """
     origins: dict[str, Path] = {}
     for path in files:
@@ -89,11 +89,11 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
             with interrupt.allowed():
                 trace, entry, tables = _case(path, label, alone=len(files) == 1, named=named, quiet=quiet)
             if entry["case"] in origins:
-                raise UserError(f"{origins[entry['case']]} and {path} both make the case {entry['case']}: import them "
-                                "one by one")
+                raise UserError(f"{origins[entry['case']]} and {path} both become the case {entry['case']}: import "
+                                "them separately")
         except KeyboardInterrupt:
             return
-        except UserError:  # a mistake, which is the same the next time
+        except UserError:  # a mistake of the user: trying again does not help
             writer.discard()
             raise
         origins[entry["case"]] = path
@@ -104,7 +104,7 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
 
 def _case(path: Path, label: str, *, alone: bool, named: bool,
           quiet: bool) -> "tuple[Trace, dict[str, Any], dict[str, Rows]]":
-    """A trace, and the case's entry and rows that it gives."""
+    """Return a trace, and the case's entry and rows from it."""
     from charact.core.console import Console
     from charact.traces.cases import trace_case
     from charact.traces.files import read_trace, stem
@@ -122,7 +122,7 @@ def _case(path: Path, label: str, *, alone: bool, named: bool,
 
 
 def _describe(writer: "RunWriter", trace: "Trace") -> None:
-    """Put what a trace tells of its machine and software into the manifest."""
+    """Add the machine and software facts of a trace to the manifest."""
     kinds: list[dict[str, Any]] = []
     for one in trace.devices:
         kind = {key: value for key, value in one.items() if key != "index"}

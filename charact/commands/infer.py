@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(
     workload: Annotated[str, typer.Argument(help="Workload to run, e.g. resnet18; see `charact list`.")],
     weights: Annotated[Path | None, typer.Option(
-        help="File of its weights, by torch.save or safetensors. Default: random ones, saved first.")] = None,
+        help="File of weights, from torch.save or safetensors. Default: random weights, saved first.")] = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     precision: opt.Precision = "fp32",
@@ -29,8 +29,8 @@ def command(
     synthetic: opt.MadeUp = None,
     split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "test",
     max_batches: Annotated[int | None, typer.Option(
-        min=1, help="Predict so many batches of it at most. Default: all.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=10_000, help="Loads with the file in memory.")] = 5,
+        min=1, help="Maximum number of batches. Default: all.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=10_000, help="Number of warm loads.")] = 5,
     workers: opt.Workers = 0,
     device: opt.Device = "auto",
     threads: opt.Threads = None,
@@ -43,10 +43,10 @@ def command(
 ) -> int:
     """Measure total inference time: load the weights, then predict.
 
-    Every combination of input size, batch size and precision is a case. The weights are loaded once with their file
-    out of the system's memory (cold), then repeatedly from there (warm): the model is built, the file is read, the
-    weights are put onto the device. Then the whole split is predicted, which gives throughput, the latency of each
-    batch, and how well the task is done.
+    Every combination of input size, batch size and precision is a case. The weights are loaded once with their file not
+    in the page cache (cold), then repeatedly from the cache (warm): build the model, read the file, copy the weights to
+    the device. Then the whole split is predicted, which gives throughput, the latency of each batch, and the quality of
+    the predictions.
 
     \b
       charact infer resnet18 --variant cifar --weights resnet18.pt --data cifar10 --data-dir ~/data
@@ -66,7 +66,7 @@ def command(
 
     from charact.execution.interrupt import Interrupt
 
-    # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
+    # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         from charact.commands._shared.run_cases import run_and_publish
         from charact.datasets._common.request import DataRequest, Synthetic
@@ -81,7 +81,7 @@ def command(
         if weights is not None:
             check_weights(cases, weights)
         elif not quiet:
-            show("No --weights: random ones are saved first, so that loading is measured all the same")
+            show("No --weights: random weights are saved first, to measure loading")
         plan = InferencePlan(weights, repeats, max_batches)
         return run_and_publish(lambda writer, progress: infer_cases(cases, plan, writer, progress, interrupt), out,
                                name or prepared.name, options, threads, quiet, interrupt,
@@ -90,7 +90,7 @@ def command(
 
 def _cases(workload: "Workload", sizes: list[int] | None, batches: list[int] | None, precisions: list[str],
            request: "DataRequest", device: str, workers: int, channels_last: bool, compiled: bool) -> "list[Case]":
-    """The cross product, each case checked before anything is written."""
+    """Return the cross product; each case is checked before anything is written."""
     from charact.execution.case import Case
     from charact.machine.facts import resolve_device
 

@@ -24,8 +24,8 @@ class Topic(StrEnum):
 
 
 def command(
-    topic: Annotated[Topic | None, typer.Argument(help="What to list; all of it when left out.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all details, for a program to read.")] = False,
+    topic: Annotated[Topic | None, typer.Argument(help="What to list. Default: everything.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all details as JSON.")] = False,
 ) -> None:
     """List workloads, datasets, counters and operator types."""
     listed = {one: _LISTINGS[one].rows() for one in ([topic] if topic else Topic)}
@@ -80,8 +80,8 @@ def _counters() -> list[Row]:
 
     rows: list[Row] = []
     for source in all_sources().values():
-        refusal = source.available()
-        reason = None if refusal is None else refusal.reason
+        unavailable = source.available()
+        reason = None if unavailable is None else unavailable.reason
         rows += [{"counter": counter.name, "method": counter.method, "scope": counter.scope,
                   "definition": counter.definition, "source": source.name, "cost": source.cost, "taken": source.taken,
                   "unavailable_reason": reason} for counter in source.counters]
@@ -101,7 +101,7 @@ def _operator_types() -> list[Row]:
 
 @dataclass(frozen=True)
 class _Listing:
-    """How a topic is listed: its rows, the columns that a reader sees, and the heading that rows stand under."""
+    """How a topic is listed: its rows, the columns to show, and the headings of groups of rows."""
 
     rows: Callable[[], list[Row]]
     columns: tuple[str, ...]

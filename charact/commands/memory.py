@@ -28,10 +28,10 @@ _AMOUNT = re.compile(r"[\d.]+[kmgt]i?b", re.IGNORECASE)
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="[WORKLOADS]...", help="Workloads to look at, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
+        metavar="[WORKLOADS]...", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
-    input_spec: Annotated[str | None, typer.Option(help="What your model is fed; see `charact profile --help`.")]
+    input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see `charact profile --help`.")]
     = None,
     loss: own_model.Loss = None,
     optimizer: own_model.Optimizer = None,
@@ -41,19 +41,19 @@ def command(
     mode: opt.Modes = "train,infer",
     precision: opt.Precision = "fp32",
     accumulate: Annotated[int, typer.Option(
-        min=1, max=10_000, help="Batches whose gradients are summed before an update, in a training.")] = 1,
-    predict: Annotated[bool, typer.Option("--predict", help="Predict only: nothing is run but small cases.")] = False,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure only.")] = False,
+        min=1, max=10_000, help="Batches per update (gradient accumulation) in training.")] = 1,
+    predict: Annotated[bool, typer.Option("--predict", help="Only estimate: run no case but small ones.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Only measure.")] = False,
     device_memory: Annotated[str | None, typer.Option(
-        metavar="AMOUNT", help="Memory that the device is to have, e.g. 16GiB. Default: what it has.")] = None,
+        metavar="AMOUNT", help="Memory limit of the device, e.g. 16GiB. Default: its memory.")] = None,
     device_like: Annotated[str | None, typer.Option(
-        metavar="GPU", help="Predict for that GPU, e.g. a100-80gb; it need not be here.")] = None,
+        metavar="GPU", help="Estimate for this GPU, e.g. a100-80gb; it need not be present.")] = None,
     fit: Annotated[bool, typer.Option(
         "--fit", help="Search the largest batch that fits the device, or an amount: --fit 16GiB.")] = False,
     fit_by: Annotated[str | None, typer.Option(
-        metavar="AXIS", help="What is searched: batch-size at each input size (default), or input-size at each batch "
+        metavar="AXIS", help="What to search: batch-size at each input size (default), or input-size at each batch "
                              "size.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Run what was found, and the next one up.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Run the result, and the next larger value.")] = False,
     variant: opt.Variant = None,
     data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
@@ -65,11 +65,11 @@ def command(
     name: opt.Name = None,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Tell memory against input size, measured and predicted.
+    """Estimate and measure memory against input size.
 
-    Every combination of workload, input size, batch size, mode and precision is a case. It is predicted on tensors
-    without values, at any size and for a device that need not be here, and measured where the device is here and has
-    room for it. A case that runs out of memory is recorded with what it asked for, and with what would fit.
+    Every combination of workload, input size, batch size, mode and precision is a case. Its memory is estimated on
+    tensors without data, at any size and for any device. It is also measured if the device is present and has enough
+    memory. A case that runs out of memory is recorded with the requested size, and with a size that would fit.
 
     \b
       charact memory resnet18 --input-sizes 32:224:32 --batch-sizes 1,8
@@ -78,7 +78,7 @@ def command(
       charact memory resnet18 --device-memory 500MiB --fit --verify
     """  # noqa: D301  (click wants the character itself)
     names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
-    amounts = [part for part in names if _AMOUNT.fullmatch(part)]  # no workload is called so
+    amounts = [part for part in names if _AMOUNT.fullmatch(part)]  # no workload has such a name
     names = [part for part in names if part not in amounts]
     search = _search(fit, fit_by, verify)
     limit_bytes = _limit_bytes(fit, device_memory, amounts)
@@ -104,7 +104,7 @@ def command(
 
     from charact.execution.interrupt import Interrupt
 
-    # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
+    # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         from charact.commands._shared.memory_target import chosen_device
         from charact.commands._shared.run_cases import run_and_publish
@@ -117,7 +117,7 @@ def command(
                     or [own_model.load_own_model(own).prepare()])
         chosen = chosen_device(device, device_like, limit_bytes)
         if (measure or verify) and not chosen.here:
-            raise UserError(f"{chosen.target.name} is not here: leave {'--measure' if measure else '--verify'} out")
+            raise UserError(f"{chosen.target.name} is not present: leave {'--measure' if measure else '--verify'} out")
         cases = _cases(prepared, sizes, batches, modes, precisions, request, chosen, accumulate, search)
         runner = _runner(cases, chosen, search, predict, measure, limit_bytes, interrupt)
         label = name or "+".join(workload.name for workload in prepared[:3])
@@ -127,7 +127,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Search:
-    """Whether something is searched for, and what."""
+    """What to search for, if anything."""
 
     on: bool
     axis: str
@@ -135,7 +135,7 @@ class _Search:
 
 
 def _search(fit: bool, fit_by: str | None, verify: bool) -> _Search:
-    """What is searched, once it is clear that anything is."""
+    """Return what to search for, after checking the options."""
     stray = [option for option, given in (("--fit-by", fit_by is not None), ("--verify", verify)) if given]
     if not fit and stray:
         raise UserError(f"{stray[0]} goes with --fit: add that, or leave {stray[0]} out")
@@ -143,11 +143,11 @@ def _search(fit: bool, fit_by: str | None, verify: bool) -> _Search:
 
 
 def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> int | None:
-    """The memory that was asked for; None for what the device has."""
+    """Return the requested memory limit; None for the device's memory."""
     from charact.measure.memory_estimate.target_devices import parse_memory
 
     if not fit and amounts:
-        raise UserError(f"'{amounts[0]}' is no workload: write --fit {amounts[0]}, or --device-memory {amounts[0]}")
+        raise UserError(f"'{amounts[0]}' is not a workload: write --fit {amounts[0]}, or --device-memory {amounts[0]}")
     given = amounts if device_memory is None else [device_memory, *amounts]
     if len(given) > 1:
         raise UserError("the memory to fit is given twice: leave one of them out")
@@ -156,13 +156,13 @@ def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> in
 
 def _check_kinds(predict: bool, measure: bool, search: _Search, input_sizes: str | None, batch_sizes: str | None
                  ) -> None:
-    """Refuse options that do not go together."""
+    """Check that options are compatible."""
     if predict and measure:
-        raise UserError("--predict and --measure exclude each other: leave both out to have both")
+        raise UserError("--predict and --measure exclude each other: leave both out to do both")
     if search.on and measure:
-        raise UserError("--fit searches on predictions: leave --measure out; --verify runs what was found")
+        raise UserError("--fit searches with estimates: leave --measure out; --verify runs the result")
     if search.verify and predict:
-        raise UserError("--verify runs what was found: leave --predict out")
+        raise UserError("--verify runs the result: leave --predict out")
     if search.on and search.axis == "batch_size" and batch_sizes is not None:
         raise UserError("--fit searches the batch size: leave --batch-sizes out, or search with --fit-by input-size")
     if search.on and search.axis == "input_size" and input_sizes is not None:
@@ -172,7 +172,7 @@ def _check_kinds(predict: bool, measure: bool, search: _Search, input_sizes: str
 def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
            precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search
            ) -> "list[Case]":
-    """The cross product, each case checked before anything is written; a search begins at the smallest value."""
+    """Return the cross product; each case is checked first. A search begins at the smallest value."""
     from charact.execution.case import Case
 
     cases = []
@@ -194,7 +194,7 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
 
 def _runner(cases: "list[Case]", chosen: "Chosen", search: _Search, predict: bool, measure: bool,
             limit_bytes: int | None, interrupt: "Interrupt") -> "Measure":
-    """What runs the cases, or the searches, into a record."""
+    """Return the function that runs the cases, or the searches, into a record."""
     from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
     from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
 

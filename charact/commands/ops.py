@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 def command(
     suite: Annotated[str | None, typer.Option(
-        help="List of problems: deepbench, vo, modern or crossover; see above.")] = None,
+        help="Suite of problems: deepbench, vo, modern or crossover; see above.")] = None,
     part: Annotated[str | None, typer.Option("--set", help="Parts of the suite, e.g. training. Default: all.")] = None,
     problem: Annotated[list[str] | None, typer.Option(
-        help="A problem, e.g. gemm:3072x128x1024; may be given again.")] = None,
+        help="A problem, e.g. gemm:3072x128x1024; may be repeated.")] = None,
     operations: Annotated[str | None, typer.Option(
-        help="Kinds of operations that are run, e.g. gemm,convolution. Default: all.")] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Run every so many of the suite's problems.")] = 1,
-    precision: Annotated[str, typer.Option(help="Type of all numbers: fp32, tf32 (CUDA), bf16, fp16, int8.")] = "fp32",
+        help="Kinds of operations to run, e.g. gemm,convolution. Default: all.")] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Run only every N-th problem of the suite.")] = 1,
+    precision: Annotated[str, typer.Option(help="Number formats: fp32, tf32 (CUDA), bf16, fp16, int8.")] = "fp32",
     layouts: Annotated[str, typer.Option(
-        help="How sparse matrices are kept whose problem does not say: csr, csc, coo, bsr, or dense to compare with.")]
+        help="Layouts of sparse matrices without one in the problem: csr, csc, coo, bsr, or dense to compare.")]
     = "csr,dense",
     hot: Annotated[bool, typer.Option(
-        "--hot", help="Call with the same inputs again, which a cache may hold; else inputs are rotated.")] = False,
-    ranks: Annotated[int, typer.Option(min=1, max=1024, help="Processes that an all_reduce is between.")] = 1,
+        "--hot", help="Reuse the same inputs, which a cache may hold. Default: rotate inputs.")] = False,
+    ranks: Annotated[int, typer.Option(min=1, max=1024, help="Number of processes of an all_reduce.")] = 1,
     device: opt.Device = "auto",
     threads: opt.Threads = None,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop a problem when the 95 % interval of its median is within this share.")] = 0.02,
-    max_repetitions: Annotated[int, typer.Option(min=1, help="Or after so many repetitions.")] = 100,
+    max_repetitions: Annotated[int, typer.Option(min=1, help="Or after this many repetitions.")] = 100,
     max_seconds: Annotated[float, typer.Option(
-        min=0, max=86_400, help="Or after so many seconds and 6 repetitions.")] = 3.0,
+        min=0, max=86_400, help="Or after this many seconds and 6 repetitions.")] = 3.0,
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the suite's or the operation's.")] = None,
     quiet: opt.Quiet = False,
 ) -> int:
     """Time basic operations: products, convolutions and others.
 
-    Each problem is an operation of given sizes. It is timed forward and, where it has gradients, by each of them; its
-    result is checked against float64. What cannot run is recorded with the reason.
+    Each problem is an operation of given sizes. It is timed forward and, if it has gradients, for each gradient. Its
+    result is checked against float64. A problem that cannot run is recorded with the reason.
 
     \b
       charact ops --suite vo
@@ -55,13 +55,13 @@ def command(
       charact ops --problem all_reduce:16777216 --ranks 4
 
     Suites: deepbench (sets training, inference_server, inference_device), vo (dmm, smm, convolve2d, rnn), modern, of
-    transformers (gpt2-small, gpt-1.3b, 7b), and crossover, of sparse products with more and more zeros.
+    transformers (gpt2-small, gpt-1.3b, 7b), and crossover, of sparse products with increasing sparsity.
 
     Problems:
 
     \b
-      gemm:MxNxK[:nt|tn|tt]                                 K is the inner dimension; t: kept transposed
-      sparse_gemm:MxNxK:sZEROS|dNONZEROS[:csr|csc|coo|bsr|dense]      s0.9 and d0.1: nine of ten are zero
+      gemm:MxNxK[:nt|tn|tt]                                 K is the inner dimension; t: stored transposed
+      sparse_gemm:MxNxK:sZEROS|dNONZEROS[:csr|csc|coo|bsr|dense]      s0.9 and d0.1: 90 % are zero
       convolution:NxCxHxW:KxRxS[:pPAD][:sSTRIDE]            images, filters
       rnn:relu|tanh|lstm|gru:HIDDENxBATCHxSTEPS[xINPUT]
       attention:BATCHxHEADSxQUERIESxKEYSxWIDTH[:causal]
@@ -75,9 +75,9 @@ def command(
     precisions = opt.parse_choices(precision, "--precision", OPERATION_PRECISIONS)
     opt.check_name(name)
     if suite is None and part is not None:
-        raise UserError("--set is a part of a suite: name the suite with --suite")
+        raise UserError("--set selects a part of a suite: give --suite")
     if suite is None and not problem:
-        raise UserError("nothing to run: name a --suite or a --problem, as in --problem gemm:3072x128x1024")
+        raise UserError("nothing to run: give a --suite or a --problem, as in --problem gemm:3072x128x1024")
     options: dict[str, Any] = {
         "suite": suite or "", "set": part or "", "problem": problem or [], "operations": operations or "",
         "sample": sample, "layouts": layouts, "hot": hot, "ranks": ranks,
@@ -96,7 +96,7 @@ def command(
         problems = _of_operations(problems, operations)[::sample]
         problems += _of_operations([parse_problem(text) for text in problem or []], operations)
         if not problems:
-            raise UserError(f"nothing to run: --operations {operations} leaves no problem of those that were named")
+            raise UserError(f"nothing to run: --operations {operations} matches none of the problems")
         several = len({each.operation for each in problems}) > 1
         cases = _cases(_varied(problems, layouts, ranks), precisions, device)
         rule = StopRule(precision_target, max_repetitions, max_seconds)
@@ -129,7 +129,7 @@ def _of_operations(problems: "list[Problem]", operations: str | None) -> "list[P
 
 
 def _varied(problems: "list[Problem]", layouts: str, num_ranks: int) -> "list[Problem]":
-    """Sparse products in each layout, and exchanges between so many ranks."""
+    """Return sparse products in each layout, and all_reduce problems with this number of ranks."""
     from charact.ops.kinds.all_reduce import with_ranks
     from charact.ops.kinds.sparse_gemm import LAYOUTS, with_layouts
 
@@ -146,16 +146,16 @@ def _varied(problems: "list[Problem]", layouts: str, num_ranks: int) -> "list[Pr
 
 
 def _cases(problems: "list[Problem]", precisions: Sequence[str], device: str) -> "list[OperationCase]":
-    """Every case.
+    """Return every case.
 
     Raises:
-        UserError: not one of them can run.
+        UserError: none of them can run.
     """
     from charact.machine.facts import resolve_device
     from charact.measure.microbench.cases import operation_cases
 
     cases = operation_cases(problems, precisions, resolve_device(device))
-    refusals = [case.refusal() for case in cases]
-    if all(refusals):
-        raise UserError(str(refusals[0]))
+    reasons = [case.refusal() for case in cases]
+    if all(reasons):
+        raise UserError(str(reasons[0]))
     return cases

@@ -25,7 +25,7 @@ def command(
         metavar="[WORKLOADS]...", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
-    input_spec: Annotated[str | None, typer.Option(help="What your model is fed; see above.")] = None,
+    input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see above.")] = None,
     loss: own_model.Loss = None,
     optimizer: own_model.Optimizer = None,
     learning_rate: own_model.LearningRate = None,
@@ -37,7 +37,7 @@ def command(
     data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
     synthetic: Annotated[str | None, typer.Option(
-        help="Made-up data: classes=100, or vocabulary=5000,zipf=1.2,length-mean=0.5,length-spread=0.1, the lengths of "
+        help="Synthetic data: classes=9, or vocabulary=5000,zipf=1.2,length-mean=0.5,length-spread=0.1, the lengths of "
              "sentences as shares of the input size. Default: the workload's.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "train",
     workers: opt.Workers = 0,
@@ -46,31 +46,31 @@ def command(
     channels_last: opt.ChannelsLast = False,
     compiled: opt.Compiled = False,
     counters: opt.Counters = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and made-up data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and synthetic data.")] = 0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop a case when the 95 % interval of its median is within this share.")] = 0.02,
-    max_iterations: Annotated[int, typer.Option(min=1, help="Or after so many iterations.")] = 100,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Or after this many iterations.")] = 100,
     max_seconds: Annotated[float, typer.Option(
-        min=0, max=86_400, help="Or after so many seconds and 6 iterations.")] = 15.0,
+        min=0, max=86_400, help="Or after this many seconds and 6 iterations.")] = 15.0,
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workloads'.")] = None,
     quiet: opt.Quiet = False,
 ) -> int:
     """Characterize workloads: their time, memory and FLOP.
 
-    Every combination of workload, input size, batch size, mode and precision is a case. Each case is run once per
-    instrument, so that none slows what another measures. The run ends with a summary and leaves a directory with
-    the tables, the traces and report.html.
+    Every combination of workload, input size, batch size, mode and precision is a case. Each instrument measures in a
+    run of its own, so that none slows another. The command prints a summary, and writes a directory with tables, traces
+    and report.html.
 
     \b
       charact profile resnet --input-sizes 32,224
       charact profile vgg16 resnet50 --batch-sizes 1,8 --mode infer --precision fp32,bf16
       charact profile resnet18 --variant cifar --data cifar10 --data-dir ~/data --workers 2
 
-    Your own model is any nn.Module that can be imported from here. --input-spec tells its inputs, separated by
-    commas: [name=][type[range]] shape. The shape joins numbers and S, the input size, by x; the batch comes first, or
-    where B stands. Types are float32 (the default), int64, int32, uint8 and bool; a range is as Python's. After ->
-    stands what the outputs are compared with.
+    Your own model is any importable nn.Module. --input-spec lists its inputs, separated by commas:
+    [name=][type[range]] shape. A shape joins numbers and S, the input size, by x. The batch is the first dimension, or
+    the position of B. Types are float32 (the default), int64, int32, uint8 and bool; a range is as in Python. The
+    target of the loss follows after ->.
 
     \b
       charact profile --model torchvision.models:resnet18 --input-spec "3xSxS -> int64[1000]" --input-sizes 64,224
@@ -103,7 +103,7 @@ def command(
 
     from charact.execution.interrupt import Interrupt
 
-    # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
+    # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         from charact.commands._shared.run_cases import run_and_publish
         from charact.datasets._common.request import DataRequest, Synthetic
@@ -129,7 +129,7 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
            precisions: list[str], request: "DataRequest", device: str, workers: int, channels_last: bool,
            compiled: bool
            ) -> "list[Case]":
-    """The cross product, each case checked before anything is written."""
+    """Return the cross product; each case is checked before anything is written."""
     from charact.execution.case import Case
     from charact.machine.facts import resolve_device
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from charact.measure.script.spans.event_log_to_record import ScriptOptions
     from charact.record.writer import RunWriter
 
-_NOTHING = "{} held nothing that had been measured, and is removed"
-_BLIND = ("called no model of PyTorch outside of functions that it compiled whole: there is nothing to tell unless it "
-          "runs without torch.compile, or names its phases with charact.Profiler")
-_ELSEWHERE = ("called no model of PyTorch in the thread that is watched: there is nothing to tell. charact.Profiler "
+_NOTHING = "{} had no measurements, and is removed"
+_BLIND = ("called no model of PyTorch outside of fully compiled functions, so there is nothing to report: run it "
+          "without torch.compile, or name its phases with charact.Profiler")
+_ELSEWHERE = ("called no model of PyTorch in the watched thread, so there is nothing to report. charact.Profiler "
               "watches another thread, charact run another process (torchrun --no-python charact run train.py)")
 
 
@@ -25,14 +25,14 @@ def command(
     partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-...")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
 ) -> int:
-    """Make whole runs of what killed ones had written.
+    """Complete the records of killed runs.
 
     \b
       charact recover runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
     from charact.execution.interrupt import Interrupt
 
-    any_ok, refused = False, []
+    any_ok, errors = False, []
     with Interrupt() as interrupt:
         from charact.commands._shared.publish import recover_command
 
@@ -40,25 +40,25 @@ def command(
             try:
                 with interrupt.allowed():
                     any_ok |= _recover(directory, quiet)
-            except UserError as error:  # one that is still going on is no reason to leave the others
-                refused.append(str(error))
+            except UserError as error:  # a run that is still running must not prevent the others
+                errors.append(str(error))
             except KeyboardInterrupt:
                 left = [one for one in partial[number:] if one.exists()]
                 if left:
-                    warn(f"interrupted, and nothing is lost: go on with {recover_command(left)}")
+                    warn(f"interrupted, and nothing is lost: continue with {recover_command(left)}")
                 return 128 + (interrupt.signal or signal.SIGINT)
-    if refused:
-        raise UserError("; ".join(refused))
+    if errors:
+        raise UserError("; ".join(errors))
     return 0 if any_ok else 1
 
 
 def _recover(directory: Path, quiet: bool) -> bool:
-    """Make a whole run of a partial one; returns whether any of its cases succeeded.
+    """Complete a partial run; return whether any of its cases succeeded.
 
     Raises:
-        UserError: it is none, or holds nothing and is removed; or the run cannot be written, and it stays.
+        UserError: it is not a partial run, or is empty and was removed; or the run cannot be written, and it is kept.
     """
-    from charact.commands._shared.publish import publish, recover_command, tell
+    from charact.commands._shared.publish import publish, recover_command, report_outcome
     from charact.record.in_progress import remove_unbegun
     from charact.record.reader import load_run
     from charact.record.writer import RunWriter
@@ -76,16 +76,16 @@ def _recover(directory: Path, quiet: bool) -> bool:
         writer.leave()
         if isinstance(error, UserError):
             again = recover_command([directory])
-            raise UserError(f"{error}; nothing is removed, and {again} tries again") from error
+            raise UserError(f"{error}; nothing is removed: try again with {again}") from error
         raise
-    return tell(load_run(writer.final), quiet)
+    return report_outcome(load_run(writer.final), quiet)
 
 
 def _close(writer: "RunWriter") -> None:
     """Close a record that was not closed.
 
     Raises:
-        UserError: it held nothing, and is removed; or it cannot be written.
+        UserError: it was empty, and is removed; or it cannot be written.
     """
     from charact.measure.script.spans.event_log_to_record import script_options
 
@@ -99,9 +99,9 @@ def _close(writer: "RunWriter") -> None:
 
 
 def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
-    """Facts of the machine, what its devices can reach, and its software, where the program ran on this one."""
+    """Return facts of the machine, its ceilings and its software, if the program ran on this machine."""
     if hostname != os.uname().nodename:
-        warn(f"charact: this is not {hostname}, where the program ran: the record holds no facts of the machine")
+        warn(f"charact: this is not {hostname}, where the program ran: the record has no facts of the machine")
         return {}
     from charact.commands._shared.ceilings import recorded_ceilings
     from charact.machine.facts import machine_facts, software_facts
@@ -111,10 +111,10 @@ def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
 
 
 def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing: str) -> tuple[str, str]:
-    """Add what a watched program left to its record; returns the run's status, and what to say if that was nothing.
+    """Add the event log of a watched program to its record; return the run's status, and a message if it is empty.
 
     Raises:
-        UserError: the event log is damaged from its beginning on, or the record cannot be written.
+        UserError: the event log is damaged from its beginning, or the record cannot be written.
     """
     from charact.measure.counters import described
     from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
@@ -126,7 +126,7 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
     for damage in watched.damage:
         warn(f"charact: {writer.directory}: {damage}")
     if watched.damage and not cases:
-        raise UserError(f"no iteration can be read of the damaged event log in {writer.directory}")
+        raise UserError(f"no iteration can be read from the damaged event log in {writer.directory}")
     if cases:
         writer.manifest |= {"ending": watched.ending or "killed", "counters": described(),
                             "event_log_damage": [damage._asdict() for damage in watched.damage],

@@ -1,4 +1,4 @@
-"""charact report: one HTML file of one or more runs."""
+"""`charact report`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,21 +12,21 @@ def command(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, such as those below runs/.", metavar="RUN...")],
     to: Annotated[
         Path | None,
-        typer.Option(help="File to write: report.html in the run's directory; of several runs, in the current one."),
+        typer.Option(help="File to write. Default: report.html in the run's directory; of several runs, here."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file where it exists.")] = False,
-    partial: Annotated[bool, typer.Option("--partial", help="Read what a killed run had written.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,
     anonymous: Annotated[bool, typer.Option(
-        "--anonymous", help="Leave out names of the host and the user, paths, the commit and identifiers of GPUs."
+        "--anonymous", help="Remove names of the host and the user, paths, the commit and identifiers of GPUs."
     )] = False,
     max_cases: Annotated[int, typer.Option(
-        min=0, help="Of several runs, draw the first ones with up to this many cases in full; at least two runs are. "
+        min=0, help="Of several runs, show the first ones with up to this many cases in full, at least two. "
                     "The others are rows of the overview.", metavar="N")] = 24,
 ) -> None:
-    """Write the HTML report of one run or several.
+    """Write the HTML report of one or several runs.
 
-    The file holds all it shows: it needs no network. It shows no arguments of programs and no secrets, but the name of
-    the host. Leave that out with --anonymous before you send the file to others. Of many runs it is a summary.
+    The file is self-contained and needs no network. It has no arguments of programs and no secrets, but it has the host
+    name: remove that with --anonymous before you send the file to others. The report of many runs is a summary.
     """
     from charact.commands._shared.partial_runs import read_run
     from charact.core.files import check_writable, write_text

@@ -12,18 +12,18 @@ from charact.commands._shared.options import parse_choices
 from charact.core.errors import UserError
 
 CONTEXT = {"allow_interspersed_args": False}
-"""What stands after the script is the script's."""
+"""Arguments after the script belong to the script."""
 PASSES = ("timing", "operators", "memory", "counters")
-"""In the order in which they are run."""
+"""Passes in the order in which they run."""
 TIMED_BEFORE_PASSES = 50
-"""So many iterations are timed where further passes follow."""
+"""Number of iterations to time if other passes follow."""
 
 
 class CLASS(typer.core.TyperCommand):
-    """What stands after a module is the module's, too."""
+    """Command that leaves the arguments after a module to the module."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Part what is charact's from what is the module's."""
+        """Split the arguments of charact from those of the module."""
         with_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
@@ -37,33 +37,33 @@ class CLASS(typer.core.TyperCommand):
 
 def command(
     script: Annotated[list[str] | None, typer.Argument(
-        metavar="SCRIPT [ARGS]...", help="The script, and its own arguments.")] = None,
+        metavar="SCRIPT [ARGS]...", help="The script and its arguments.")] = None,
     module: Annotated[str | None, typer.Option(
         "--module", "-m", metavar="MODULE", help="Run a module instead, as python -m does.")] = None,
     iterations: Annotated[int | None, typer.Option(
-        min=1, help="Measure so many iterations; then the script goes on alone. Default: all.")] = None,
+        min=1, help="Number of iterations to measure; then the script continues unmeasured. Default: all.")] = None,
     skip: Annotated[int | None, typer.Option(
-        min=0, help="Iterations to leave out first. Default: a quarter, at most 3, as warm-up.")] = None,
+        min=0, help="Warm-up iterations to leave out. Default: a quarter, at most 3.")] = None,
     passes: Annotated[str, typer.Option(
-        help="What to measure besides the timing, each on iterations of its own that follow: operators, memory, "
-             "counters. The timing then has 50 where --iterations says no other number.")] = "timing",
+        help="What to measure in addition to timing, each in separate iterations afterwards: operators, memory, "
+             "counters. Timing then takes 50 iterations, unless --iterations is given.")] = "timing",
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(
-        "--sample", help="Look every 10 ms where the script is while no phase runs: the report then tells.")] = False,
+        "--sample", help="Sample the script's source line every 10 ms outside of phases, for the report.")] = False,
     live: Annotated[bool, typer.Option(
-        "--live", help="Show meanwhile where the time goes, at the bottom of the terminal.")] = False,
-    out: Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")] = Path("runs"),
+        "--live", help="Show where time goes at the bottom of the terminal while it runs.")] = False,
+    out: Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(
-        help="Name of the run and its cases, by which compare matches them. Default: the script's.")] = None,
+        help="Name of the run and its cases; compare matches cases by it. Default: the script's.")] = None,
     keep_arguments: Annotated[bool, typer.Option(
-        "--keep-arguments", help="Record the script's arguments as they are, with any secrets among them.")] = False,
+        "--keep-arguments", help="Record the script's arguments unchanged, including any secrets.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Run a training script as it is, and tell where time goes.
+    """Run a training script unchanged, and show where time goes.
 
-    The script is not changed, and its arguments, input, output and exit status are its own. Its iterations and their
-    phases are found by watching what it calls of PyTorch: loaders, modules, losses, backward, optimizers. The record
-    is written whatever way it ends; what charact itself says goes to standard error.
+    The script's arguments, input, output and exit status stay its own. charact finds iterations and phases by watching
+    calls into PyTorch: loaders, modules, losses, backward, optimizers. The record is written however the script ends;
+    messages of charact go to standard error.
 
     \b
       charact run train.py --epochs 1
@@ -73,22 +73,22 @@ def command(
     """  # noqa: D301  (click wants the character itself)
     program = [*(script or [])]
     if module is None and not program:
-        raise UserError("name a script: charact run train.py, or a module: charact run -m package.module")
+        raise UserError("give a script: charact run train.py, or a module: charact run -m package.module")
     chosen = parse_choices(passes, "--passes", PASSES)
     further = [one for one in PASSES if one in chosen and one != "timing"]
     if further and iterations is None:
         iterations = TIMED_BEFORE_PASSES
     if stop and iterations is None:
-        raise UserError("--stop ends the script after --iterations: give their number")
+        raise UserError("--stop ends the script after --iterations: give a number")
     label = name or (module if module is not None else Path(program[0]).stem)
 
-    # Measuring sets variables for PyTorch, which are nothing to the program.
+    # Measuring sets environment variables for PyTorch; the program must not see them.
     environment = dict(os.environ)
     from charact.measure.script.run_script import Program, run_program
 
     run_program(
         Program(module, None if module is not None else program[0], program[module is None:]), skip=skip,
         iterations=iterations, stop=stop, passes=further, sample=sample,
-        live=live and os.environ.get("LOCAL_RANK", "0") == "0",  # of several ranks, which share a terminal, one draws
+        live=live and os.environ.get("LOCAL_RANK", "0") == "0",  # ranks share a terminal: only one draws
         out=out, label=label,
         quiet=quiet, keep_arguments=keep_arguments, command_line=sys.argv[1:], environment=environment)

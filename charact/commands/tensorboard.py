@@ -1,4 +1,4 @@
-"""Show runs in TensorBoard."""
+"""`charact tensorboard`."""
 
 import functools
 import io
@@ -13,22 +13,22 @@ import typer
 from charact.core.errors import UserError
 from charact.core.output import PrintableStream, show
 
-# TensorBoard keeps 1000 scalars and 10 images of a series unless told otherwise.
+# TensorBoard's default is 1000 scalars and 10 images per series.
 _SAMPLES = "scalars=100000,images=100"
 
 
 def command(
-    logdir: Annotated[Path, typer.Argument(help="Directory that holds runs, or one run.")] = Path("runs"),
+    logdir: Annotated[Path, typer.Argument(help="Directory of runs, or one run.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any free one.")] = 6006,
 ) -> int:
     """Show runs in TensorBoard, on this machine only.
 
-    They are in the Characterization tab, and scalars in Time Series. Runs that are going on are shown with what
-    they have measured so far; Refresh shows more. Ctrl-C stops it.
+    Runs are in the Characterization tab, and their scalars in Time Series. An unfinished run is shown with its results
+    so far; press Refresh to update. Ctrl-C stops the server.
     """
     if not logdir.is_dir():
         problem = "is a file" if logdir.exists() else "does not exist"
-        raise UserError(f"{logdir} {problem}: name a directory that holds runs, such as charact profile's --out")
+        raise UserError(f"{logdir} {problem}: give a directory of runs, such as charact profile's --out")
 
     from charact.views.tensorboard.records import run_directories
 
@@ -39,16 +39,16 @@ def command(
     show(f"  Characterization  {address}#charact")
     show(f"  Time Series       {address}?smoothing=0#timeseries")
     if not num_runs:
-        show(f"Write one, such as with charact profile resnet18 --out {logdir}; then press Refresh")
+        show(f"Write one, e.g. with charact profile resnet18 --out {logdir}, then press Refresh")
     _wait()
     return 0
 
 
 def _start(logdir: Path, port: int) -> str:
-    """Start the server in a thread; returns its address, which ends in a slash.
+    """Start the server in a thread; return its address, which ends in a slash.
 
     Raises:
-        UserError: the port is taken or not allowed.
+        UserError: the port is in use or not allowed.
     """
     from tensorboard import program
 
@@ -57,7 +57,7 @@ def _start(logdir: Path, port: int) -> str:
     def guarded_server(app: Any, flags: Any) -> Any:
         return program.create_port_scanning_werkzeug_server(guarded(app, allowed_hosts(flags)), flags)
 
-    # Loggers of libraries write names of runs there.
+    # Loggers of libraries would print names of runs.
     sys.stderr = cast(TextIO, PrintableStream(sys.stderr or io.StringIO()))
     server = program.TensorBoard(plugins=_plugins(), server_class=guarded_server)
     flags = [f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}", f"--samples_per_plugin={_SAMPLES}"]
@@ -71,7 +71,7 @@ def _start(logdir: Path, port: int) -> str:
 
 
 def _plugins() -> list[Any]:
-    """TensorBoard's own plugins and others, charact's with a reader that knows the spools of watched programs."""
+    """Return TensorBoard's and others' plugins, with charact's reading event logs of watched programs."""
     from tensorboard import default
 
     from charact.commands._shared import partial_runs
@@ -84,7 +84,7 @@ def _plugins() -> list[Any]:
 
 
 def _wait() -> None:
-    """Until Ctrl-C or SIGTERM: the server and its helper process end with this one."""
+    """Wait for Ctrl-C or SIGTERM: the server and its helper process end with this one."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         threading.Event().wait()

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from charact.commands._shared import options as opt
-from charact.commands._shared.training import Options, go_on, parse_target, start
+from charact.commands._shared.training import Options, parse_target, resume_training, start
 from charact.core.errors import UserError
 from charact.record.schema import PRECISIONS
 
 _NAMES = {"workloads": "WORKLOADS", "compiled": "--compile"}
-"""What options are called where not as their parameters are."""
+"""Names of options that differ from their parameters."""
 
 
 def command(
@@ -34,15 +34,15 @@ def command(
     validation: Annotated[str | None, typer.Option(
         help="Split to validate on. Default: valid where the data have it, else test.")] = None,
     holdout: Annotated[float | None, typer.Option(
-        help="Or validate on this share of the training split, held out, e.g. 0.1.")] = None,
+        help="Or hold out this share of the training split for validation, e.g. 0.1.")] = None,
     until: Annotated[str | None, typer.Option(
-        help="Stop at the first epoch whose validation reaches it, e.g. accuracy=0.95 or loss=0.3.")] = None,
+        help="Stop at the first epoch whose validation reaches this target, e.g. accuracy=0.95 or loss=0.3.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: the workload's.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="File of weights to start from. Default: random ones.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="File of initial weights. Default: random weights.")] = None,
     protocol: Annotated[str | None, typer.Option(
-        help="Train as a study did: northeastern or vo; the record tells what is changed.")] = None,
+        help="Train as in a study: northeastern or vo; the record lists deviations.")] = None,
     resume: Annotated[Path | None, typer.Option(
-        help="Go on with a training that was killed or interrupted: its directory, runs/.partial-...")] = None,
+        help="Resume a killed or interrupted training: its directory, runs/.partial-...")] = None,
     workers: opt.Workers = 0,
     device: opt.Device = "auto",
     threads: opt.Threads = None,
@@ -53,11 +53,11 @@ def command(
     name: opt.Name = None,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Train workloads: total time, and how well they learn.
+    """Train workloads: total time, and learning curves.
 
-    Every combination of workload, input size, batch size and precision is a case, trained from its first epoch to its
-    last. Each epoch is a training, a validation and a checkpoint, timed apart and by phase. What was killed is gone
-    on with from the last whole epoch. The run leaves a directory with the tables, the best weights and report.html.
+    Every combination of workload, input size, batch size and precision is a case, trained for all epochs. Each epoch is
+    a training, a validation and a checkpoint, timed separately and by phase. An interrupted training resumes after its
+    last complete epoch. The run's directory has the tables, the best weights and report.html.
 
     \b
       charact train resnet18 --variant cifar --data cifar10 --data-dir ~/data --epochs 10
@@ -76,7 +76,7 @@ def command(
         "split": _parsed(opt.parse_choice, split, "--split", opt.SPLITS),
         "validation": _parsed(opt.parse_choice, validation, "--validation", opt.SPLITS),
         "until": _parsed(parse_target, until),
-        # A training may be gone on with from another place.
+        # A training may be resumed from another directory.
         "data_dir": _parsed(_absolute, data_dir), "weights": _parsed(_absolute, weights),
     }
     options = {option: value for option, value in said.items() if value is not None}
@@ -87,10 +87,10 @@ def command(
 
     from charact.execution.interrupt import Interrupt
 
-    # From before the imports, some of which swallow Ctrl-C, to the end: a second one must not lose what is kept.
+    # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         if resume is not None:
-            return go_on(resume, quiet, interrupt)
+            return resume_training(resume, quiet, interrupt)
         return start(options, out, name, quiet, interrupt)
 
 
@@ -103,30 +103,30 @@ def _absolute(path: Path) -> str:
 
 
 def _check(options: Options, name: str | None) -> None:
-    """Refuse options that contradict each other.
+    """Check that options do not contradict each other.
 
     Raises:
         UserError: they do.
     """
     if not options["workloads"]:
-        raise UserError("name what to train, as in `charact train mlp`, or go on with a training by --resume")
+        raise UserError("give a workload, as in `charact train mlp`, or resume a training with --resume")
     if "holdout_frac" in options and "validation" in options:
-        raise UserError("--holdout and --validation both say what to validate on: leave one out")
+        raise UserError("--holdout and --validation both select validation data: leave one out")
     if not 0 < options.get("holdout_frac", 0.5) < 1:
-        raise UserError(f"--holdout: {options['holdout_frac']} is no share between 0 and 1")
+        raise UserError(f"--holdout: {options['holdout_frac']} is not between 0 and 1")
     if not 0 < options.get("learning_rate", 1.0) < math.inf:
         raise UserError(f"--learning-rate: {options['learning_rate']} is not positive")
     opt.check_name(name)
 
 
 def _check_alone(context: typer.Context) -> None:
-    """Refuse other options beside `--resume`.
+    """Check that `--resume` is the only option.
 
     Raises:
-        UserError: there are some.
+        UserError: there are other options.
     """
     for option in context.params:
         source = context.get_parameter_source(option)
         if option not in ("resume", "quiet") and source is not None and source.name == "COMMANDLINE":
-            raise UserError(f"--resume takes everything from the training that it goes on with: leave "
+            raise UserError(f"--resume takes all options from the resumed training: leave "
                             f"{_NAMES.get(option, '--' + option.replace('_', '-'))} out")

@@ -8,21 +8,21 @@ import typer
 
 def command(
     partial: Annotated[list[Path], typer.Argument(
-        help="Hidden directory of a run that is going on: runs/.partial-...; of several the one that is.")],
+        help="Hidden directory of a running program: runs/.partial-...; of several, the running one is used.")],
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,
 ) -> int:
-    """Show how a program that is being watched is doing.
+    """Show the progress of a watched program.
 
-    It is what `charact run --live` shows, in another terminal. Times and shares are of the last 10 seconds. What
-    bounds the program is told by a plain rule: from 30 % of the time on, waiting for batches (data), communication,
-    or what is no phase (other); else the largest phase is named. Where the output is no terminal, a line is printed
-    every 5 seconds. It ends with the program; Ctrl-C ends it before.
+    This is the view of `charact run --live` in another terminal. Times and shares are of the last 10 seconds. The
+    program is bound by waiting for batches (data), by communication, or by time outside of phases (other), if that
+    takes at least 30 % of the time. Otherwise the largest phase is named. Without a terminal, a line is printed every
+    5 seconds. The command ends with the program, or with Ctrl-C.
 
     \b
       charact watch runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._shared.watching import going_on, watch
+    from charact.commands._shared.watching import running_one, watch
 
-    watch(going_on(partial), of_run=of_run)
+    watch(running_one(partial), of_run=of_run)
     return 0

@@ -46,7 +46,7 @@ from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.index import index_bytes, load_suite
 from charact.bricks.suite.merge import merge
-from charact.commands._shared.publish import publish_and_tell
+from charact.commands._shared.publish import publish_and_report
 from charact.commands.bricks.compositions import Models
 from charact.commands.bricks.construct import _construct, _open
 from charact.commands.bricks.models import Named, source_again
@@ -355,7 +355,7 @@ def read_composition(path: Path) -> None:
             cases = {each.case: brick_case(run, each) for each in found}
             writer = _open(run, next(iter(cases.values())), out, None, verifies=False)
             _construct(writer, run, cases, Models(found), Named(), None, True, interrupt)
-            publish_and_tell(writer, False)
+            publish_and_report(writer, False)
 
         attempts(construct, *(functools.partial(source_again, each, Named()) for each in found))
 

@@ -36,7 +36,7 @@ def test_a_profile_measures_them_once_and_the_next_takes_them_from_the_cache(
     profile = ["profile", *SMALL, *QUICK, "--mode", "infer"]
     done = here(*profile, cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stderr.startswith("Measuring what cpu can reach, once on this machine: some seconds\n")
+    assert done.stderr.startswith("Measuring the ceilings of cpu, once on this machine: a few seconds\n")
     manifest = only_record(tmp_path).manifest
     assert manifest["ceilings_reason"] is None
     assert {"gemm", "copy", "triad", "launch"} == {row["ceiling"] for row in manifest["ceilings"]}
@@ -67,7 +67,7 @@ def test_a_device_that_is_not_here_has_none(here: Callable[..., Any], tmp_path: 
     assert here("memory", *SMALL, "--mode", "infer", "--predict", "--device-like", "a100-40gb",
                 cwd=tmp_path).returncode == 0
     manifest = only_record(tmp_path).manifest
-    assert (manifest["ceilings"], manifest["ceilings_reason"]) == ([], "the device is not here")
+    assert (manifest["ceilings"], manifest["ceilings_reason"]) == ([], "the device is not present")
 
 
 @pytest.mark.slow

@@ -188,12 +188,12 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["before"], "name at least two sides, as in `charact compare runs/before runs/after`: each is a run directory, a "
+    (["before"], "give at least two groups of runs, as in `charact compare runs/before runs/after`: each is a run directory, a "
                  "directory of runs, or reference:NAME (aalto-1, aalto-2, aalto-3, aalto-4, northeastern-k80, "
                  "northeastern-p100)"),
     (["before", "absent"], "absent does not exist: name a run directory, a directory of runs, or reference:NAME"),
     (["before", "file"], "file is a file: name a run directory, a directory of runs, or reference:NAME"),
-    (["before", "empty"], "empty holds no finished run: name a run directory, a directory of runs, or reference:NAME"),
+    (["before", "empty"], "empty has no finished run: give a run directory, a directory of runs, or reference:NAME"),
     (["before", "reference:k80"], "there is no reference 'k80': choose from aalto-1, aalto-2, aalto-3, aalto-4, "
                                   "northeastern-k80, northeastern-p100"),
     (["before", "newer"], "newer was written with schema 99, this charact reads up to 1: upgrade charact"),

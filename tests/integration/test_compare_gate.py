@@ -61,15 +61,15 @@ def test_what_has_no_iterations_is_not_explained_and_says_so(here: Callable, tmp
 @pytest.mark.parametrize(("options", "message"), [
     (["--fail-if", "time >> 1"], "error: rule 'time >> 1', character 7"),
     (["--fail-if", "accuracy < 0.9"], "error: nothing could be judged (accuracy < 0.9: not measured)"),
-    (["--junit", "new.xml"], "error: --junit tells what rules found: give one, as in --fail-if"),
-    (["--summary", "new.md"], "error: --summary tells what rules found"),
+    (["--junit", "new.xml"], "error: --junit writes results of rules: give one, as in --fail-if"),
+    (["--summary", "new.md"], "error: --summary writes results of rules"),
     (["--fail-if", "time > 2", "--summary", "there.md"], "error: there.md exists: --force overwrites it"),
     (["--fail-if", "time > 2", "--junit", "there.md"], "error: there.md exists: --force overwrites it"),
     (["--fail-if", "time > 2", "--junit", "nowhere/j.xml"], "error: cannot write nowhere/j.xml (no such file or "
                                                             "directory): choose another place"),
     (["--fail-if", "time > 2", "--summary", "."], "error: . is a directory: name a file"),
     (["--fail-if", "time > 2", "--summary", "new.md", "--junit", "./new.md"],
-     "error: new.md is named twice: --to, --summary and --junit need a file each"),
+     "error: new.md is given twice: --to, --summary and --junit need different files"),
     (["--fail-if", "time > 2", "--to", "new.md", "--summary", "new.md"], "error: new.md is named twice"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(here: Callable, runs: Path, tmp_path: Path, options: list[str], message: str) -> None:

@@ -72,7 +72,7 @@ def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -
     done = charact("data", "fetch", "tatoeba", *source, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     first, last = done.stdout.splitlines()
-    assert first.startswith("data/tatoeba/data.zip: fetched, ")
+    assert first.startswith("data/tatoeba/data.zip: downloaded, ")
     assert last == "Use it with --data tatoeba --data-dir data"
     assert files(tmp_path) == ["data/tatoeba/data.zip", "data/tatoeba/data.zip.sha256"]
 
@@ -84,7 +84,7 @@ def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -
     assert ["train", "60 pairs in all splits and of all lengths"] in rows
 
     done = charact("data", "fetch", "tatoeba", *source, cwd=tmp_path)
-    assert done.stdout.splitlines()[0] == "data/tatoeba/data.zip: there and right"
+    assert done.stdout.splitlines()[0] == "data/tatoeba/data.zip: already correct"
     assert server.paths == ["/files/data.zip"]
 
 
@@ -123,13 +123,13 @@ def test_what_can_be_had_is_fetched_and_the_rest_is_named(tmp_path: Path, server
     assert done.stdout.splitlines() == [
         f"{wrong}: n/a ({server.address}{wrong} is not the published file, what it sent is deleted: {wrong} is "
         f"truncated or foreign (MD5 {md5(contents[wrong][::-1])}, published {md5(contents[wrong])}))",
-        f"elsewhere/mnist/{right}: fetched, {len(right)}.0 B (it was absent)",
+        f"elsewhere/mnist/{right}: downloaded, {len(right)}.0 B (before: absent)",
         f"{absent}: n/a ({server.address}{absent} cannot be had (404 Not Found): try later, or name a mirror with "
         "--source)",
-        f"elsewhere/mnist/{also_right}: fetched, {len(also_right)}.0 B (it was absent)",
+        f"elsewhere/mnist/{also_right}: downloaded, {len(also_right)}.0 B (before: absent)",
     ]
-    assert done.stderr == (f"error: mnist lacks {wrong}, {absent}, for the reasons above: once they are mended, the "
-                           "same command fetches the rest\n")
+    assert done.stderr == (f"error: mnist lacks {wrong}, {absent}, for the reasons above: fix them, then run the same "
+                           "command again\n")
 
     server.files = contents
     server.paths.clear()
@@ -228,7 +228,7 @@ def test_a_profile_is_of_the_made_up_data_asked_for(tmp_path: Path, here: Here) 
                                   "length-spread\n"),
     (["--synthetic", "zipf=2"], "error: --synthetic zipf means nothing to image data, only classes: leave it out\n"),
     (["--synthetic", "classes=3", "--data", "mnist"],
-     "error: --synthetic is for made-up data, not for mnist: leave one of them out\n"),
+     "error: --synthetic is for synthetic data, not for mnist: leave one of them out\n"),
 ])
 def test_made_up_data_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str], said: str, here: Here) -> None:
     done = here("profile", "mlp", *arguments, *QUICK, cwd=tmp_path)

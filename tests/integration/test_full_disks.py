@@ -114,7 +114,7 @@ def test_a_disk_that_fills_while_a_run_is_recovered(server: Server, tmp_path: Pa
         if done.status == 0:
             break
         assert (done.status, done.error.count("\n")) == (2, 1), done
-        assert f"nothing is removed, and charact recover {name} tries again" in done.error
+        assert f"nothing is removed: try again with charact recover {name}" in done.error
         again, _ = server.run("recover", "--quiet", name, cwd=cwd)
         assert again.status == 0, again
         (path,) = published(cwd / "runs")

@@ -103,7 +103,7 @@ def test_two_traces_of_one_rank_are_refused(here: Callable[..., Any], tmp_path: 
         training(1, distributedInfo={"rank": 0, "world_size": 2}).write(tmp_path / f"{name}.json")
     done = here("import", "a.json", "b.json", cwd=tmp_path)
     assert done.returncode == 2
-    assert "both make the case" in done.stderr
+    assert "both become the case" in done.stderr
     assert list((tmp_path / "runs").iterdir()) == []
 
 

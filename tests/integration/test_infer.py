@@ -113,7 +113,7 @@ class TestBadInput:
         (["--max-batches", "0"], "error: "),
         (["--split", "exam"], "error: --split: 'exam' is not one of train, valid, test"),
         (["--precision", "tf32"], "error: tf32 is a mode of NVIDIA's tensor cores"),
-        (["--data", "mnist"], "error: --synthetic is for made-up data, not for mnist"),
+        (["--data", "mnist"], "error: --synthetic is for synthetic data, not for mnist"),
         (["--batch-sizes", "20000"], "error: batch size 20000 is larger than the 10000 samples"),
         (["--data-dir", "."], "error: --data-dir is for real data"),
         (["--name", " "], "error: --name is empty"),
@@ -145,7 +145,7 @@ class TestBadInput:
 def test_without_weights_random_ones_are_loaded_and_that_is_said(tmp_path: Path, here: Callable[..., Any]) -> None:
     done = here("infer", *SMALL, "--max-batches", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "No --weights: random ones are saved first" in done.stdout
+    assert "No --weights: random weights are saved first" in done.stdout
     run = load_run(only_run(tmp_path))
     (case,) = run.manifest["cases"]
     assert case["passes"]["inference"]["weights"] is None

@@ -69,7 +69,7 @@ def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], s
             time.sleep(rng.random() * 1.5)
             again.kill()
         done = again.wait()
-        if done.status == 2 and "held nothing that had been measured, and is removed" in done.error:
+        if done.status == 2 and "had no measurements, and is removed" in done.error:
             became = "nothing"
         elif done.status == 2 and re.search("is being written by another process|has ended: its run is", done.error):
             time.sleep(0.2)  # the recovery that the program's own end had started goes on without it

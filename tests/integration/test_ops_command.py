@@ -90,15 +90,15 @@ def test_ranks_are_those_of_the_problem_or_the_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ([], "nothing to run: name a --suite or a --problem, as in --problem gemm:3072x128x1024"),
-    (["--set", "training"], "--set is a part of a suite: name the suite with --suite"),
-    (["--problem", "gemm:2x2x2", "--set", "training"], "--set is a part of a suite: name the suite with --suite"),
+    ([], "nothing to run: give a --suite or a --problem, as in --problem gemm:3072x128x1024"),
+    (["--set", "training"], "--set selects a part of a suite: give --suite"),
+    (["--problem", "gemm:2x2x2", "--set", "training"], "--set selects a part of a suite: give --suite"),
     (["--suite", "deepmind"], "--suite: 'deepmind' is not one of crossover, deepbench, modern, vo"),
     (["--suite", "deepbench", "--set", "train"],
      "--set: 'train' is not one of training, inference_server, inference_device"),
     (["--suite", "crossover", "--set", "a"], "--set: crossover has no parts: leave it out"),
     (["--suite", "vo", "--operations", "gem"], "--operations: 'gem' is not one of all_reduce, attention"),
-    (["--suite", "vo", "--operations", "softmax"], "nothing to run: --operations softmax leaves no problem"),
+    (["--suite", "vo", "--operations", "softmax"], "nothing to run: --operations softmax matches none of the problems"),
     (["--problem", "gemm:3x"], "--problem: '3x' does not fit gemm:MxNxK[:nt|tn|tt]"),
     (["--problem", "gemm:0x1x1"], "--problem: the size 0 in '0x1x1' is not from 1 to 1,000,000,000"),
     (["--problem", "product:3x4"], "--problem: 'product:3x4' is no operation: write one of"),

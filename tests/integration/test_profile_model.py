@@ -147,12 +147,12 @@ def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Call
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--model", "nets:Pictures", "--input-sizes", "8"], "--model needs --input-spec, which tells what it is fed"),
+    (["--model", "nets:Pictures", "--input-sizes", "8"], "--model needs its inputs: add --input-spec"),
     (["--model", "nets:Pictures", "--input-spec", "3xSxS"], "Pictures has no default input size: give what S stands"),
-    (["resnet18", "--model", "nets:Pictures"], "--model takes the place of workloads"),
-    (["resnet18", "--input-spec", "3xSxS"], "--input-spec is for your own model: name it with --model"),
+    (["resnet18", "--model", "nets:Pictures"], "--model replaces workloads"),
+    (["resnet18", "--input-spec", "3xSxS"], "--input-spec is for your own model: add --model"),
     (["--learning-rate", "0"], "--learning-rate is for your own model"),
-    ([], "name a workload, as in charact profile resnet50, or your own model with --model"),
+    ([], "give a workload, as in charact profile resnet50, or your own model with --model"),
     (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--variant", "cifar"], "--variant is for the built-in"),
     (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--data", "mnist"], "--data is for the built-in"),
     (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--synthetic", "classes=3"], "--synthetic is for the buil"),

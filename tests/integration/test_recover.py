@@ -105,7 +105,7 @@ def test_one_that_holds_nothing_is_removed(tmp_path: Path) -> None:
     assert load_run(partial, partial=True).cases.empty
     done = charact("recover", str(partial), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
-        2, f"error: {partial} held nothing that had been measured, and is removed\n")
+        2, f"error: {partial} had no measurements, and is removed\n")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -128,7 +128,7 @@ def test_facts_of_another_machine_are_not_taken_for_the_programs(
 
 
 def test_a_program_that_called_no_model_tells_what_to_do(tmp_path: Path, here: Callable[..., Any]) -> None:
-    words = {"torchrun --no-python charact run train.py": [], "runs without torch.compile": [Kind.COMPILE]}
+    words = {"torchrun --no-python charact run train.py": [], "without torch.compile": [Kind.COMPILE]}
     for remedy, kinds in words.items():
         begun = begin_run(tmp_path, "blind", {
             "command_line": [], "options": {"script": "train.py", "skip": 0, "iterations": None, "passes": []}})

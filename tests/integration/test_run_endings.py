@@ -259,13 +259,13 @@ def test_two_at_once_have_a_record_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ([], "name a script: charact run train.py, or a module: charact run -m package.module"),
+    ([], "give a script: charact run train.py, or a module: charact run -m package.module"),
     (["nowhere.py"], "cannot read nowhere.py (no such file or directory): name the script"),
     (["folder"], "cannot read folder (is a directory): name the script"),
     (["broken.py"], "broken.py is no Python (invalid syntax, line 2): name the script that python runs"),
     (["-m", "no.where"], "there is no module no.where: name one that python -m finds from here"),
     (["-m", ""], "there is no module : name one that python -m finds from here"),
-    (["--stop", "fine.py"], "--stop ends the script after --iterations: give their number"),
+    (["--stop", "fine.py"], "--stop ends the script after --iterations: give a number"),
     (["--iterations", "0", "fine.py"], "invalid value for '--iterations': Input should be greater than or equal to 1"),
     (["--out", "fine.py", "fine.py"], "fine.py is a file: choose a directory with --out"),
     (["--out", "/proc/charact", "fine.py"], "choose another place"),

@@ -116,7 +116,7 @@ def test_when_the_program_is_killed_the_panel_gives_the_terminal_back(tmp_path: 
     assert not any("charact counts" in line for line in terminal.lines())
     (directory,) = (tmp_path / "runs").glob(".partial-*")
     text = "".join(line.ljust(80) for line in terminal.lines()).replace(" ", "")
-    assert f"charact: the program was killed: charact recover {directory}".replace(" ", "") in text
+    assert f"charact: the program was killed: complete its record with charact recover {directory}".replace(" ", "") in text
     assert not (directory / "panel").exists()
 
 
@@ -174,7 +174,7 @@ def test_without_a_terminal_there_are_lines_and_another_may_watch(
 def test_a_run_that_has_ended_cannot_be_watched(record: Path) -> None:
     done = subprocess.run([*CHARACT, "watch", str(record)], capture_output=True, text=True)
     assert done.returncode == 2
-    reason = "is no run of charact run that is going on: name one such as runs/.partial-…"
+    reason = "is not a running charact run: give a directory such as runs/.partial-…"
     assert done.stderr == f"error: {record} {reason}\n"
 
 

@@ -256,7 +256,7 @@ class TestGoingOn:
         self, record: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
         for path, message in ((unbroken[1].path, "is finished: there is nothing to go on with"),
-                              (record, "is no training: --resume takes what `charact train` left unfinished"),
+                              (record, "is not a training: --resume needs an unfinished directory of `charact train`"),
                               (tmp_path, "holds no run.json"), (tmp_path / "absent", "holds no run.json")):
             done = here("train", "--resume", str(path), cwd=tmp_path)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -264,8 +264,8 @@ class TestGoingOn:
 
     def test_options_beside_it_are_refused(self, tmp_path: Path, here: Here) -> None:
         done = here("train", "--resume", "runs/.partial-x", "--batch-sizes", "9", cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (2, "error: --resume takes everything from the training that it goes "
-                                                     "on with: leave --batch-sizes out\n")
+        assert (done.returncode, done.stderr) == (2, "error: --resume takes all options from the resumed "
+                                                     "training: leave --batch-sizes out\n")
 
 
 class TestFailures:
@@ -277,7 +277,7 @@ class TestFailures:
         with no_file_above_500_kb():
             done = here("train", "--resume", str(partial(directory)), cwd=directory)
         assert done.returncode == 2
-        assert re.fullmatch(r"error: no space left while writing \S+\.pt: .*; whole epochs are kept: resume with "
+        assert re.fullmatch(r"error: no space left while writing \S+\.pt: .*; complete epochs are kept: resume with "
                             r".*train --resume \S+\n", done.stderr)
         later = copy_of(directory, tmp_path / "later")  # this process holds the first one's lock
         assert here("train", "--resume", str(partial(later)), "-q", cwd=later).returncode == 0
@@ -298,14 +298,14 @@ class TestFailures:
         assert list(only_run(tmp_path).cases["status"]) == ["diverged"]
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        ([], "error: name what to train"),
+        ([], "error: give a workload"),
         (["mpl"], "error: unknown workload 'mpl': did you mean mlp"),
         (["mlp", "--epochs", "0"], "error: "),
-        (["mlp", "--holdout", "0.2", "--validation", "test"], "error: --holdout and --validation both say"),
-        (["mlp", "--holdout", "1"], "error: --holdout: 1.0 is no share between 0 and 1"),
-        (["mlp", "--holdout", "nan"], "error: --holdout: nan is no share between 0 and 1"),
+        (["mlp", "--holdout", "0.2", "--validation", "test"], "error: --holdout and --validation both select"),
+        (["mlp", "--holdout", "1"], "error: --holdout: 1.0 is not between 0 and 1"),
+        (["mlp", "--holdout", "nan"], "error: --holdout: nan is not between 0 and 1"),
         (["mlp", "--holdout", "0.00001"], "error: holding out 1e-05 of 50,000 samples"),
-        (["mlp", "--until", "accuracy"], "error: --until: 'accuracy' is no metric and value"),
+        (["mlp", "--until", "accuracy"], "error: --until: 'accuracy' is not a metric and a value"),
         (["mlp", "--until", "bleu=30"], "error: --until: mlp has no metric 'bleu': choose from loss, accuracy"),
         (["mlp", "--learning-rate", "-1"], "error: --learning-rate: -1.0 is not positive"),
         (["mlp", "--learning-rate", "inf"], "error: --learning-rate: inf is not positive"),
@@ -315,9 +315,9 @@ class TestFailures:
          "of_size_2.pt does not fit: its 1.weight is 512×12, the model's 512×27"),
         (["mlp", "--split", "valid"], "error: --split valid is also what synthetic is validated on"),
         (["mlp", "--synthetic", "classes=0"], "error: --synthetic classes: 0 is not from 1"),
-        (["mlp", "--synthetic", "classes=5", "--data", "mnist"], "error: --synthetic is for made-up data, not for"),
+        (["mlp", "--synthetic", "classes=5", "--data", "mnist"], "error: --synthetic is for synthetic data, not for"),
         (["mlp", "--data-dir", "."], "error: --data-dir is for real data"),
-        (["model_a", "--protocol", "vo", "--synthetic", "classes=5"], "error: --synthetic is for made-up data, not for "
+        (["model_a", "--protocol", "vo", "--synthetic", "classes=5"], "error: --synthetic is for synthetic data, not for "
                                                                       "mnist: leave one of them out"),
         (["model_a", "--protocol", "vo"], "error: mnist is read from files: name their directory with --data-dir"),
         (["mlp", "--precision", "fp16", "--device", "cpu"], "error: fp16 is not measured on a CPU"),

@@ -1,4 +1,4 @@
-"""Ceilings for a record and for `charact doctor`: from the user's cache, else measured and kept there."""
+"""Ceilings for a record and for `charact doctor`: from the user's cache, otherwise measured and saved there."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +26,15 @@ REMEDY = "charact doctor --ceilings measures them"
 
 def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Interrupt | None = None, *,
                       quiet: bool = True) -> dict[str, Any]:
-    """What the manifest holds of some devices' ceilings: `ceilings` and, of those that are missing, `ceilings_reason`.
+    """Return the manifest's entries `ceilings` of devices and, for missing ones, `ceilings_reason`.
 
     Args:
-        fingerprint: of this machine.
-        devices: by name; `cuda` is the first GPU. None, where what is predicted is for a device of another machine.
-        interrupt: lets a signal end measuring; where None is given, only what the cache holds is taken.
-        quiet: whether nothing is said while it is measured.
+        fingerprint: fingerprint of this machine.
+        devices: names; `cuda` is the first GPU. Empty if the estimates are for a device of another machine.
+        interrupt: allows a signal to end measuring; if None, only the cache is used.
+        quiet: whether messages while measuring are suppressed.
     """
-    rows, reasons = [], [] if devices else ["the device is not here"]
+    rows, reasons = [], [] if devices else ["the device is not present"]
     for device in dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices):
         try:
             rows += kept_ceilings(fingerprint, device).ceilings
@@ -53,26 +53,26 @@ def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Inter
 
 
 def kept_ceilings(fingerprint: str, device: str) -> Kept:
-    """Ceilings of a device with PyTorch's present number of threads, from the cache.
+    """Return ceilings of a device at PyTorch's current number of threads, from the cache.
 
     Raises:
-        NotKept: there are none that can be used.
+        NotKept: the cache has no usable ceilings.
     """
     return read_ceilings(ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device))
 
 
 def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> Kept:
-    """Measure the ceilings of a device, and keep them where that can be done and nothing else was running."""
+    """Measure the ceilings of a device, and save them if no other process disturbed the measurement."""
     if not quiet:
-        warn(f"Measuring what {device} can reach, once on this machine: some seconds")
+        warn(f"Measuring the ceilings of {device}, once on this machine: a few seconds")
     ceilings = measure_ceilings(torch.device(device))
     if is_disturbed(ceilings):
-        warn(f"warning: other processes were running: {device} may reach more than was measured, which is not kept; "
-             "charact doctor --ceilings tries again")
+        warn(f"warning: other processes were running: the ceilings of {device} may be too low, and are not saved; "
+             "try again with charact doctor --ceilings")
         return now_measured(ceilings)
     try:
         return keep_ceilings(
             ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device), ceilings)
     except (NotKept, UserError) as error:
-        warn(f"warning: the ceilings of {device} are not kept: {error}")
+        warn(f"warning: the ceilings of {device} are not saved: {error}")
         return now_measured(ceilings)

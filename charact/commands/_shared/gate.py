@@ -1,4 +1,4 @@
-"""The gate of `charact compare`: rules that may fail, and where what they found is written."""
+"""The regression gate of `charact compare`: rules, and files for their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _MOST_EXPLAINED = 24
 
 @dataclass(frozen=True)
 class Gate:
-    """Rules, and the files that the outcome goes into."""
+    """Rules, and the files for their results."""
 
     rules: "list[Rule]"
     summary: Path | None
@@ -26,17 +26,16 @@ class Gate:
 
 
 def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool) -> Gate | None:
-    """The gate that was asked for, where one was.
+    """Return the requested gate; None without rules.
 
     Raises:
-        UserError: a rule cannot be read, there is none for a file to tell of, or the file exists or
-            cannot be written.
+        UserError: a rule cannot be read, a file is given without rules, or it exists or cannot be written.
     """
     from charact.core.files import check_writable
 
     for option, path in (("--summary", summary), ("--junit", junit)):
         if path is not None and not fail_if:
-            raise UserError(f'{option} tells what rules found: give one, as in --fail-if "time > 1.05"')
+            raise UserError(f'{option} writes results of rules: give one, as in --fail-if "time > 1.05"')
         if path is None:
             continue
         check_writable(path, force=force, option=option)
@@ -48,10 +47,10 @@ def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, forc
 
 
 def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
-    """Judge, print and write what was found; 1 where a rule failed, else 0.
+    """Judge the rules, print and write their results; return 1 if a rule failed, else 0.
 
     Raises:
-        UserError: nothing could be judged, or a file cannot be written.
+        UserError: no rule could be judged, or a file cannot be written.
     """
     from charact.analysis.compare.gate import has_failed, judge
     from charact.core.files import write_text
@@ -78,7 +77,7 @@ def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
 
 
 def read_explained(sides: "Sequence[Side]") -> None:
-    """Read what `explain` prints."""
+    """Read the tables that `explain` needs."""
     from charact.analysis.compare.selection import read_parts
 
     for side, cases in _explained(sides):
@@ -86,7 +85,7 @@ def read_explained(sides: "Sequence[Side]") -> None:
 
 
 def _explained(sides: "Sequence[Side]") -> "list[tuple[Side, set[str]]]":
-    """Cases of each side that differ most, by their names where it is compared with the baseline alone."""
+    """Return the names of the cases of each group that differ most from the baseline."""
     from charact.analysis.compare.selection import in_pair, most_different
 
     places, _ = most_different(sides, _MOST_EXPLAINED)
@@ -95,7 +94,7 @@ def _explained(sides: "Sequence[Side]") -> "list[tuple[Side, set[str]]]":
 
 
 def explain(sides: "Sequence[Side]") -> None:
-    """Print what accounts for the difference of each case on each side; of many, of those that differ most."""
+    """Print what accounts for the difference of each case and group, largest differences first."""
     from charact.analysis.compare.selection import most_different
     from charact.views.tables import format as fmt
     from charact.views.tables.difference_tables import NOT_TIMED, explanations
@@ -105,8 +104,8 @@ def explain(sides: "Sequence[Side]") -> None:
         for each in explanations(sides[0], side, cases):
             print_tables(each.tables)
             if not each.tables:
-                show(f"{each.case}: what accounts for a difference is {fmt.missing(NOT_TIMED)}")
+                show(f"{each.case}: the explanation of the difference is {fmt.missing(NOT_TIMED)}")
     _, num_left = most_different(sides, _MOST_EXPLAINED)
     if num_left:
         show(f"The {_MOST_EXPLAINED} cases that differ most are explained, {num_left:,} are left out: compare fewer "
-              "runs to see them")
+             "runs to see them")

@@ -1,4 +1,4 @@
-"""Which device memory is looked at for: one that is here, one of the table, or one known by its memory alone."""
+"""The device of a memory estimate: one of this machine, one of the table, or one known by its memory only."""
 
 import re
 from dataclasses import dataclass, replace
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from charact.measure.memory_estimate.target_devices import Target
 
 _SAME_MEMORY_FRAC = 0.05
-"""By how much the memory of two devices of one name may differ: it varies with the driver."""
+"""Largest relative difference in memory of two devices of one name: it varies with the driver."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A device to look at."""
+    """The device of estimates and measurements."""
 
     target: "Target"
     device: torch.device
     here: bool
-    """Whether cases can be run on it."""
+    """Whether cases can run on it."""
 
 
 def chosen_device(device: str, like: str | None, limit_bytes: int | None) -> Chosen:
-    """The device that `--device`, `--device-like` and `--device-memory` name together.
+    """Return the device for `--device`, `--device-like` and `--device-memory`.
 
     Raises:
-        UserError: there is none of such a name, or two of them do not go together.
+        UserError: there is no such device, or two of the options contradict each other.
     """
     if like is not None:
         if device == "cpu":
@@ -46,7 +46,7 @@ def chosen_device(device: str, like: str | None, limit_bytes: int | None) -> Cho
 
 
 def _like_it(target: "Target", device: str) -> torch.device | None:
-    """The GPU of this machine that is meant by a name of the table, if there is one."""
+    """Return the GPU of this machine with a name of the table; None if there is none."""
     gpus, _ = gpu_facts()
     for found in [resolve_device(device)] if gpus else []:
         own = this_device(found)

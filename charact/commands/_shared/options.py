@@ -1,4 +1,4 @@
-"""Options that commands share, and reading lists and ranges from them."""
+"""Options that commands share, and parsers of lists and ranges."""
 
 import re
 from collections.abc import Collection
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 InputSizes = Annotated[str | None, typer.Option(
     help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
-BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, likewise. Default: the workload's.")]
+BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, as list or range. Default: the workload's.")]
 Modes = Annotated[str, typer.Option(help="train, infer or both.")]
 Precision = Annotated[str, typer.Option(
     help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")]
 Data = Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
-Variant = Annotated[str | None, typer.Option(help="Form of the model, e.g. cifar. Default: its first.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where the files of a real data set are.")]
+Variant = Annotated[str | None, typer.Option(help="Variant of the model, e.g. cifar. Default: its first.")]
+DataDir = Annotated[Path | None, typer.Option(help="Directory of a real data set's files.")]
 MadeUp = Annotated[str | None, typer.Option(
-    help="Made-up data otherwise than the default: classes=100, or vocabulary=5000,zipf=1.2.")]
-Workers = Annotated[int, typer.Option(min=0, max=1024, help="Processes that load data; 0 loads in the main one.")]
+    help="Options of synthetic data: classes=100, or vocabulary=5000,zipf=1.2.")]
+Workers = Annotated[int, typer.Option(min=0, max=1024, help="Processes that load data; 0 uses the main process.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Threads = Annotated[int | None, typer.Option(min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")]
-ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Keep images and weights in NHWC.")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Store images and weights as NHWC.")]
 Compiled = Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")]
 Counters = Annotated[str, typer.Option(
-    help="Counter sources: auto for all that cost nothing, none, or names as in host,nvml or auto,pm; see "
+    help="Counter sources: auto for all without overhead, none, or names as in host,nvml or auto,pm; see "
          "`charact doctor`.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all that is random.")]
-Out = Annotated[Path, typer.Option(help="Directory that the run's directory is made in.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all random numbers.")]
+Out = Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")]
 Name = Annotated[str | None, typer.Option(help="Name of the run. Default: the workload's.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")]
 
@@ -41,7 +41,7 @@ _MAX_SIZES = 10_000
 _LARGEST = 10**9
 _SYNTHETIC_RANGES: dict[str, tuple[int, int] | tuple[float, float]] = {
     "classes": (1, 10**7),
-    "vocabulary": (4, 10**7),  # the marks of a text are up to three words of it
+    "vocabulary": (4, 10**7),  # up to three words are special tokens
     "zipf": (0.0, 100.0),
     "length-mean": (0.001, 1.0),
     "length-spread": (0.0, 1.0),
@@ -49,10 +49,10 @@ _SYNTHETIC_RANGES: dict[str, tuple[int, int] | tuple[float, float]] = {
 
 
 def parse_sizes(text: str, option: str) -> list[int]:
-    """Positive whole numbers from `32,224` or, with the end included, a range `32:224:32`; each once, in order.
+    """Parse positive integers from `32,224` or a range `32:224:32` (end included); without duplicates, in order.
 
     Raises:
-        UserError: a number is zero, negative or none, the list is empty, or a range goes nowhere.
+        UserError: a number is invalid, zero or negative, the list is empty, or a range is empty.
     """
     sizes: list[int] = []
     for part in _parts(text, option):
@@ -61,7 +61,7 @@ def parse_sizes(text: str, option: str) -> list[int]:
 
 
 def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]:
-    """Words from a comma-separated list, each one of the choices; each once, in order.
+    """Parse a comma-separated list of choices; without duplicates, in order.
 
     Raises:
         UserError: a word is none of the choices, or the list is empty.
@@ -74,7 +74,7 @@ def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]
 
 
 def parse_counters(text: str) -> list[str]:
-    """Names of counter sources, `auto` among them where that was asked for.
+    """Parse names of counter sources, including `auto`.
 
     Raises:
         UserError: the list is empty.
@@ -83,7 +83,7 @@ def parse_counters(text: str) -> list[str]:
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:
-    """The one word that an option takes.
+    """Return the choice of an option.
 
     Raises:
         UserError: it is none of the choices.
@@ -94,19 +94,19 @@ def parse_choice(text: str, option: str, choices: Collection[str]) -> str:
 
 
 def parse_list(text: str, option: str) -> list[str]:
-    """Words from a comma-separated list; each once, in order.
+    """Parse a comma-separated list; without duplicates, in order.
 
     Raises:
-        UserError: the list or a place in it is empty.
+        UserError: the list or an item is empty.
     """
     return list(dict.fromkeys(_parts(text, option)))
 
 
 def parse_synthetic(text: str) -> "Synthetic":
-    """What made-up data are to look like, from `classes=100,zipf=1.2`; what is not named keeps its default.
+    """Parse options of synthetic data from `classes=100,zipf=1.2`; others keep their default.
 
     Raises:
-        UserError: a key is unknown or repeated, or its value is no number or out of its range.
+        UserError: a key is unknown or repeated, or its value is no number or out of range.
     """
     from charact.datasets._common.request import Synthetic
     from charact.datasets.synthetic import KEYS
@@ -140,7 +140,7 @@ def _parts(text: str, option: str) -> list[str]:
     if not any(parts):
         raise UserError(f"{option} is empty: give at least one value")
     if not all(parts):
-        raise UserError(f"{option} '{text}' has an empty place between commas: remove it")
+        raise UserError(f"{option} '{text}' has an empty item between commas: remove it")
     return parts
 
 
@@ -167,19 +167,19 @@ def _range(text: str, option: str) -> list[int]:
 
 
 def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) -> None:
-    """Refuse what is said of real data beside made-up ones, and the other way round.
+    """Check that options of real and synthetic data are not mixed.
 
     Raises:
-        UserError: one of them is.
+        UserError: they are.
     """
     if data == "synthetic" and data_dir is not None:
-        raise UserError("--data-dir is for real data: name them with --data, or leave it out")
+        raise UserError("--data-dir is for real data: select it with --data, or leave it out")
     if data != "synthetic" and synthetic is not None:
-        raise UserError(f"--synthetic is for made-up data, not for {data}: leave one of them out")
+        raise UserError(f"--synthetic is for synthetic data, not for {data}: leave one of them out")
 
 
 def check_name(name: str | None) -> None:
-    """Refuse an empty name of a run.
+    """Check that the name of a run is not empty.
 
     Raises:
         UserError: it is.

@@ -1,4 +1,4 @@
-"""Reading a run that the user named: a whole one, or what one that is going on or was killed has measured so far."""
+"""Reading a run given by the user: finished, still running, or killed."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -11,11 +11,11 @@ from charact.record.reader import Run, arrow_schema, load_run
 
 
 def read_run(path: Path, *, partial: bool) -> Run:
-    """Read a run directory; of a watched program that has not ended the spool is read, too.
+    """Read a run directory; for an unfinished watched program, read its event log too.
 
     Args:
-        path: the directory that holds `run.json`.
-        partial: whether a run that has not ended is read, too.
+        path: the directory that contains `run.json`.
+        partial: whether to read an unfinished run.
 
     Raises:
         UserError: there is no record, it is corrupt, unfinished (and `partial` is false), or of a newer schema.

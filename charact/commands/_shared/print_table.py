@@ -1,4 +1,4 @@
-"""Tables in the terminal: drawn for a reader, plain lines for a pipe."""
+"""Tables in the terminal; in a pipe, plain lines."""
 
 import io
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: "Sequence[Sequence[str | Text]]") -> None:
-    """Print a table to standard output; into a pipe one line a row, however long, without color."""
+    """Print a table to standard output; into a pipe, each row is one uncolored line of any length."""
     from charact.core.console import Console
 
     table = _table(title, columns, rows, one_line=not OUT.isatty())

@@ -1,4 +1,4 @@
-"""What commands that write a record share: keep what finished, draw the views, publish, report. No torch in here."""
+"""Shared by commands that write a record: save finished cases, render views, publish, report. Does not import torch."""
 
 import contextlib
 import shlex
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) -> Iterator[None]:
-    """When the block fails, keep records in which something has finished, and name the command that continues.
+    """If the block fails, keep records with finished cases, and name the command that continues.
 
-    Records in which nothing has finished are removed.
+    Records without finished cases are removed.
 
     Args:
-        writers: of records that the block writes; published and discarded ones are left alone.
+        writers: writers of the block's records; published and discarded ones are ignored.
         remedy: what is kept and how to continue; by default `charact recover`.
 
     Raises:
-        UserError: the block raised one; this one also says what is kept.
+        UserError: the block raised one; this one adds what is kept.
     """
     try:
         yield
@@ -38,16 +38,16 @@ def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) ->
         kept = [writer for writer in writers if _is_kept(writer)]
         if not kept:
             raise
-        said = remedy or ("what had finished is kept: "
-                          f"{recover_command(writer.directory for writer in kept)} makes a run of it")
+        hint = remedy or ("finished cases are kept: "
+                          f"{recover_command(writer.directory for writer in kept)} completes the run")
         if isinstance(error, UserError):
-            raise UserError(f"{error}; {said}") from error
-        warn(said)
+            raise UserError(f"{error}; {hint}") from error
+        warn(hint)
         raise
 
 
 def _is_kept(writer: RunWriter) -> bool:
-    """Whether a record of a block that failed is still hidden; it is removed where nothing in it has finished."""
+    """Return whether a failed block's record is kept; remove it if nothing in it has finished."""
     if not writer.directory.exists():
         return False
     if writer.holds_nothing:
@@ -58,12 +58,12 @@ def _is_kept(writer: RunWriter) -> bool:
 
 
 def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool) -> int:
-    """Write cases into a new record and publish it; returns the exit status.
+    """Write cases into a new record and publish it; return the exit status.
 
-    It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
+    The status is 0 if a case succeeded, 1 if none did, and 128 plus the signal if one ended the run.
 
     Raises:
-        UserError: the record cannot be written; what had finished is kept.
+        UserError: the record cannot be written; finished cases are kept.
     """
     with keeping_finished([writer]):
         measure()
@@ -72,7 +72,7 @@ def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrup
             warn("interrupted before a case had finished: nothing is written")
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete" if interrupt.signal is None else "interrupted")))
-    any_ok = tell(load_run(writer.final), quiet)
+    any_ok = report_outcome(load_run(writer.final), quiet)
     if interrupt.signal is not None:
         return 128 + interrupt.signal
     return 0 if any_ok else 1
@@ -80,20 +80,20 @@ def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrup
 
 def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool, *,
                       command: str, unit: str) -> int:
-    """Write cases into a record that can be resumed, and publish it once it is complete; returns the exit status.
+    """Write cases into a resumable record, and publish it when complete; return the exit status.
 
     Args:
-        writer: of the record.
+        writer: writer of the record.
         measure: writes the cases.
-        interrupt: what ends it early.
-        quiet: whether little is printed.
-        command: that resumes the record, such as `train`.
-        unit: what is kept once it is complete, such as `epoch`.
+        interrupt: ends the run early.
+        quiet: whether output is reduced.
+        command: command that resumes the record, such as `train`.
+        unit: unit that is kept once it is complete, such as `epoch`.
 
     Raises:
-        UserError: the record cannot be written; what had finished is kept.
+        UserError: the record cannot be written; finished cases are kept.
     """
-    kept = f"whole {unit}s are kept: resume with {program()} {command} --resume {shlex.quote(str(writer.directory))}"
+    kept = f"complete {unit}s are kept: resume with {program()} {command} --resume {shlex.quote(str(writer.directory))}"
     with keeping_finished([writer], kept):
         measure()
         if interrupt.signal is not None:
@@ -104,24 +104,24 @@ def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt:
                 warn(f"interrupted; {kept}")
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete")))
-    return 0 if tell(load_run(writer.final), quiet) else 1
+    return 0 if report_outcome(load_run(writer.final), quiet) else 1
 
 
-def publish_and_tell(writer: RunWriter, quiet: bool) -> bool:
-    """Publish a record that was closed, and say what came out; returns whether any case succeeded.
+def publish_and_report(writer: RunWriter, quiet: bool) -> bool:
+    """Publish a closed record and report its outcome; return whether any case succeeded.
 
     Raises:
         UserError: the record cannot be written.
     """
     publish(writer, load_run(writer.directory))
-    return tell(load_run(writer.final), quiet)
+    return report_outcome(load_run(writer.final), quiet)
 
 
 def publish(writer: RunWriter, run: Run) -> None:
-    """Write the views into the run's directory and publish it, even if drawing a view fails.
+    """Write the views into the run's directory and publish it, even if rendering a view fails.
 
     Raises:
-        UserError: the disk is full; the directory stays hidden, and publishing can be tried again.
+        UserError: the disk is full; the directory stays hidden, and publishing can be repeated.
     """
     from charact.views.html.report import report
     from charact.views.tensorboard.scalars import write_scalars
@@ -138,14 +138,14 @@ def publish(writer: RunWriter, run: Run) -> None:
 
 
 def recover_command(directories: Iterable[Path]) -> str:
-    """What to type to publish hidden runs."""
+    """Return the command that publishes hidden runs."""
     return f"{program()} recover {shlex.join(map(str, directories))}"
 
 
-def tell(run: Run, quiet: bool) -> bool:
-    """Say what came out, failures even when quiet; returns whether any case succeeded.
+def report_outcome(run: Run, quiet: bool) -> bool:
+    """Print the outcome, failures even when quiet; return whether any case succeeded.
 
-    The summary holds the failures: on a terminal they are not told again.
+    On a terminal the summary has the failures, so they are not repeated.
     """
     from charact.views.terminal.summary import summary
 
@@ -163,7 +163,7 @@ def tell(run: Run, quiet: bool) -> bool:
 
 
 def program() -> str:
-    """What to type for `charact` here: in a virtual environment that is not active it is not on the PATH."""
+    """Return the command that runs `charact` here: in an inactive virtual environment it is not on the PATH."""
     if shutil.which("charact"):
         return "charact"
     called = Path(sys.argv[0])

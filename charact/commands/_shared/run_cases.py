@@ -1,4 +1,4 @@
-"""What commands that measure share: run the cases and publish the record."""
+"""Shared by commands that measure: run the cases and publish the record."""
 
 import sys
 import time
@@ -19,20 +19,20 @@ from charact.record.writer import RunWriter
 from charact.views.terminal.progress import LiveProgress
 
 Measure = Callable[[RunWriter, LiveProgress], None]
-"""Runs every case into the record, and tells how far it is."""
+"""Function that runs every case into the record, and reports progress."""
 
 
 def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
                     quiet: bool, interrupt: Interrupt, devices: Sequence[str],
                     progress_of: type[LiveProgress] = LiveProgress, *, measures_ceilings: bool = False) -> int:
-    """Run the cases, which use these devices, into a new record below `out`; returns the exit status.
+    """Run the cases, which use these devices, into a new record in `out`; return the exit status.
 
-    Ceilings of the devices that the cache does not hold are measured first where that is asked for.
+    If `measures_ceilings`, ceilings that are not in the cache are measured first.
 
-    It is 0 where a case succeeded, 1 where none did, and 128 plus the signal where one ended the run.
+    The status is 0 if a case succeeded, 1 if none did, and 128 plus the signal if one ended the run.
 
     Raises:
-        UserError: the record cannot be written; what had finished is kept.
+        UserError: the record cannot be written; finished cases are kept.
     """
     writer, console = open_record(out, label, options, threads), Console(stderr=True)
 
@@ -46,7 +46,7 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
 
 
 def open_record(out: Path, label: str, options: dict[str, Any], threads: int | None) -> RunWriter:
-    """A new record below `out`, which tells what machine, software and options it is of; threads are set first.
+    """Create a record in `out` with facts of machine, software and options; the number of threads is set first.
 
     Raises:
         UserError: it cannot be written.

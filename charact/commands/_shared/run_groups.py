@@ -1,4 +1,4 @@
-"""What `charact compare` puts side by side, as a user names it."""
+"""Groups of runs for `charact compare`, as the user names them."""
 
 import os
 from collections import Counter
@@ -20,20 +20,20 @@ _KINDS = "a run directory, a directory of runs, or reference:NAME"
 
 
 def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Side]":
-    """Read the sides that were named; two that would have the same label are numbered.
+    """Read the groups of runs that the user named; equal labels are numbered.
 
     Args:
-        texts: the sides as the user named them.
-        on_run: called each time that the tables of a run have been read.
+        texts: the groups as the user named them.
+        on_run: called each time after the tables of a run are read.
 
     Raises:
-        UserError: there is only one, or one of them names no run, no reference, or a run that cannot be read.
+        UserError: there is only one group, or one names no run, no reference, or a run that cannot be read.
     """
     from charact.analysis.compare import Side
     from charact.record.presentable import presentable
 
     if len(texts) < 2:
-        raise UserError("name at least two sides, as in `charact compare runs/before runs/after`: each is "
+        raise UserError("give at least two groups of runs, as in `charact compare runs/before runs/after`: each is "
                         f"{_KINDS} ({', '.join(reference_names())})")
     read = [_read(text) for text in texts]
     named = [(label(name), runs) for name, runs in read]
@@ -48,15 +48,15 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
 
 
 def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
-    """Label and runs of `PATH`, `NAME=PATH`, `reference:NAME` or `NAME=reference:NAME`."""
+    """Return label and runs of `PATH`, `NAME=PATH`, `reference:NAME` or `NAME=reference:NAME`."""
     label, equals, place = text.partition("=")
-    # A path may hold a "=": then it is there, or what stands before is no plain name.
+    # A path may contain "=": then it exists, or the text before is not a plain name.
     if not equals or "/" in label or os.path.exists(text):
         label, place = "", text
     elif not label or not place:
         raise UserError(f"'{text}': write a label as in before=runs/20261121-100000-resnet50-0a1b2c")
     if not place:
-        raise UserError(f"a side is empty: name {_KINDS}")
+        raise UserError(f"a group of runs is empty: give {_KINDS}")
     if place.startswith(PREFIX):
         run = reference(place.removeprefix(PREFIX))
         return label or run.run_id, (run,)
@@ -64,12 +64,12 @@ def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
     try:
         return label or path.resolve().name, _runs_at(path)
     except OSError as error:
-        raise UserError(f"{place[:100]} cannot be read ({(error.strerror or str(error)).lower()}): name {_KINDS}"
+        raise UserError(f"{place[:100]} cannot be read ({(error.strerror or str(error)).lower()}): give {_KINDS}"
                         ) from error  # fmt: skip
 
 
 def _runs_at(path: Path) -> "tuple[Run, ...]":
-    """The run of a directory, or every finished run below it; of these one that cannot be read is named and left out.
+    """Return the run of a directory, or every finished run in it; unreadable ones are reported and left out.
 
     Raises:
         UserError: there is none, or none that can be read.
@@ -79,16 +79,16 @@ def _runs_at(path: Path) -> "tuple[Run, ...]":
 
     if not path.is_dir():
         problem = "is a file" if path.exists() else "does not exist"
-        raise UserError(f"{path} {problem}: name {_KINDS}")
+        raise UserError(f"{path} {problem}: give {_KINDS}")
     if (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
         return (load_run(path),)
     problems: list[str] = []
     found = run_directories(path, lambda error: problems.append(f"{error.filename}: {(error.strerror or '').lower()}"))
     finished = [each for each in found if not each.name.startswith(PARTIAL_PREFIX)]
     if problems and not finished:
-        raise UserError(f"{path} holds no run that can be read: {problems[0]}")
+        raise UserError(f"{path} has no run that can be read: {problems[0]}")
     if not finished:
-        raise UserError(f"{path} holds no finished run: name {_KINDS}")
+        raise UserError(f"{path} has no finished run: give {_KINDS}")
     runs = []
     for each in finished:
         try:
@@ -97,7 +97,7 @@ def _runs_at(path: Path) -> "tuple[Run, ...]":
             problems.append(str(error))
     if not runs:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise UserError(f"{path} holds no run that can be read: {problems[0]}{more}")
+        raise UserError(f"{path} has no run that can be read: {problems[0]}{more}")
     for problem in problems:
         warn(f"warning: a run of {path} is left out: {problem}")
     return tuple(runs)

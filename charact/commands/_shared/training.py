@@ -1,4 +1,4 @@
-"""What `charact train` does with its options: make the cases, train them into a record, and go on with one."""
+"""Steps of `charact train`: build the cases, train them into a record, or resume one."""
 
 import itertools
 import math
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from charact.workload.base import Workload
 
 Options = dict[str, Any]
-"""What the user said, as the manifest keeps it: an option that was left out is not there."""
+"""The user's options, as in the manifest: options that were not given are absent."""
 
 
 def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt: "Interrupt") -> int:
-    """Train into a new record below `out`; returns the exit status.
+    """Train into a new record in `out`; return the exit status.
 
     Raises:
-        UserError: the options do not fit each other, or the record cannot be written.
+        UserError: the options contradict each other, or the record cannot be written.
     """
     from charact.commands._shared.ceilings import recorded_ceilings
     from charact.commands._shared.publish import keeping_finished
@@ -32,7 +32,7 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
 
     trainings = make_trainings(options)
     label = name or "+".join(list(dict.fromkeys(training.case.workload.name for training in trainings))[:3])
-    # What "auto" was: elsewhere it may be another device, and the case another one.
+    # Resolve "auto": on another machine it may be another device, and the case another one.
     options = options | {"device": str(trainings[0].case.device)}
     writer = open_record(out, label, options, options.get("threads"))
     with keeping_finished([writer]):
@@ -40,25 +40,25 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
     return _train(writer, trainings, quiet, interrupt)
 
 
-def go_on(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
-    """Go on with a training that was killed or interrupted; returns the exit status.
+def resume_training(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
+    """Resume a killed or interrupted training; return the exit status.
 
     Raises:
-        UserError: the directory holds no such training, another process is writing it, or a checkpoint is damaged.
+        UserError: the directory has no such training, another process is writing it, or a checkpoint is damaged.
     """
     import torch
 
-    from charact.commands._shared.publish import publish_and_tell
+    from charact.commands._shared.publish import publish_and_report
     from charact.record.manifest import check_holds
     from charact.record.reader import load_run
     from charact.record.writer import RunWriter
 
     if "workloads" not in load_run(directory, partial=True).manifest.get("options", {}):
-        raise UserError(f"{directory} is no training: --resume takes what `charact train` left unfinished")
+        raise UserError(f"{directory} is not a training: --resume needs an unfinished directory of `charact train`")
     writer = RunWriter.reopen(directory)
-    if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
+    if writer.manifest["status"] != "running":  # killed after training, before its views were written
         writer.close("complete")
-        return 0 if publish_and_tell(writer, quiet) else 1
+        return 0 if publish_and_report(writer, quiet) else 1
     check_holds(writer.manifest, directory, options=("threads",))
     options = writer.manifest["options"]
     torch.set_num_threads(options["threads"])
@@ -66,10 +66,10 @@ def go_on(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
 
 
 def make_trainings(options: Options) -> "list[Training]":
-    """The cross product of workloads, sizes and precisions, each checked before anything is written.
+    """Return the cross product of workloads, sizes and precisions; each is checked before anything is written.
 
     Raises:
-        UserError: something does not fit.
+        UserError: options contradict each other.
     """
     from charact.workload.registry import find_workload
 
@@ -86,7 +86,7 @@ def make_trainings(options: Options) -> "list[Training]":
 
 
 def _chosen(options: Options, workload: "Workload") -> tuple[Options, Protocol | None]:
-    """Every option: as the user said, else as the protocol does, else the default."""
+    """Return every option: the user's, else the protocol's, else the default."""
     protocol = find_protocol(options["protocol"], workload.name) if "protocol" in options else None
     chosen: Options = {
         "input_sizes": [workload.default_input_size], "batch_sizes": [workload.default_batch_size],
@@ -102,13 +102,13 @@ def _chosen(options: Options, workload: "Workload") -> tuple[Options, Protocol |
 
 
 def _other_split(data: str, split: str) -> str:
-    """What to validate on where nothing is said."""
+    """Return the split to validate on by default."""
     from charact.datasets._common.registry import find_dataset
 
     other = "valid" if "valid" in find_dataset(data).splits else "test"
     if other == split:
-        raise UserError(f"--split {split} is also what {data} is validated on: hold out a share of it with "
-                        "--holdout 0.1, or name another with --validation")
+        raise UserError(f"--split {split} is also the validation split of {data}: hold out a share of it with "
+                        "--holdout 0.1, or choose another with --validation")
     return other
 
 
@@ -133,7 +133,7 @@ def _training(workload: "Workload", size: int, batch: int, precision: str, chose
 
 
 def _used(case: Any, chosen: Options) -> dict[str, Any]:
-    """What is compared with a protocol."""
+    """Return the options that are compared with a protocol."""
     held_out = chosen.get("holdout_frac")
     used = {
         "workload": case.workload.name, "variant": [case.workload.variants[0], case.workload.variant],
@@ -162,10 +162,10 @@ def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interr
 
 
 def parse_target(text: str) -> tuple[str, float]:
-    """Metric and value of `accuracy=0.95`.
+    """Parse metric and value of `accuracy=0.95`.
 
     Raises:
-        UserError: it is none, or the value is no finite number.
+        UserError: the text is invalid, or the value is not finite.
     """
     metric, _, value = (part.strip() for part in text.partition("="))
     try:
@@ -173,5 +173,5 @@ def parse_target(text: str) -> tuple[str, float]:
     except ValueError:
         number = math.nan
     if not metric or not math.isfinite(number):
-        raise UserError(f"--until: '{text}' is no metric and value; write it as in accuracy=0.95")
+        raise UserError(f"--until: '{text}' is not a metric and a value; write it as in accuracy=0.95")
     return metric, number

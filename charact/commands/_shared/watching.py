@@ -1,4 +1,4 @@
-"""Watching a program's spool from another process, and showing what it tells."""
+"""Watching a program's event log from another process, and showing its state."""
 
 import contextlib
 import os
@@ -31,18 +31,18 @@ _READ_S, _DRAW_S, _LINE_S = 0.1, 0.5, 5.0
 
 
 class Tail:
-    """Follows the spool of a run that is going on.
+    """Reader of a running program's event log.
 
     Raises:
-        UserError: there is no run, or it is none of a watched program that goes on.
+        UserError: there is no run, or it is not of a watched program that is running.
     """
 
     def __init__(self, directory: Path) -> None:
         manifest = load_run(directory, partial=True).manifest
         if manifest["status"] != "running" or "script" not in manifest.get("options", {}):
-            raise UserError(f"{directory} is no run of charact run that is going on: name one such as runs/.partial-…")
+            raise UserError(f"{directory} is not a running charact run: give a directory such as runs/.partial-…")
         self.ended = False
-        """Whether the program has told of its end, or is gone."""
+        """Whether the program has reported its end, or is gone."""
         self.killed = False
         self._directory, self._name = directory, str(manifest["name"])
         self._reader, self._segmenter = SpoolReader(directory), Segmenter()
@@ -53,8 +53,8 @@ class Tail:
         self._process = _process(writer_of(directory))
 
     def read(self) -> None:
-        """Take in what has come since the last time."""
-        is_alive = self._is_alive()  # asked first: what it did before its end is read in any case
+        """Read the events since the last call."""
+        is_alive = self._is_alive()  # checked first, so that the last events are read in any case
         for note in self._reader.notes():
             if note["note"] == "owner":
                 self._owners[note["owner"]] = note
@@ -64,7 +64,7 @@ class Tail:
             self.ended, self.killed = True, self._directory.exists()
 
     def state(self) -> State:
-        """What there is to show at present."""
+        """Return the current state."""
         latest = list(self._latest) or [self._timed(one) for one in self._segmenter.so_far()]
         return State(
             self._name, self._num_iterations or len(latest), pace(latest) if latest else None,
@@ -86,7 +86,7 @@ class Tail:
         return TimedIteration(iteration.training, iteration.end_ns / 1e9, phase_s, batch_size)
 
     def _is_alive(self) -> bool:
-        """Whether the program is; its directory goes soon after it has ended."""
+        """Return whether the program is alive; its directory disappears soon after its end."""
         if self._process is None or not self._directory.exists():
             return False
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -105,27 +105,27 @@ def _process(number: int | None) -> psutil.Process | None:
     return None
 
 
-def going_on(directories: list[Path]) -> Path:
-    """The one of some runs that is going on; of one alone that is left to be seen.
+def running_one(directories: list[Path]) -> Path:
+    """Return the running one of several runs; a single run is returned unchecked.
 
     Raises:
-        UserError: several are, or none of several is.
+        UserError: several are running, or none of several is.
     """
     if len(directories) == 1:
         return directories[0]
     found = [directory for directory in directories if _process(writer_of(directory)) is not None]
     if not found:
-        raise UserError("none of these runs is going on: charact recover makes records of killed ones")
+        raise UserError("none of these runs is running: use charact recover for killed ones")
     if len(found) > 1:
-        raise UserError(f"several runs are going on: name one of {', '.join(map(str, found))}")
+        raise UserError(f"several programs are running: give one of {', '.join(map(str, found))}")
     return found[0]
 
 
 def watch(directory: Path, *, of_run: bool) -> None:
-    """Show a run until its program ends; one that the run itself has started shows nothing where it comes too late.
+    """Show a run until its program ends; a view that the run started shows nothing if it is too late.
 
     Raises:
-        UserError: there is no run, or it is none of a watched program that goes on.
+        UserError: there is no run, or it is not of a watched program that is running.
     """
     held: int | None = None
     if of_run:
@@ -142,7 +142,7 @@ def watch(directory: Path, *, of_run: bool) -> None:
         if of_run:
             (directory / PANEL).unlink(missing_ok=True)
     if tail.killed:
-        show(f"charact: the program was killed: charact recover {directory} makes its record")
+        show(f"charact: the program was killed: complete its record with charact recover {directory}")
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:
@@ -161,7 +161,7 @@ class _Shown(Protocol):
 
 
 def _show(tail: Tail, shown: _Shown) -> None:
-    """Read often, so that the end is seen at once, and draw now and then."""
+    """Read often, to see the end at once, and draw less often."""
     due_s = time.monotonic() + shown.first_s
     try:
         while not tail.ended and OUT.lost is None:
@@ -176,7 +176,7 @@ def _show(tail: Tail, shown: _Shown) -> None:
 
 
 class _Lines:
-    """Prints a line from time to time."""
+    """Prints a line at intervals."""
 
     first_s = every_s = _LINE_S
 
@@ -192,10 +192,10 @@ class _Lines:
 
 
 class _Panel:
-    """Draws at the bottom of the terminal, and gives it back when the job is stopped or ends.
+    """Draws at the bottom of the terminal, and releases it when the job is stopped or ends.
 
     Args:
-        held: file in which stands what gives the terminal back, in case that this process is killed.
+        held: descriptor of a file with the text that restores the terminal if this process is killed.
     """
 
     first_s, every_s = 0.0, _DRAW_S
@@ -203,9 +203,9 @@ class _Panel:
     def __init__(self, held: int | None) -> None:
         self._held = held
         self._bottom = BottomLines(1, NUM_LINES)
-        self._put_down = ""
+        self._saved = ""
         signal.signal(signal.SIGTSTP, self._on_stop)
-        # What waits for a change of size also ends its waiting: lines that are written meanwhile would meet the panel.
+        # A change of size also ends the waiting: otherwise new lines would overwrite the panel.
         signal.signal(signal.SIGWINCH, lambda *_: None)
         self._changed, changes = os.pipe()
         for end in (self._changed, changes):
@@ -214,10 +214,10 @@ class _Panel:
 
     def show(self, state: State) -> None:
         self._bottom.draw(panel(state, Console(width=self._bottom.width, stderr=False)))
-        self._put_restoring_down()
+        self._save_restoring()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until a signal comes, such as of a change of size; returns whether one did."""
+        """Wait, or until a signal such as a change of size arrives; return whether one did."""
         if not select.select([self._changed], [], [], seconds)[0]:
             return False
         os.read(self._changed, 1000)
@@ -230,8 +230,8 @@ class _Panel:
         self._bottom.release()
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _put_restoring_down(self) -> None:
-        if self._held is not None and self._put_down != self._bottom.restoring:
-            self._put_down = self._bottom.restoring
+    def _save_restoring(self) -> None:
+        if self._held is not None and self._saved != self._bottom.restoring:
+            self._saved = self._bottom.restoring
             os.ftruncate(self._held, 0)
-            os.pwrite(self._held, self._put_down.encode(), 0)
+            os.pwrite(self._held, self._saved.encode(), 0)

@@ -23,7 +23,7 @@ from charact.analysis.bricks.correction_cache import (
 from charact.analysis.bricks.machines import latency_by_machine
 from charact.analysis.bricks.manifest_entry import constructed_case
 from charact.analysis.bricks.times import BrickTimes
-from charact.commands._shared.publish import keeping_finished, publish_and_tell
+from charact.commands._shared.publish import keeping_finished, publish_and_report
 from charact.commands.bricks.compositions import Models, brick_run, chosen_models, kept_compositions
 from charact.commands.bricks.models import Asked, Named
 from charact.commands.bricks.verify import is_of_this_machine, verified
@@ -86,7 +86,7 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
         for run, writer in zip(runs, written, strict=False):
             if len(runs) > 1 and not quiet:
                 Console().print(Rule(Text(f"of {run.run_id}", style="bold"), align="left", style="dim"))
-            any_ok.append(publish_and_tell(writer, quiet))
+            any_ok.append(publish_and_report(writer, quiet))
     if len(written) > 1:
         Console().print(machines(latency_by_machine([load_run(writer.final) for writer in written])))
     if interrupt.signal is not None:

@@ -9,7 +9,7 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.brick import runs_as
 from charact.bricks.suite.index import Suite, load_suite
 from charact.commands._shared.ceilings import recorded_ceilings
-from charact.commands._shared.publish import keeping_finished, measure_resumably, publish_and_tell
+from charact.commands._shared.publish import keeping_finished, measure_resumably, publish_and_report
 from charact.commands._shared.run_cases import open_record
 from charact.commands.bricks.verify import is_of_this_machine
 from charact.core.console import Console
@@ -65,7 +65,7 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
                         "mixed: go on there, or run the suite here anew")
     if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
         writer.close("complete")
-        return 0 if publish_and_tell(writer, quiet) else 1
+        return 0 if publish_and_report(writer, quiet) else 1
     check_holds(writer.manifest, directory, options=(
         "suite", "threads", "device", "cases", "precision_target_frac", "max_rounds", "max_seconds", "method"))
     options = writer.manifest["options"]

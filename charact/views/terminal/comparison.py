@@ -81,7 +81,7 @@ def _notes(table: Table, num_shown: int) -> list[RenderableType]:
     if left_out:
         of_each = " of each case" if any(row.case is not None for row in table.rows) else ""
         first = f"The first {num_shown:,}" if num_shown == _MOST_IN_ALL else f"The first {_MOST_ROWS}{of_each}"
-        notes.append(f"{first}; {left_out} more: --to FILE.csv writes them all")
+        notes.append(f"{first}; {left_out} more: --to FILE.csv writes all")
     return [Text(note, style="dim") for note in notes]
 
 

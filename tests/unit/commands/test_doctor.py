@@ -31,9 +31,9 @@ def test_a_ceiling_stands_beside_its_makers_figure(capsys: pytest.CaptureFixture
     assert [cell.strip() for cell in cells[4] if cell] == [
         "copy memory, 2.00 GB", "3.00 TB/s", "2.970–3.030 TB/s", "89.6 % of 3.35 TB/s"]
     assert [cell.strip() for cell in cells[5] if cell] == [
-        "launch", "4.00 µs", "3.960–4.040 µs", "n/a (tells none)"]
+        "launch", "4.00 µs", "3.960–4.040 µs", "n/a (not in the datasheet)"]
     assert lines[-2:] == [f"Datasheet: {SHEET}",
-                          "Memory by its clock and width, as the driver tells them: 3,352 GB/s"]
+                          "Memory by its clock and width, as the driver reports them: 3,352 GB/s"]
 
 
 def test_more_than_the_datasheet_is_flagged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_more_than_the_datasheet_is_flagged(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(("device", "reason"), [
-    ("cpu", "a processor's tells no such figures"), ("cuda:0", "none of this device is known")])
+    ("cpu", "not in datasheets of processors"), ("cuda:0", "not known for this device")])
 def test_without_a_datasheet_the_reason_stands_there(capsys: pytest.CaptureFixture[str], device: str,
                                                      reason: str) -> None:
     lines = shown(capsys, device, ceiling("launch", 4e-6, "s"))
@@ -55,7 +55,7 @@ def test_without_a_datasheet_the_reason_stands_there(capsys: pytest.CaptureFixtu
 
 def test_refresh_alone_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "--refresh"]) == 2
-    assert capsys.readouterr() == ("", "error: --refresh measures ceilings anew: add --ceilings, or leave it out\n")
+    assert capsys.readouterr() == ("", "error: --refresh measures ceilings again: add --ceilings, or leave it out\n")
 
 
 def test_ceilings_are_in_the_json_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def test_they_are_measured_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     measured = measuring(monkeypatch)
     with Interrupt() as interrupt:
         first = recorded_ceilings(MACHINE, ["cpu", "cpu"], interrupt, quiet=False)
-        assert capsys.readouterr().err == "Measuring what cpu can reach, once on this machine: some seconds\n"
+        assert capsys.readouterr().err == "Measuring the ceilings of cpu, once on this machine: a few seconds\n"
         assert recorded_ceilings(MACHINE, ["cpu"], interrupt, quiet=False) == first
     assert capsys.readouterr() == ("", "")
     assert measured.devices == ["cpu"]
@@ -114,7 +114,7 @@ def test_what_other_processes_disturbed_is_used_and_not_kept(
         said = capsys.readouterr().err
         recorded_ceilings(MACHINE, ["cpu"], interrupt)
     assert said.count("\n") == 1
-    assert said.startswith("warning: other processes were running: cpu may reach more")
+    assert said.startswith("warning: other processes were running: the ceilings of cpu may be too low")
     assert len(measured.devices) == 2
 
 
@@ -125,7 +125,7 @@ def test_a_cache_that_cannot_be_written_costs_a_line(
     with Interrupt() as interrupt:
         assert len(recorded_ceilings(MACHINE, ["cpu"], interrupt)["ceilings"]) == 6
     said = capsys.readouterr().err
-    assert said.startswith("warning: the ceilings of cpu are not kept: cannot write ")
+    assert said.startswith("warning: the ceilings of cpu are not saved: cannot write ")
     assert said.count("\n") == 1
 
 

@@ -30,5 +30,5 @@ def test_several_or_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"name one of {tmp_path}/a, {tmp_path}/b"):
         going_on(runs)
     killed = [run_of(tmp_path / "c", GONE), run_of(tmp_path / "d", GONE)]
-    with pytest.raises(UserError, match="none of these runs is going on: charact recover"):
+    with pytest.raises(UserError, match="none of these runs is running: use charact recover"):
         going_on(killed)

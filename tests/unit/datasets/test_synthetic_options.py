@@ -148,7 +148,7 @@ def test_the_option_sets_every_field() -> None:
 
 @pytest.mark.parametrize(("text", "said"), [
     ("", "--synthetic is empty: give at least one value"),
-    ("classes=3,", "--synthetic 'classes=3,' has an empty place between commas: remove it"),
+    ("classes=3,", "--synthetic 'classes=3,' has an empty item between commas: remove it"),
     ("words=3", "--synthetic: 'words' is not one of classes, vocabulary, zipf, length-mean, length-spread"),
     ("classes", "--synthetic classes: '' is no whole number (as in classes=1)"),
     ("classes=", "--synthetic classes: '' is no whole number (as in classes=1)"),

@@ -131,7 +131,7 @@ def test_a_record_whose_writing_fails_is_kept_where_something_has_finished(
         return
     said = f"{caught.value}{capsys.readouterr().err}"
     name = re.escape(str(writer.directory))
-    assert re.search(rf"what had finished is kept: .+ recover {name} makes a run of it", said)
+    assert re.search(rf"finished cases are kept: .+ recover {name} completes the run", said)
     again = RunWriter.reopen(writer.directory)  # no lock is held
     again.close("interrupted")
     assert list(load_run(again.publish()).cases["case"]) == ["a"]

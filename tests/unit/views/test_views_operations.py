@@ -75,7 +75,7 @@ def test_directions_stand_below_one_another_and_the_count_that_is_published_besi
     told = words(html_of(run)["operations"])
     assert "1.00 GFLOP 500 MFLOP" in told
     assert "without the input" in told
-    assert "n/a (counted alike)" in told
+    assert "n/a (same count)" in told
     lines = screen(run).splitlines()
     first = next(number for number, line in enumerate(lines) if "lstm:64x8x5" in line)
     assert [line.split()[0:2] for line in lines[first + 1 : first + 3]] == [["by", "input"], ["by", "weight"]]
@@ -243,7 +243,7 @@ def test_a_missing_table_leaves_reasons(tmp_path: Path, table: str) -> None:
     run = load_run(path)
     told = words(report([run]))
     assert "nan" not in re.findall(r"\w+", told + screen(run))
-    assert "the record holds no r" in told
+    assert "the record has no r" in told
     assert "out of memory: asked for 40.0 GB" in screen(run)
 
 

@@ -61,7 +61,7 @@ def test_a_program_that_has_not_ended_says_so(run: Run) -> None:
     run.manifest["cases"] = []
     waiting = of(Run(run.path, run.manifest, partial=True, _tables={"iterations": run.iterations.iloc[:0]}))
     assert "No iteration has finished yet." in waiting["summary"]
-    assert "n/a (no iteration has ended yet)" in waiting["program"]
+    assert "n/a (no iteration has finished yet)" in waiting["program"]
 
 
 def test_models_have_a_figure_and_a_table(run: Run) -> None:
@@ -86,7 +86,7 @@ def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
 @pytest.mark.slow
 def test_what_is_not_told_has_its_reason(run: Run) -> None:
     html = "".join(of(run).values())
-    assert "n/a (batch size not told)" in html
+    assert "n/a (batch size not known)" in html
     assert not re.findall(r"\bnan\b", html)
     assert "n/a</td>" not in html
     assert "n/a (not found)" not in of(run)["summary"]
@@ -105,7 +105,7 @@ def test_what_could_not_be_seen_is_said(run: Run) -> None:
 
 def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> None:
     text = in_terminal(run)
-    for words in ("n/a (batch size not told)", "time in netD", "time in netG",
+    for words in ("n/a (batch size not known)", "time in netD", "time in netG",
                   "95.0 % of the time has a phase (2.0 % inferred), iterations left out before: 1",
                   "75.0 %  gan.py:12 in save, torch.serialization.save ", "20.0 %  gan.py:<40> in <module> "):
         assert words in text
@@ -138,7 +138,7 @@ def test_a_case_without_the_further_passes_says_which_has_them(tmp_path: Path) -
     assert "n/a (taken over gan-train only)" in html["summary"]
     assert "n/a (kernels run on GPUs only)" in html["kernels"]
     assert "separate iterations after the timing pass" in html["counters"]
-    assert "timing pass" not in html["counters"]
+    assert "timing pass, at no cost" not in html["counters"]
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_it_compares_with_another_run_of_the_program_and_stands_beside_workloads
     for text in ("gan-train", "2.000", "n/a (fewer than 6 iterations)", "n/a (not measured)"):
         assert text in html
     everything = report([run, other, load_run(write_record(tmp_path / "runs"))])
-    assert everything.count("n/a (batch size not told)") >= 4
+    assert everything.count("n/a (batch size not known)") >= 4
     assert "nan" not in html
 
 

@@ -101,7 +101,7 @@ def test_an_unknown_protocol_is_refused() -> None:
 def test_a_target_is_a_metric_and_a_number() -> None:
     assert parse_target("accuracy=0.95") == ("accuracy", 0.95)
     for text in ("accuracy", "accuracy=", "=0.9", "accuracy=high", "accuracy=nan", "loss=inf", ""):
-        with pytest.raises(UserError, match=r"^--until: '.*' is no metric and value; write it as in accuracy=0\.95$"):
+        with pytest.raises(UserError, match=r"^--until: '.*' is not a metric and a value; write it as in accuracy=0\.95$"):
             parse_target(text)
 
 
@@ -114,6 +114,6 @@ def test_what_validates_where_nothing_is_said(data: str, split: str, other: str)
 
 
 def test_what_is_trained_on_does_not_validate_by_default() -> None:
-    with pytest.raises(UserError, match=r"^--split test is also what mnist is validated on: .*--holdout 0\.1"):
+    with pytest.raises(UserError, match=r"^--split test is also the validation split of mnist: .*--holdout 0\.1"):
         chosen("mlp", data="mnist", split="test")
     assert chosen("mlp", data="mnist", split="test", validation="test")["validation"] == "test"

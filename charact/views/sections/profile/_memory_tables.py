@@ -201,7 +201,7 @@ def fits(run: Run) -> Table | None:
         return "the smallest does not fit"
 
     def ended(row: Any) -> str:
-        return "end of the search"
+        return "the search ended"
 
     columns = [
         Column("name", "Workload", unbroken=True), Column("what", "Largest", unbroken=True),

@@ -139,7 +139,7 @@ def test_the_tables(html: dict[str, str]) -> None:
     assert errors[-4:] == ["calibrated", "64 × 2, 96 × 2, 64 × 4", "n/a (none)", "200 ms"]
     assert row_of(memory, "Weights against", TRAIN, "measured")[2:] == ["44.0 MB", "316 MB", "× 7.17", "94.3 MB"]
     assert row_of(memory, "Allocated, reserved", TRAIN)[1:] == ["454 MB", "400 MB", "967 MB", "× 1.25"]
-    assert row_of(memory, "Memory that a device needs", TOO_LARGE)[-1] == "does not fit"
+    assert row_of(memory, "Memory that each case needs", TOO_LARGE)[-1] == "does not fit"
     fit = row_of(memory, "Largest batch or input that fits", "resnet18 (imagenet), train, fp32")
     assert fit[1:] == ["batch size", "input size 32", "tiny", "680 MB", "9", "640 MB", "40.0 MB", "ran", "10", "700 MB",
                        "ran out of memory"]  # fmt: skip
@@ -177,7 +177,7 @@ def test_cuda_says_what_is_reserved(tmp_path: Path) -> None:
     run = run_of(tmp_path, (entry | {"device": "cuda"}, rows))
     html = {part.id: part.html for part in sections(run)}["memory"]
     assert row_of(html, "Allocated, reserved", entry["case"])[2:4] == ["230 MB", "× 1.50"]
-    assert row_of(html, "Memory that a device needs", entry["case"])[1:4] == ["670 MB", "170 MB", "500 MB"]
+    assert row_of(html, "Memory that each case needs", entry["case"])[1:4] == ["670 MB", "170 MB", "500 MB"]
 
 
 def test_a_run_that_only_measured_has_no_columns_of_predictions(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_missing_table(table: str, tmp_path: Path) -> None:
     records.drop_table(path, table)
     words = Page(report([load_run(path)])).words
     assert "nan" not in re.findall(r"\w+", words)
-    assert ("the record holds no rows" in words) == (table == "memory")
+    assert ("the record has no rows" in words) == (table == "memory")
 
 
 def test_long_tables_are_cut_with_a_note(run: Run) -> None:

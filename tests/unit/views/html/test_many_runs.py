@@ -134,7 +134,7 @@ def test_a_failed_case_counts_among_its_runs(tmp_path: Path) -> None:
     over_runs, _ = found.tables()
     texts = {row.case: [cell.text for cell in row.cells] for row in over_runs.rows}
     failed = texts["resnet50-4096-b8-train-fp32-cpu"]
-    assert failed[1:3] == ["0 of 3 ended well", "n/a (no run of it ended well)"]
+    assert failed[1:3] == ["0 of 3 succeeded", "n/a (no run succeeded)"]
 
 
 def test_long_tables_say_how_many_rows_are_left_out() -> None:

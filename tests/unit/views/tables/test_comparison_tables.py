@@ -117,7 +117,7 @@ def test_one_s_own_trainings_stand_beside_published_ones(tmp_path: Path) -> None
     assert texts(speedups) == [["googlenet", "2.04", "2.00"]]
     found = tables(both, ["case"])
     assert "resnet18" in str(texts(captioned(found, "Cases without a counterpart")))
-    assert row(captioned(found, "Sides"), "mine")[1] == "AMD EPYC, 2 cores on bench-1"
+    assert row(captioned(found, "Groups"), "mine")[1] == "AMD EPYC, 2 cores on bench-1"
     # The other way round the identifiers, which do not name the data, are told apart.
     swapped = ratio_table([mine, *published("northeastern-p100")], "case")
     assert sorted(cells[0] for cells in texts(swapped)) == [
@@ -215,7 +215,7 @@ def screen(table: Table, width: int) -> list[str]:
 
 
 def test_what_single_runs_do_not_know_is_said(pair: list[Side]) -> None:
-    assert "from run to run" in captioned(tables(pair, ["case"]), "Sides").note
+    assert "between runs" in captioned(tables(pair, ["case"]), "Groups").note
     twice = [Side(side.label, side.runs * 2) for side in pair]
     for known in (twice, published("northeastern-k80", "northeastern-p100")):
         assert captioned(tables(known, ["case"]), "Sides").note == ""
@@ -223,7 +223,7 @@ def test_what_single_runs_do_not_know_is_said(pair: list[Side]) -> None:
 
 def test_one_core_is_one_core(pair: list[Side]) -> None:
     pair[1].runs[0].manifest["machine"]["cpu"]["num_usable_cores"] = 1
-    assert row(captioned(tables(pair, ["case"]), "Sides"), "b")[1] == "AMD EPYC, 1 core on bench-1"
+    assert row(captioned(tables(pair, ["case"]), "Groups"), "b")[1] == "AMD EPYC, 1 core on bench-1"
 
 
 def test_a_long_table_says_how_much_it_leaves_out(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:

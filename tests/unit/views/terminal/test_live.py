@@ -65,7 +65,7 @@ def test_a_line_tells_the_same() -> None:
     ({"pace": None, "since_s": 12.3}, "train: no iteration has finished in 12.0 s"),
     ({"since_s": 7.4}, "no iteration has finished for 7.00 s"),
     ({"since_s": 2.9}, "most time is spent in backward"),
-    ({"pace": replace(PACE, samples_per_s=None)}, "samples/s n/a (batch size not told), memory"),
+    ({"pace": replace(PACE, samples_per_s=None)}, "samples/s n/a (batch size not known), memory"),
     ({"memory_bytes": None}, "memory n/a (the process has ended)"),
     ({"pace": replace(PACE, training=False)}, "train, inference, iteration"),
 ])

@@ -91,7 +91,7 @@ def test_machines_stand_side_by_side(tmp_path: Path) -> None:
     row = " ".join(cells(told, "resnet18 224 b1 infer fp32"))
     assert row == "4.00 ms (measured 6.00 ms) 8.00 ms"
     assert "the run lacks it" in told
-    assert "n/a (not asked for)" in told
+    assert "n/a (not constructed there)" in told
 
 
 def test_records_of_one_machine_all_stand_in_its_column(tmp_path: Path) -> None:

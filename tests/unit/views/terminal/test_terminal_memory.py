@@ -132,7 +132,7 @@ def ran_out(**told: Any) -> SimpleNamespace:
      "asked for 1.00 GB, in backward; what would fit n/a (the limit is not known)"),
     ({"reason": "predicted to need 2 GB", "composition_source": "predicted", "held_bytes": 2e9, "phase": "loss"},
      "predicted to need 2 GB; the estimated peak is 2.00 GB: weights 2.00 GB; no smaller batch or input would "
-     "fit, by prediction"),
+     "fit, by estimate"),
 ])  # fmt: skip
 def test_words_of_failures_that_tell_less(told: dict[str, Any], expected: str) -> None:
     assert words.ran_out(ran_out(**told), pd.DataFrame({"category": ["weights"], "bytes": [2e9]})) == expected
