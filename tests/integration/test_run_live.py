@@ -116,7 +116,8 @@ def test_when_the_program_is_killed_the_panel_gives_the_terminal_back(tmp_path: 
     assert not any("charact counts" in line for line in terminal.lines())
     (directory,) = (tmp_path / "runs").glob(".partial-*")
     text = "".join(line.ljust(80) for line in terminal.lines()).replace(" ", "")
-    assert f"charact: the program was killed: complete its record with charact recover {directory}".replace(" ", "") in text
+    message = f"charact: the program was killed: complete its record with charact recover {directory}"
+    assert message.replace(" ", "") in text
     assert not (directory / "panel").exists()
 
 

@@ -317,8 +317,8 @@ class TestFailures:
         (["mlp", "--synthetic", "classes=0"], "error: --synthetic classes: 0 is not from 1"),
         (["mlp", "--synthetic", "classes=5", "--data", "mnist"], "error: --synthetic is for synthetic data, not for"),
         (["mlp", "--data-dir", "."], "error: --data-dir is for real data"),
-        (["model_a", "--protocol", "vo", "--synthetic", "classes=5"], "error: --synthetic is for synthetic data, not for "
-                                                                      "mnist: leave one of them out"),
+        (["model_a", "--protocol", "vo", "--synthetic", "classes=5"], "error: --synthetic is for synthetic data, not "
+                                                                      "for mnist: leave one of them out"),
         (["model_a", "--protocol", "vo"], "error: mnist is read from files: name their directory with --data-dir"),
         (["mlp", "--precision", "fp16", "--device", "cpu"], "error: fp16 is not measured on a CPU"),
         (["resnet18", "--batch-sizes", "60000"], "error: batch size 60000 is larger than the 50000 samples"),

@@ -101,7 +101,7 @@ def test_an_unknown_protocol_is_refused() -> None:
 def test_a_target_is_a_metric_and_a_number() -> None:
     assert parse_target("accuracy=0.95") == ("accuracy", 0.95)
     for text in ("accuracy", "accuracy=", "=0.9", "accuracy=high", "accuracy=nan", "loss=inf", ""):
-        with pytest.raises(UserError, match=r"^--until: '.*' is not a metric and a value; write it as in accuracy=0\.95$"):
+        with pytest.raises(UserError, match=r"^--until: '.*' is not a metric and a value; write it as in accuracy"):
             parse_target(text)
 
 
