@@ -189,8 +189,8 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["before"], "give at least two groups of runs, as in `charact compare runs/before runs/after`: each is a run "
-                 "directory, a directory of runs, or reference:NAME (aalto-1, aalto-2, aalto-3, aalto-4, northeastern-k80, "
-                 "northeastern-p100)"),
+                 "directory, a directory of runs, or reference:NAME (aalto-1, aalto-2, aalto-3, aalto-4, "
+                 "northeastern-k80, northeastern-p100)"),
     (["before", "absent"], "absent does not exist: give a run directory, a directory of runs, or reference:NAME"),
     (["before", "file"], "file is a file: give a run directory, a directory of runs, or reference:NAME"),
     (["before", "empty"], "empty has no finished run: give a run directory, a directory of runs, or reference:NAME"),

@@ -27,7 +27,7 @@ def test_the_one_that_goes_on_is_found_among_killed_ones(tmp_path: Path) -> None
 
 def test_several_or_none_are_refused(tmp_path: Path) -> None:
     runs = [run_of(tmp_path / "a", os.getpid()), run_of(tmp_path / "b", os.getpid())]
-    with pytest.raises(UserError, match=f"name one of {tmp_path}/a, {tmp_path}/b"):
+    with pytest.raises(UserError, match=f"give one of {tmp_path}/a, {tmp_path}/b"):
         running_one(runs)
     killed = [run_of(tmp_path / "c", GONE), run_of(tmp_path / "d", GONE)]
     with pytest.raises(UserError, match="none of these runs is running: use charact recover"):

@@ -218,7 +218,7 @@ def test_what_single_runs_do_not_know_is_said(pair: list[Side]) -> None:
     assert "between runs" in captioned(tables(pair, ["case"]), "Groups").note
     twice = [Side(side.label, side.runs * 2) for side in pair]
     for known in (twice, published("northeastern-k80", "northeastern-p100")):
-        assert captioned(tables(known, ["case"]), "Sides").note == ""
+        assert captioned(tables(known, ["case"]), "Groups").note == ""
 
 
 def test_one_core_is_one_core(pair: list[Side]) -> None:
