@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from charact.core.errors import UserError
 from charact.core.files import release
 from charact.core.output import warn
-from charact.measure.script.annotations import Told
-from charact.measure.script.session import Plan, Session, is_watched
-from charact.measure.script.termination_signals import LastSignal
+from charact.measure.script.annotations import Annotations
+from charact.measure.script.session import Plan, Session, is_recording
+from charact.measure.script.termination_signals import TerminationHandler
 from charact.record.in_progress import LOCK, BegunRun, begin_run
 from charact.record.redaction import redacted_arguments
 
@@ -63,8 +63,8 @@ class Profiler:
         self._keep_arguments = keep_arguments
         self._begun: BegunRun | None = None
         self._session: Session | None = None
-        self._told: Told | None = None
-        self._last_signal: LastSignal | None = None
+        self._annotations: Annotations | None = None
+        self._termination_handler: TerminationHandler | None = None
         self._recovering: subprocess.Popen[str] | None = None
         self._left = self._is_closing = False
         self._problem: str | None = None
@@ -87,7 +87,7 @@ class Profiler:
         Args:
             ending: how the block ended, in a few words.
         """
-        if self._session is None or not self._session.mine:  # in a forked child the block is not this process's
+        if self._session is None or not self._session.needs_closing:  # False in a forked child
             return
         assert self._begun is not None
         self._is_closing = True
@@ -96,8 +96,8 @@ class Profiler:
         self._left = True
         self._problem = self._recover(self._begun)
         self._is_closing = False
-        if self._last_signal is not None:
-            self._last_signal.remove()
+        if self._termination_handler is not None:
+            self._termination_handler.remove()
         _say(f"wrote {self._final}" if self._problem is None else self._problem)
 
     def iterate(self, batches: Iterable[Item]) -> Iterator[Item]:
@@ -108,7 +108,7 @@ class Profiler:
         Raises:
             UserError: the block is not entered, or this is another thread than the one that entered it.
         """
-        return self._tell().batches(batches) if self._enabled else iter(batches)
+        return self._entered().batches(batches) if self._enabled else iter(batches)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A block whose time is that phase's: one of data, forward, loss, backward, update, communication, other.
@@ -120,7 +120,7 @@ class Profiler:
         Raises:
             UserError: there is no such phase, the block is not entered, or this is another thread than its own.
         """
-        return self._tell().phase(name) if self._enabled else nullcontext()
+        return self._entered().phase(name) if self._enabled else nullcontext()
 
     def step(self) -> None:
         """End an iteration here. Where this is called at all, nothing else ends one.
@@ -129,7 +129,7 @@ class Profiler:
             UserError: the block is not entered, or this is another thread than the one that entered it.
         """
         if self._enabled:
-            self._tell().end_iteration()
+            self._entered().end_iteration()
 
     @property
     def run(self) -> "Run":
@@ -177,13 +177,13 @@ class Profiler:
         assert self._begun is not None
         return self._begun.directory.parent / str(self._begun.manifest["run_id"])
 
-    def _tell(self) -> Told:
-        if self._told is None:
+    def _entered(self) -> Annotations:
+        if self._annotations is None:
             raise UserError("this Profiler has not been entered: write `with charact.Profiler(...) as p:` around it")
-        return self._told
+        return self._annotations
 
     def _start(self) -> None:
-        if is_watched():
+        if is_recording():
             raise UserError("this process is being watched already, by another Profiler or by charact run: use one")
         import torch  # noqa: F401  (what is watched)
 
@@ -195,20 +195,20 @@ class Profiler:
             "options": {"script": redacted_arguments([main])[0] if main else "interactive",
                         "arguments": sys.argv[1:], "skip": self._skip, "iterations": None, "passes": []},
         })  # fmt: skip
-        self._session = Session(self._begun.directory, Plan(), lambda why: _say(f"stopped measuring: {why}"))
-        self._told = Told(self._session)
-        self._last_signal = LastSignal(self._on_signal)
+        self._session = Session(self._begun.directory, Plan(), lambda reason: _say(f"stopped measuring: {reason}"))
+        self._annotations = Annotations(self._session)
+        self._termination_handler = TerminationHandler(self._on_signal)
         self._session.start()
 
-    def _on_signal(self, words: str) -> None:
+    def _on_signal(self, ending: str) -> None:
         """A signal ends the process: write the run before that, or name what does so later."""
         assert self._begun is not None
         if self._is_closing:
             if self._recovering is not None:
                 self._recovering.kill()
-            _say(f"the run is not written ({words}): charact recover {self._begun.directory} does it")
+            _say(f"the run is not written ({ending}): run charact recover {self._begun.directory}")
         else:
-            self.close(words)
+            self.close(ending)
 
     def _recover(self, begun: BegunRun) -> str | None:
         """Make the run of what was written; returns why there is none.
@@ -267,12 +267,12 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
 
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     with Profiler(label, out, skip=0) as profiler:
-        told = profiler._tell()
-        told.end_iteration()
+        annotations = profiler._entered()
+        annotations.end_iteration()
         while reason is None:
             wall_s += call()
-            told.end_iteration(decide)
-        told.note_rule({
+            annotations.end_iteration(decide)
+        annotations.note_rule({
             "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "ended_by": reason,
             "precision_target_frac": rule.precision_target_frac or None, "interval_frac": spread_frac(wall_s)})
     return profiler.run

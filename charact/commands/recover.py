@@ -117,10 +117,10 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
         UserError: the event log is damaged from its beginning, or the record cannot be written.
     """
     from charact.measure.counters import described
-    from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
+    from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
     from charact.record.in_progress import TRACE
 
-    watched = read_spool(writer.directory)
+    watched = read_event_log(writer.directory)
     cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
                          options.passes)
     for damage in watched.damage:

@@ -8,7 +8,7 @@ import pytest
 from support.forked import Server, assert_clean, assert_holds, hidden, published
 from support.traces import training
 
-from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
+from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
 from charact.record.reader import load_run
 
 QUICK = ["--threads", "1", "--quiet"]
@@ -119,7 +119,7 @@ def test_a_disk_that_fills_while_a_run_is_recovered(server: Server, tmp_path: Pa
         assert again.status == 0, again
         (path,) = published(cwd / "runs")
         assert_clean(path)
-        ((entry, tables),) = script_cases(read_spool(made), "program", "program.py", None, None)
+        ((entry, tables),) = script_cases(read_event_log(made), "program", "program.py", None, None)
         run = load_run(path)
         assert run.passes(entry["case"])["timing"]["num_iterations"] == entry["passes"]["timing"]["num_iterations"]
         assert len(run.iterations) == len(tables["iterations"])

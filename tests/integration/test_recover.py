@@ -12,7 +12,7 @@ import pytest
 from support.programs import num_iterations, only_record
 
 from charact import load_run
-from charact.measure.script.spans.event_log import SpoolWriter
+from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.record.in_progress import begin_run
 
@@ -117,7 +117,7 @@ def test_facts_of_another_machine_are_not_taken_for_the_programs(
         "options": {"script": "train.py", "arguments": [], "skip": 0, "iterations": None, "passes": []}})  # fmt: skip
     os.close(begun.lock)
     kinds = 3 * [Kind.FORWARD, Kind.BACKWARD, Kind.STEP]
-    SpoolWriter(begun.directory).slices(
+    EventLogWriter(begun.directory).slices(
         [Slice(kind, 10 * place, 10 * place + 9, kind, ends=True) for place, kind in enumerate(kinds)], int)
     done = here("recover", begun.directory.name, cwd=tmp_path)
     assert done.returncode == 0
@@ -133,7 +133,7 @@ def test_a_program_that_called_no_model_tells_what_to_do(tmp_path: Path, here: C
         begun = begin_run(tmp_path, "blind", {
             "command_line": [], "options": {"script": "train.py", "skip": 0, "iterations": None, "passes": []}})
         os.close(begun.lock)
-        writer = SpoolWriter(begun.directory)
+        writer = EventLogWriter(begun.directory)
         writer.slices([Slice(kind, 0, 1, 0, ends=True) for kind in kinds], int)
         writer.notes([{"note": "end", "ending": "to its end", "time_s": 0}])
         done = here("recover", begun.directory.name, cwd=tmp_path)

@@ -83,7 +83,7 @@ def test_a_program_does_as_it_does_alone(tmp_path: Path, text: str) -> None:
     if text == ENDINGS["a crash"]:
         assert watched.ours == []
     else:
-        assert watched.ours == ["charact: program did not import PyTorch: there is nothing to tell"]
+        assert watched.ours == ["charact: program did not import PyTorch: nothing was measured"]
         assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -262,9 +262,9 @@ def test_two_at_once_have_a_record_each(tmp_path: Path) -> None:
     ([], "give a script: charact run train.py, or a module: charact run -m package.module"),
     (["nowhere.py"], "cannot read nowhere.py (no such file or directory): name the script"),
     (["folder"], "cannot read folder (is a directory): name the script"),
-    (["broken.py"], "broken.py is no Python (invalid syntax, line 2): name the script that python runs"),
-    (["-m", "no.where"], "there is no module no.where: name one that python -m finds from here"),
-    (["-m", ""], "there is no module : name one that python -m finds from here"),
+    (["broken.py"], "broken.py is not valid Python (invalid syntax, line 2): name the script to run"),
+    (["-m", "no.where"], "module no.where not found: name one that python -m finds from here"),
+    (["-m", ""], "module  not found: name one that python -m finds from here"),
     (["--stop", "fine.py"], "--stop ends the script after --iterations: give a number"),
     (["--iterations", "0", "fine.py"], "invalid value for '--iterations': Input should be greater than or equal to 1"),
     (["--out", "fine.py", "fine.py"], "fine.py is a file: choose a directory with --out"),
@@ -293,4 +293,4 @@ def test_an_impatient_ctrl_c_leaves_what_can_be_recovered(tmp_path: Path) -> Non
     child.send_signal(signal.SIGINT)
     said = child.communicate()[1]
     (partial,) = (tmp_path / "runs").glob(".partial-*")
-    assert f"charact: the record is not finished (interrupted): charact recover {partial} does it" in said
+    assert f"charact: the record is not finished (interrupted): run charact recover {partial}" in said

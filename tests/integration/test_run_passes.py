@@ -209,7 +209,7 @@ def test_workers_that_are_forked_amid_a_pass_are_left_alone(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_the_program_goes_on_or_is_stopped_after_the_passes(tmp_path: Path) -> None:
     run, _ = charact_run(TRAINING, "--passes", "memory", "--iterations", "4", "--stop", cwd=tmp_path)
-    assert run.manifest["ending"] == "measured as many iterations as asked for"
+    assert run.manifest["ending"] == "measured the requested number of iterations"
     assert statuses(run, "script-train") == {"timing": "ok", "memory": "ok"}
     assert run.manifest["options"]["passes"] == ["memory"]
 

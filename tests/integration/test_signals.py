@@ -99,8 +99,8 @@ def test_one_that_ends_an_import_leaves_a_run_of_the_traces_before(server: Serve
 
 
 @pytest.mark.parametrize(("script", "said"), [
-    (["run", "--quiet", "watched.py"], "charact: the record is not finished (ended by SIGTERM): charact recover "),
-    pytest.param(["profiled.py"], "charact: the run is not written (ended by SIGTERM): charact recover ",
+    (["run", "--quiet", "watched.py"], "charact: the record is not finished (ended by SIGTERM): run charact recover "),
+    pytest.param(["profiled.py"], "charact: the run is not written (ended by SIGTERM): run charact recover ",
                  marks=pytest.mark.slow)])
 def test_a_second_one_to_a_watched_program_names_the_hidden_run(
         server: Server, cwd: Path, script: list[str], said: str) -> None:

@@ -215,10 +215,10 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
         _keep_list(Path(place, "flushed"))
         count = _count_writes(full_from)
         from charact import cli
-        from charact.measure.script.exit_handling import Ending
+        from charact.measure.script.exit_handling import ExitHandler
 
         if stays_hidden:
-            Ending._recover = lambda *_: None  # type: ignore[method-assign]
+            ExitHandler._recover = lambda *_: None  # type: ignore[method-assign]
 
         try:
             if arguments[0].endswith(".py"):

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import charact
 from charact import profiler as api
 from charact.core.errors import UserError
-from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
+from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
 
 Cases = dict[str, dict[str, Any]]
 
@@ -72,7 +72,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., t
 def _cases(profiler: charact.Profiler) -> Cases:
     assert profiler._begun is not None
     found = {}
-    for entry, tables in script_cases(read_spool(profiler._begun.directory), "test", "here", 0, None):
+    for entry, tables in script_cases(read_event_log(profiler._begun.directory), "test", "here", 0, None):
         phases: dict[str, list[float]] = defaultdict(list)
         for row in tables["iterations"]:
             phases[row["phase"]].append(row["host_s"])
@@ -319,7 +319,7 @@ class TestTheBlock:
             fail()
         assert [vars(place).get(name) for place, name in places] == before
         assert cases()["infer"]["num_iterations"] == 3
-        assert read_spool(profiler._begun.directory).ending == "ZeroDivisionError: mine"
+        assert read_event_log(profiler._begun.directory).ending == "ZeroDivisionError: mine"
 
     def test_what_the_program_replaced_meanwhile_stays(self, measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, "compile", torch.compile)  # puts it back after the test
@@ -400,7 +400,7 @@ class TestTheBlock:
             with pytest.raises(UserError, match="not been entered"):
                 use()
         with profiler:
-            with pytest.raises(UserError, match="no phase 'fowrard': name one of data, forward"), \
+            with pytest.raises(UserError, match="unknown phase 'fowrard': name one of data, forward"), \
                     profiler.phase("fowrard"):
                 pass
             with pytest.raises(UserError, match="after the `with` block"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from charact.measure.script.spans.event_log_to_record import read_spool, script_cases, script_options
+from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases, script_options
 from charact.record.reader import Run, arrow_schema, load_run
 
 
@@ -24,7 +24,7 @@ def read_run(path: Path, *, partial: bool) -> Run:
     options = script_options(run.manifest) if run.partial else None
     if options is None:
         return run
-    watched = read_spool(path)
+    watched = read_event_log(path)
     cases = script_cases(watched, run.manifest["name"], options.script, options.skip, options.iterations,
                          options.passes)
     rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)

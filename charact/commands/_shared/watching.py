@@ -17,7 +17,7 @@ from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.files import lock
 from charact.core.output import OUT, show
-from charact.measure.script.spans.event_log import SpoolReader
+from charact.measure.script.spans.event_log import EventLogReader
 from charact.measure.script.spans.event_log_to_record import iteration_rows, loaders_batch_size
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.segmenter import Segmenter
@@ -45,7 +45,7 @@ class Tail:
         """Whether the program has reported its end, or is gone."""
         self.killed = False
         self._directory, self._name = directory, str(manifest["name"])
-        self._reader, self._segmenter = SpoolReader(directory), Segmenter()
+        self._reader, self._segmenter = EventLogReader(directory), Segmenter()
         self._latest: deque[TimedIteration] = deque()
         self._num_iterations = 0
         self._last_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Phases of a program that knows nothing of charact, found by watching the parts of PyTorch that it calls.
+"""Profiling of unmodified PyTorch programs: patches of PyTorch record spans, which become iterations and phases.
 
-`patches` tells what is watched, `spans` when it ran, and `segments` what iterations and phases that makes.
+`hooks` patches PyTorch, and `spans` records spans and groups them into iterations.
 """

@@ -1,4 +1,4 @@
-"""What a program tells of itself: the phase that runs, the batches it goes through, and where an iteration ends."""
+"""Annotations that a program makes itself: phases, batches and the ends of iterations."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,17 +13,17 @@ from charact.record.schema import PHASES
 Item = TypeVar("Item")
 
 _KINDS = {
-    "data": Kind.FETCH, "forward": Kind.FORWARD, "loss": Kind.LOSS, "backward": Kind.BACKWARD, "update": Kind.TIDY,
+    "data": Kind.FETCH, "forward": Kind.FORWARD, "loss": Kind.LOSS, "backward": Kind.BACKWARD, "update": Kind.UPDATE,
     "communication": Kind.COMMUNICATION, "other": Kind.OTHER,
 }
 assert set(_KINDS) == set(PHASES)
 
 
-class Told:
-    """Takes what the program tells, in the thread that is watched.
+class Annotations:
+    """Records the program's annotations in the thread that is recorded.
 
     Args:
-        session: watches the program; what is told after its end has no effect.
+        session: records the program; annotations after its end have no effect.
     """
 
     def __init__(self, session: Session) -> None:
@@ -34,26 +34,26 @@ class Told:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Give all time inside to a phase, but for that of phases named inside of it.
+        """Attribute all time inside to a phase, except for phases nested inside.
 
         Raises:
-            UserError: there is no such phase, or this is not the thread that is watched.
+            UserError: the phase does not exist, or this is not the recorded thread.
         """
         if name not in _KINDS:
-            raise UserError(f"there is no phase '{name}': name one of {', '.join(PHASES)}")
+            raise UserError(f"unknown phase '{name}': name one of {', '.join(PHASES)}")
         entered = self._enter(name)
         try:
             yield
         finally:
             if entered:
-                self._recorder.leave_named()
+                self._recorder.leave_annotated()
                 self._flush()
 
     def batches(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """The same items, each fetched in the phase `data`.
+        """Yield the same items, each fetched in the phase `data`.
 
         Raises:
-            UserError: this is not the thread that is watched.
+            UserError: this is not the recorded thread.
         """
         self._num_loops += 1
         owner = -self._num_loops
@@ -77,43 +77,43 @@ class Told:
                 self._flush()
             yield batch
 
-    def end_iteration(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """An iteration ends here, and from now on nowhere else than where this is called.
+    def end_iteration(self, action: Callable[[], None] = lambda: None) -> None:
+        """End an iteration; from the first call on, iterations end nowhere else.
 
         Args:
-            meanwhile: what is to be done between this iteration and the next.
+            action: called between this iteration and the next.
 
         Raises:
-            UserError: this is not the thread that is watched.
+            UserError: this is not the recorded thread.
         """
         self._check_thread()
 
         def pause() -> None:
             self._flush()
-            meanwhile()
+            action()
 
         if self._recorder.on:
             self._recorder.end_iteration(pause)
         else:
-            meanwhile()
+            action()
 
     def note_rule(self, facts: dict[str, Any]) -> None:
-        """Note how warm-up and measurement ended: facts of the timing pass."""
+        """Write a note on how warm-up and measurement ended: facts of the timing pass."""
         self._session.note({"note": "rule", "facts": facts})
 
     def _enter(self, phase: str, owner: int = 0) -> bool:
-        """Open the phase; returns whether anything is measured at all."""
+        """Open the phase; return whether anything is recorded."""
         self._check_thread()
         if not self._recorder.on:
             return False
         import torch
 
-        self._recorder.enter_named(_KINDS[phase], phase, owner, grad=torch.is_grad_enabled())
+        self._recorder.enter_annotated(_KINDS[phase], phase, owner, grad=torch.is_grad_enabled())
         return True
 
     def _check_thread(self) -> None:
         if get_ident() != self._thread:
-            raise UserError("a Profiler watches the thread that entered it: name phases, batches and steps in that one")
+            raise UserError("a Profiler records the thread that entered it: call its methods in that thread")
 
     def _flush(self) -> None:
         if self._recorder.idle:

@@ -1,4 +1,4 @@
-"""The end of a watched program, whatever way it comes: what was measured becomes a record, and nothing else changes."""
+"""Exit handling of a profiled program: its record is written however it ends, and its behaviour does not change."""
 
 import atexit
 import contextlib
@@ -17,7 +17,7 @@ from charact.core.files import release
 from charact.core.text import label
 from charact.measure.script.live_panel import end_panel
 from charact.measure.script.session import Session
-from charact.measure.script.termination_signals import SIGNALS, LastSignal
+from charact.measure.script.termination_signals import SIGNALS, TerminationHandler
 from charact.record.in_progress import LOCK, BegunRun
 
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
@@ -25,29 +25,29 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resour
 
 
 class StandardError:
-    """The standard error as it was at first: a program may close it, and have a file of its own in its place."""
+    """Standard error as it was at the start: a program may close it or open a file in its place."""
 
     def __init__(self) -> None:
         self._first = self._status()
 
     @property
     def descriptor(self) -> int:
-        """Where charact's own words go: standard error, or nowhere if it is another one by now."""
+        """Descriptor for charact's messages: standard error, or the null device if the program has replaced it."""
         return 2 if self._first is not None and self._status() == self._first else subprocess.DEVNULL
 
-    def say(self, line: str) -> None:
-        """Print a line of charact's own."""
+    def print_line(self, line: str) -> None:
+        """Print a message of charact."""
         self.write(f"charact: {label(line)}\n".encode())
 
     def write(self, text: bytes) -> None:
-        """Write as it is."""
+        """Write bytes unchanged."""
         if text and self.descriptor == 2:
-            with contextlib.suppress(OSError):  # nobody reads any more: nobody is to be told
+            with contextlib.suppress(OSError):  # the reader is gone
                 os.write(2, text)
 
     @staticmethod
     def _status() -> tuple[int, int, bool] | None:
-        """Which file it is, and whether a terminal; one that is closed is none any more, and writing to it fails."""
+        """Return device, inode and whether it is a terminal; None if it is closed."""
         try:
             status = os.fstat(2)
             return status.st_dev, status.st_ino, os.isatty(2)
@@ -55,20 +55,20 @@ class StandardError:
             return None
 
 
-class Ending:
-    """Finishes the record when the program ends: after its own handlers at exit, or before what runs no handlers.
+class ExitHandler:
+    """Writes the record when the program ends: after its own exit handlers, or before an exit that skips them.
 
     Args:
-        session: watches the program.
-        run: where the record lies.
-        error: takes charact's own words.
-        environment: variables of the process that finishes the record, which the program's changes do not touch.
-        quiet: whether that process says only where the record is.
+        session: records the program.
+        run: directory and lock of the record.
+        error: prints charact's messages.
+        environment: environment variables of the process that writes the record; the program cannot change them.
+        quiet: whether that process prints only the path of the record.
     """
 
     def __init__(self, session: Session, run: BegunRun, error: StandardError, environment: Mapping[str, str], *,
                  quiet: bool) -> None:
-        self.words = "to its end"
+        self.description = "to its end"
         """How the program ended."""
         self._session, self._run, self._error = session, run, error
         self._environment, self._quiet = environment, quiet
@@ -79,72 +79,73 @@ class Ending:
         self._is_finishing = False
         self._recovering: subprocess.Popen[bytes] | None = None
 
-    def await_it(self) -> None:
-        """Be told of every end but a kill or a crash."""
-        atexit.register(self._at_exit)  # the first that is registered is the last that is called
+    def install(self) -> None:
+        """Handle every end except a kill or a crash."""
+        atexit.register(self._at_exit)  # registered first, so called last
         os._exit = self._before_exit_at_once
         os.execv, os.execve = self._before_exec(os.execv), self._before_exec(os.execve)
-        self._last_signal = LastSignal(self._on_signal)
-        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
+        self._termination_handler = TerminationHandler(self._on_signal)
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._restore_signals,
+                            after_in_child=self._after_fork_in_child)
 
     def _at_exit(self) -> None:
-        if not self._session.mine:
+        if not self._session.needs_closing:
             return
         _flush()
-        self._finish(self.words)
+        self._finish(self.description)
 
     def _before_exit_at_once(self, status: int) -> NoReturn:
-        if self._session.mine:
+        if self._session.needs_closing:
             self._finish(f"os._exit({status})")
         self._exit_at_once(status)
 
     def _before_exec(self, execute: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        """Of `os.execv` or `os.execve`: the process goes on as another program, which is not watched.
+        """Wrap `os.execv` or `os.execve`, which replace the process by another program.
 
-        Others of the kind try these at one place after the other until a program is there.
+        `os.execvp` and its relatives call these for one directory after another until the program exists.
         """
-        def watched(path: Any, *arguments: Any, **options: Any) -> NoReturn:
+        def wrapper(path: Any, *arguments: Any, **options: Any) -> NoReturn:
             is_there = isinstance(path, int) or (os.access(path, os.X_OK) and not os.path.isdir(path))
-            if self._session.mine and is_there:
+            if self._session.needs_closing and is_there:
                 self._finish("replaced by another program")
             execute(path, *arguments, **options)
 
-        return watched
+        return wrapper
 
-    def _on_signal(self, words: str) -> None:
-        if self._session.mine:
-            self._finish(words)
+    def _on_signal(self, ending: str) -> None:
+        if self._session.needs_closing:
+            self._finish(ending)
         elif self._is_finishing:
             if self._recovering is not None:
-                self._recovering.kill()  # not to be waited for: what this interrupts may be waiting
-            self._say_unfinished(words)
+                self._recovering.kill()  # without a wait: the interrupted code may be waiting for it
+            self._print_unfinished(ending)
 
     def _before_fork(self) -> None:
-        """Python forgets a signal with a handler that comes while it forks; these have none if not for us."""
+        """Block the signals: Python loses a signal that has a handler and arrives during a fork."""
         self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
-    def _after_fork(self) -> None:
+    def _restore_signals(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask.before)
 
-    def _in_child(self) -> None:
-        """A child ends as if it were not watched, and does not hold the lock if it lives longer."""
+    def _after_fork_in_child(self) -> None:
+        """Let a child exit as if it were not profiled, and not hold the lock."""
         os._exit = self._exit_at_once
-        self._after_fork()
+        self._restore_signals()
         release(self._run.lock, self._run.directory / LOCK)
 
-    def _finish(self, words: str) -> None:
+    def _finish(self, ending: str) -> None:
         self._is_finishing = True
-        self._make_record(words)
+        self._make_record(ending)
         self._is_finishing = False
 
-    def _make_record(self, words: str) -> None:
-        """Make the record, in a process of its own: the program may have changed anything in this one."""
-        self._session.close(words)
+    def _make_record(self, ending: str) -> None:
+        """Write the record in a separate process: the program may have changed anything in this one."""
+        self._session.close(ending)
         directory = self._run.directory
         self._error.write(end_panel(directory))
         if not self._session.started:
             shutil.rmtree(directory, ignore_errors=True)
-            self._error.say(f"{self._run.manifest['name']} did not import PyTorch: there is nothing to tell")
+            self._error.print_line(f"{self._run.manifest['name']} did not import PyTorch: nothing was measured")
             return
         release(self._run.lock, directory / LOCK)
         try:
@@ -154,13 +155,13 @@ class Ending:
         except OSError as error:
             reason = error.strerror or str(error)
         if reason is not None:
-            self._say_unfinished(reason.lower())
+            self._print_unfinished(reason.lower())
 
-    def _say_unfinished(self, reason: str) -> None:
-        self._error.say(f"the record is not finished ({reason}): charact recover {self._run.directory} does it")
+    def _print_unfinished(self, reason: str) -> None:
+        self._error.print_line(f"the record is not finished ({reason}): run charact recover {self._run.directory}")
 
     def _recover(self, directory: Path) -> str | None:
-        """Run `charact recover`; returns what killed it, if anything did. What it has to say it says itself."""
+        """Run `charact recover`, which prints its own messages; return the signal that killed it, if any."""
         command = [sys.executable, "-P", "-m", "charact", "recover", *(["--quiet"] if self._quiet else []),
                    str(directory)]
         place = self._started_in if self._started_in.is_dir() else directory.parent
@@ -178,7 +179,7 @@ class Ending:
 
     @contextlib.contextmanager
     def _first_limits(self) -> Iterator[None]:
-        """What is begun inside has the limits that there were at first, where the program has not forbidden that."""
+        """Restore the resource limits of the start inside the block, as far as the hard limits allow it."""
         present = {limit: resource.getrlimit(limit) for limit in _LIMITS}
         for limit, (_, hard) in present.items():
             bounds = [one for one in (self._limits[limit][0], hard) if one != resource.RLIM_INFINITY]
@@ -191,7 +192,7 @@ class Ending:
 
 
 def _flush() -> None:
-    """Have the program's output stand before ours; what cannot be flushed Python tells when it tries again."""
+    """Flush the program's output before charact prints; Python reports errors when it flushes again."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()

@@ -1,6 +1,6 @@
-"""The live view of a watched program: a process of its own that only reads the spool, so that the program does nothing.
+"""Live view of a profiled program: a separate process that only reads the event log.
 
-While it draws it holds the lock of a file in the run's directory, in which stands what gives the terminal back.
+While it draws, it locks a file in the run's directory that contains the bytes that restore the terminal.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _LOOK_S = 0.02
 
 
 def start_panel(directory: Path, environment: Mapping[str, str]) -> None:
-    """Start `charact watch` on the run of this process, as nobody's child: a program may wait for all of its own."""
+    """Start `charact watch` on this run, detached: the program may wait for all of its own children."""
     (directory / PANEL).touch()
     child = os.fork()
     if child == 0:
@@ -33,15 +33,16 @@ def start_panel(directory: Path, environment: Mapping[str, str]) -> None:
 
 
 def end_panel(directory: Path) -> bytes:
-    """Wait until the live view has given the terminal back, which it does when the spool tells of the program's end.
+    """Wait until the live view has restored the terminal, which it does when the event log has ended.
 
-    Returns what is left to write to the terminal: where the view was killed, what it had put down for that.
+    Returns:
+        Bytes to write to the terminal to restore it, if the view was killed.
     """
     panel = directory / PANEL
     until = time.monotonic() + _WAIT_S
     while panel.exists() and time.monotonic() < until:
         held = None
-        with contextlib.suppress(UserError):  # where no descriptor is left the view is only waited for
+        with contextlib.suppress(UserError):  # no descriptor is free: wait for the view
             held = lock(panel)
         if held is not None:
             restoring = os.read(held, 1000)

@@ -1,6 +1,6 @@
-"""The instruments that a watched program's iterations are run under, once its timing is done: one pass each.
+"""Instruments of the passes that follow the timing of a profiled program.
 
-They are those of `charact profile`; here marks follow the spans, and models and optimizers are the ones that were seen.
+They are those of `charact profile`, with annotations from the recorded spans and the models that the spans belong to.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from charact.measure.passes.memory_pass import MemoryProbe
 from charact.measure.passes.operators import NUM_ITERATIONS, OperatorProbe
 from charact.measure.passes.sampler import Sampler
 from charact.measure.script.hooks.replacements import Replacements
-from charact.measure.script.program_state import PhaseMarks, Seen
+from charact.measure.script.program_state import PhaseMarks, ProgramState
 from charact.measure.script.silence_torch import quiet_allocator, quiet_profiler
 from charact.measure.script.spans.recorder import SpanRecorder
 from charact.record.in_progress import TRACE
@@ -29,35 +29,35 @@ Rows = list[dict[str, Any]]
 
 
 class Instrument(Protocol):
-    """Measures iterations of a program, each between `begin` and `end`; what it needs for that stands until `clean`."""
+    """Measurement of a program's iterations, each between `begin` and `end`."""
 
     num_iterations: int
 
     def prepare(self) -> None:
-        """Make ready; an iteration runs before the first that is measured."""
+        """Set up; one iteration runs before the first that is measured."""
 
     def begin(self) -> None:
-        """An iteration starts now."""
+        """Start to measure an iteration."""
 
     def end(self, *, last: bool) -> None:
-        """It has ended."""
+        """End the iteration."""
 
     def drop(self) -> None:
-        """It is not to count, and ends now."""
+        """End the iteration and discard it."""
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """Rows by table, and facts, of all the iterations that count."""
+        """Return rows by table, and facts, of all measured iterations."""
 
     def clean(self) -> None:
-        """Take away what was made ready."""
+        """Undo `prepare`."""
 
 
 class OperatorInstrument:
-    """Iterations under the profiler, with marks around phases and layers."""
+    """Profiler trace of iterations, with annotations of phases and layers."""
 
     num_iterations = NUM_ITERATIONS
 
-    def __init__(self, seen: Seen, recorder: SpanRecorder, directory: Path) -> None:
+    def __init__(self, seen: ProgramState, recorder: SpanRecorder, directory: Path) -> None:
         self._models = seen.models()
         self._marks = PhaseMarks(recorder)
         self._layers = contextlib.ExitStack()
@@ -65,62 +65,62 @@ class OperatorInstrument:
         self._folder = (directory / TRACE).parent
 
     def prepare(self) -> None:
-        """Mark the layers; a hook inside a compiled model would break its graph."""
-        _refuse_other_profilers()
+        """Add layer annotations, but not to compiled models: a hook would break the graph."""
+        _check_no_other_profiler()
         self._folder.mkdir(exist_ok=True)
         for prefix, model in self._models.items() if not _compiles() else []:
             self._layers.enter_context(layer_marks(model, prefix))
 
     def begin(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         with quiet_profiler():
             self._probe.begin()
         self._marks.start()
 
     def end(self, *, last: bool) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         self._marks.stop()
         self._probe.end(last=last)
         self._marks.check()
 
     def drop(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         self._marks.stop()
         self._probe.drop()
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         found = self._probe.found()
         layers = [row for prefix, model in self._models.items() for row in layer_rows(model, prefix)]
         return {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
                 "layers": layers}, found.facts
 
     def clean(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         self._layers.close()
 
 
 class MemoryInstrument:
-    """One iteration under the profiler's allocation events."""
+    """Profiler's allocation events of one iteration."""
 
     num_iterations = 1
 
-    def __init__(self, seen: Seen, recorder: SpanRecorder, _: Path) -> None:
+    def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
         self._probe = MemoryProbe(_device(), list(seen.models().values()), seen.optimizers())
         self._marks = PhaseMarks(recorder, self._probe.phase_ended)
         self._replacements = Replacements()
         self._silence = contextlib.ExitStack()
 
     def prepare(self) -> None:
-        """Hear of each batch, and of what is moved to the device."""
-        _refuse_other_profilers()
+        """Patch the loader and, on CUDA, `Tensor.to` and `Tensor.cuda`, to recognize input tensors."""
+        _check_no_other_profiler()
         self._replacements.wrap(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
         for name in ("to", "cuda") if _cuda_at_work() else []:
             self._replacements.wrap(torch.Tensor, name, self._move)
         self._listening = False
 
     def begin(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         self._silence.enter_context(quiet_allocator())
         with quiet_profiler():
             self._probe.begin()
@@ -128,7 +128,7 @@ class MemoryInstrument:
         self._listening = True
 
     def end(self, *, last: bool) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         with self._silence:
             self._listening = False
             self._marks.stop()
@@ -137,61 +137,61 @@ class MemoryInstrument:
             self._marks.check()
 
     def drop(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         with self._silence:
             self._listening = False
             self._marks.stop()
             self._probe.stop()
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         return {"memory": self._rows}, self._facts | {"num_iterations": 1}
 
     def clean(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         self._replacements.undo()
         self._silence.close()
 
     def _fetch(self, original: Any) -> Any:
-        def watched(iterator: Any) -> Any:
+        def wrapper(iterator: Any) -> Any:
             batch = original(iterator)
             if self._listening:
                 self._marks.attempt(self._probe.input, batch)
             return batch
 
-        return watched
+        return wrapper
 
     def _move(self, original: Any) -> Any:
-        def watched(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             moved = original(tensor, *args, **kwargs)
             if not torch.compiler.is_compiling() and self._listening and moved.is_cuda and not tensor.is_cuda:
                 self._marks.attempt(self._probe.input, moved)
             return moved
 
-        return watched
+        return wrapper
 
 
 class CounterInstrument:
-    """Iterations along which the counters are read, and what lies between them, such as a validation."""
+    """Counter readings over several iterations, including the time between them, such as a validation."""
 
     num_iterations = 10
 
-    def __init__(self, _: Seen, recorder: SpanRecorder, __: Path) -> None:
+    def __init__(self, _: ProgramState, recorder: SpanRecorder, __: Path) -> None:
         self._timeline = PhaseTimeline(_device())
         self._marks = PhaseMarks(recorder, mark=self._timeline)
         self._sampler = Sampler(chosen_sources(None), _device())
 
     def prepare(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
 
     def begin(self) -> None:
-        """Read the counters before the first iteration."""
+        """Start the counters before the first iteration."""
         if not self._sampler.begun_ns:
             self._sampler.start()
             self._marks.start()
 
     def end(self, *, last: bool) -> None:
-        """Read them after the last."""
+        """Stop the counters after the last iteration."""
         if last:
             self._marks.stop()
             spans = self._timeline.spans()
@@ -201,15 +201,15 @@ class CounterInstrument:
             self._marks.check()
 
     def drop(self) -> None:
-        """What is not an iteration is counted all the same."""
+        """Do nothing: the counters also cover the time between iterations."""
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         return {"counters": self._rows}, self._facts | {
             "num_iterations": self.num_iterations, "sources": self._sampler.outcomes}
 
     def clean(self) -> None:
-        """As in `Instrument`."""
+        """See `Instrument`."""
         self._marks.stop()
         self._sampler.abandon()
 
@@ -220,7 +220,7 @@ INSTRUMENTS: dict[str, type[OperatorInstrument] | type[MemoryInstrument] | type[
 
 
 def _device() -> torch.device:
-    """Where the program computes."""
+    """Return the device on which the program computes."""
     return torch.device("cuda", torch.cuda.current_device()) if _cuda_at_work() else torch.device("cpu")
 
 
@@ -229,14 +229,14 @@ def _cuda_at_work() -> bool:
 
 
 def _compiles() -> bool:
-    """Whether anything of the program has gone through the compiler."""
+    """Return whether the program has compiled anything."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and bool(dynamo.counters["frames"])
 
 
-def _refuse_other_profilers() -> None:
-    """There is one profiler in a process: the program's own must not lose its events to ours."""
+def _check_no_other_profiler() -> None:
+    """Raise if the program has its own PyTorch profiler: a process can have only one, and its events would be lost."""
     kinds = torch.profiler.profile, torch.autograd.profiler.profile
     gc.collect()
     if any(issubclass(type(thing), kinds) for thing in gc.get_objects()):
-        raise UserError("the program uses PyTorch's profiler itself, and there can be one only")
+        raise UserError("the program uses PyTorch's profiler itself, and a process can have only one")

@@ -1,7 +1,7 @@
-"""The passes that follow the timing of a watched program, each on a stretch of its iterations. No torch in here.
+"""Schedule of the passes that follow the timing of a profiled program. No torch in here.
 
-A pass measures some iterations, from the end of one to the end of the next, after one that only gets it going. So no
-instrument taints what another measures, and the timing none at all.
+Each pass measures its own iterations, after one iteration of warm-up. So no instrument disturbs another pass or the
+timing.
 """
 
 import contextlib
@@ -16,44 +16,44 @@ from charact.measure.script.spans.recorder import SpanRecorder
 if TYPE_CHECKING:
     from charact.measure.script.pass_instruments import Instrument
 
-MOST_DROPPED = 3
-"""So many times a pass waits for another iteration where a validation came in between."""
+MAX_DISCARDED = 3
+"""Largest number of iterations that a pass discards because a validation ran in them."""
 
 
-class Stretches:
-    """Runs the passes over the iterations as they come.
+class PassScheduler:
+    """Runs the passes one after another on the program's iterations.
 
-    A pass that fails leaves its reason; no error of its own gets into the program.
+    A pass that fails records its reason; its errors do not reach the program.
 
     Args:
-        passes: names of the passes, in their order.
+        passes: names of the passes, in order.
         directory: of the run.
-        recorder: tells what runs.
-        things: the program's models, optimizers and loaders by number.
-        names: gives what the program calls them, by number.
-        note: writes a note into the spool.
+        recorder: of the program's spans.
+        objects: the program's models, optimizers and loaders by owner ID.
+        names: returns the program's names for them, by owner ID.
+        note: writes a note to the event log.
     """
 
-    def __init__(self, passes: Sequence[str], directory: Path, recorder: SpanRecorder, things: Mapping[int, Any],
+    def __init__(self, passes: Sequence[str], directory: Path, recorder: SpanRecorder, objects: Mapping[int, Any],
                  names: Callable[[], Mapping[int, str]], note: Callable[[dict[str, Any]], None]) -> None:
         self._waiting = list(passes)
         self._directory, self._recorder, self._note = directory, recorder, note
-        self._things, self._names = things, names
+        self._objects, self._names = objects, names
         self._begun = False
         self._name = ""
         self._instrument: Instrument | None = None
         self._windows: list[list[int]] = []
         self._since_ns: int | None = None
-        """When the iteration that is being measured began; None while none is."""
+        """Start of the iteration being measured; None while none is."""
         self._trained: set[int] = set()
         """Models that ran in training mode with gradients."""
-        self._num_dropped = 0
+        self._num_discarded = 0
 
-    def go_on(self, *, iteration_ended: bool) -> bool:
-        """Called when the timing is done and no span is open; returns whether more iterations are needed.
+    def advance(self, *, iteration_ended: bool) -> bool:
+        """Start or end passes when the timing is done and no span is open; return whether more iterations are needed.
 
         Args:
-            iteration_ended: whether an iteration has ended just now; else a model's forward has.
+            iteration_ended: whether an iteration has just ended; otherwise a model's forward has.
         """
         if self._waiting and not self._begun:
             self._begun = True
@@ -65,7 +65,7 @@ class Stretches:
         return self._instrument is not None or bool(self._waiting)
 
     def stop(self) -> None:
-        """The program ends, or is to be watched no longer."""
+        """End the running pass as failed and skip the others."""
         if self._instrument is not None:
             self._fail("the program ended before it had run enough iterations for this pass")
         for name in self._waiting:
@@ -74,7 +74,7 @@ class Stretches:
         self._waiting.clear()
 
     def stop_in_child(self) -> None:
-        """This is a process that the program has forked, amid an iteration maybe: there nothing is recorded."""
+        """Stop all instruments in a forked child, which may have been forked within an iteration."""
         if self._since_ns is not None:
             from torch._C import _autograd
 
@@ -106,10 +106,10 @@ class Stretches:
     def _open_next(self) -> None:
         if self._waiting:
             from charact.measure.script.pass_instruments import INSTRUMENTS
-            from charact.measure.script.program_state import Seen
+            from charact.measure.script.program_state import ProgramState
 
-            self._name, self._windows, self._num_dropped = self._waiting.pop(0), [], 0
-            seen = Seen(self._things, self._names)
+            self._name, self._windows, self._num_discarded = self._waiting.pop(0), [], 0
+            seen = ProgramState(self._objects, self._names)
             self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory)
             self._instrument.prepare()
 
@@ -121,15 +121,15 @@ class Stretches:
                     "facts": facts, "tables": tables})
 
     def _look_for_validation(self) -> None:
-        """A model in training that predicts: a validation is no part of the iteration that comes after it."""
+        """Discard the current iteration if a trained model runs inference: a validation is no part of an iteration."""
         if not self._recorder.slices:
             return
         last = self._recorder.slices[-1]
         if last.grad and last.training:
             self._trained.add(last.owner)
         elif self._instrument is not None and self._since_ns is not None and last.owner in self._trained \
-                and self._num_dropped < MOST_DROPPED:
-            self._num_dropped += 1
+                and self._num_discarded < MAX_DISCARDED:
+            self._num_discarded += 1
             self._since_ns = None
             self._instrument.drop()
 
@@ -146,7 +146,7 @@ class Stretches:
         instrument, self._instrument = self._instrument, None
         since_ns, self._since_ns = self._since_ns, None
         if instrument is not None:
-            with contextlib.suppress(Exception):  # what comes of a failure is not its reason
+            with contextlib.suppress(Exception):  # an error during clean-up must not hide the reason
                 if since_ns is not None:
                     instrument.drop()
             with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""What instruments need of a watched program: its models and optimizers, and marks that follow its spans."""
+"""State of a profiled program that instruments need: its models and optimizers, and annotations of its phases."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -12,19 +12,19 @@ from charact.measure.script.spans.iterations import PHASES
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 
-class Seen:
-    """What was seen of the program: its models and optimizers by number, and what it calls them."""
+class ProgramState:
+    """The program's models and optimizers by owner ID, and its names for them."""
 
-    def __init__(self, things: Mapping[int, Any], names: Callable[[], Mapping[int, str]]) -> None:
-        self._things, self._names = things, names
+    def __init__(self, objects: Mapping[int, Any], names: Callable[[], Mapping[int, str]]) -> None:
+        self._objects, self._names = objects, names
 
     def models(self) -> dict[str, nn.Module]:
-        """Models with weights that are no part of another, by the prefix of their layers' names.
+        """Return top-level models that have weights, by the prefix of their layers' names.
 
-        A single one has none, as in its own `named_modules`.
+        The prefix of a single model is empty, as in its own `named_modules`.
         """
-        models = {number: thing for number, thing in list(self._things.items())
-                  if isinstance(thing, nn.Module) and any(True for _ in thing.parameters())}
+        models = {number: obj for number, obj in list(self._objects.items())
+                  if isinstance(obj, nn.Module) and any(True for _ in obj.parameters())}
         inner = {id(module) for model in models.values() for module in model.modules() if module is not model}
         outer = {number: model for number, model in models.items() if id(model) not in inner}
         if len(outer) == 1:
@@ -36,38 +36,38 @@ class Seen:
         return prefixed
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Its optimizers."""
-        return [thing for thing in list(self._things.values()) if isinstance(thing, torch.optim.Optimizer)]
+        """Return the program's optimizers."""
+        return [obj for obj in list(self._objects.values()) if isinstance(obj, torch.optim.Optimizer)]
 
 
 class PhaseMarks:
-    """Marks that follow the spans: at any time the one that was opened last; by default in the profiler's stream.
+    """Emits a profiler annotation for the innermost open span.
 
-    An error amid the program's calls is kept for the end of the iteration.
+    An error inside the program's calls is kept until the end of the iteration.
     """
 
     def __init__(self, recorder: SpanRecorder, ended: Callable[[], None] = lambda: None,
                  mark: Callable[[str], contextlib.AbstractContextManager[Any]] = phase_mark) -> None:
-        self._recorder, self._ended, self._new_mark = recorder, ended, mark
+        self._recorder, self._on_span_end, self._new_mark = recorder, ended, mark
         self._mark: contextlib.AbstractContextManager[Any] | None = None
         self._error: Exception | None = None
 
     def start(self) -> None:
-        """Follow from now on."""
+        """Start to emit annotations."""
         self._recorder.on_change = lambda kind: self.attempt(self._change, kind)
 
     def stop(self) -> None:
-        """Follow no more."""
+        """Stop, and close the open annotation."""
         self._recorder.on_change = None
         self._close()
 
     def check(self) -> None:
-        """Raise an error that was kept."""
+        """Raise the error that was kept, if any."""
         if self._error is not None:
             raise self._error
 
     def attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Do something amid the program's calls."""
+        """Call a function inside the program's calls and keep its error."""
         if self._error is None:
             try:
                 act(*args)
@@ -85,4 +85,4 @@ class PhaseMarks:
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None
-            self._ended()
+            self._on_span_end()

@@ -1,4 +1,4 @@
-"""Running a program in this process as Python would run it alone, watched, to whatever end."""
+"""`charact run`: runs a program in this process as Python would, and records its spans."""
 
 import builtins
 import importlib.util
@@ -14,17 +14,17 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 from charact.core.errors import ProgramInterrupted, UserError
-from charact.measure.script.exit_handling import Ending, StandardError
+from charact.measure.script.exit_handling import ExitHandler, StandardError
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.live_panel import start_panel
 from charact.measure.script.session import EnoughMeasured, Plan, Session
-from charact.measure.script.spans.event_log_to_record import MOST_WARMUP
+from charact.measure.script.spans.event_log_to_record import MAX_WARMUP_ITERATIONS
 from charact.record.in_progress import begin_run
 
 
 @dataclass(frozen=True)
 class Program:
-    """A module (as `python -m`) or a script, and its arguments."""
+    """A module (as in `python -m`) or a script, and its arguments."""
 
     module: str | None
     script: str | None
@@ -34,25 +34,25 @@ class Program:
 def run_program(program: Program, *, skip: int | None, iterations: int | None, stop: bool, passes: Sequence[str],
                 sample: bool, live: bool, out: Path, label: str, quiet: bool,
                 keep_arguments: bool, command_line: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Run a program, watched, and end as it does; its record lies below `out` when it has ended.
+    """Run a program, record it, and exit as it does; its record is below `out` when it has ended.
 
     Args:
         program: what to run.
         skip: iterations to leave out first; None for a warm-up.
-        iterations: so many are measured; None for all.
-        stop: whether the program ends when they have been, and the passes, too.
-        passes: those that follow the timing.
-        sample: whether a thread looks where the program is while no phase runs.
-        live: whether a process of its own shows meanwhile how the program is doing.
-        out: directory that the run's directory is made in.
+        iterations: number of iterations to measure; None for all.
+        stop: whether the program ends after these iterations and the passes.
+        passes: passes that run after the timing.
+        sample: whether a thread samples the program's stack while no phase runs.
+        live: whether a separate process shows the progress.
+        out: parent directory of the run's directory.
         label: name of the run.
-        quiet: whether only errors and the record's place are said at the end.
-        keep_arguments: whether the record has arguments as they are, with secrets.
+        quiet: whether to print only errors and the path of the record at the end.
+        keep_arguments: whether the record keeps the arguments unredacted, with secrets.
         command_line: what the user typed after `charact`.
-        environment: variables that the program is to see.
+        environment: environment variables of the program.
 
     Raises:
-        UserError: the script is not there or no Python, or the record cannot be begun.
+        UserError: the script does not exist or is not valid Python, or the record cannot be written.
         SystemExit: the program has ended.
     """
     start = _starter(program)
@@ -68,41 +68,41 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
     if live:
         start_panel(run.directory, environment)
     error = StandardError()
-    warmup = MOST_WARMUP if skip is None and iterations is not None else skip or 0
+    warmup = MAX_WARMUP_ITERATIONS if skip is None and iterations is not None else skip or 0
     session = Session(run.directory, Plan(warmup, iterations, stop, tuple(passes)),
-                      lambda why: error.say(f"stopped measuring: {why}"), sample=sample)
-    ending = Ending(session, run, error, environment, quiet=quiet)
-    ending.await_it()
+                      lambda reason: error.print_line(f"stopped measuring: {reason}"), sample=sample)
+    ending = ExitHandler(session, run, error, environment, quiet=quiet)
+    ending.install()
     when_imported("torch", session.start)
     _run(start, ending)
 
 
-def _run(start: Callable[[], None], ending: Ending) -> NoReturn:
-    """Run to the end, and leave the rest to Python: status, handlers at exit, the text of a `sys.exit`."""
+def _run(start: Callable[[], None], ending: ExitHandler) -> NoReturn:
+    """Run to the end; Python then handles exit status, exit handlers and the message of `sys.exit`."""
     try:
         start()
     except EnoughMeasured:
-        ending.words = "measured as many iterations as asked for"
+        ending.description = "measured the requested number of iterations"
         raise
     except SystemExit as leaving:
-        ending.words = f"sys.exit({leaving.code!r})"
+        ending.description = f"sys.exit({leaving.code!r})"
         raise
     except BaseException as error:
-        ending.words = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
+        ending.description = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
         _show(error)
         raise (ProgramInterrupted if type(error) is KeyboardInterrupt else SystemExit)(1) from None
     raise SystemExit(0)
 
 
 def _show(error: BaseException) -> None:
-    """Print the traceback as the program's own."""
-    _hide_ourselves(error, set())
+    """Print the traceback as Python would for the program alone."""
+    _remove_own_frames(error, set())
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _hide_ourselves(error: BaseException, hidden: set[int]) -> None:
-    """Take our frames out of the traceback of an error, and of those that it came from."""
+def _remove_own_frames(error: BaseException, hidden: set[int]) -> None:
+    """Remove charact's frames from the traceback of an error, its causes and its inner errors."""
     if id(error) in hidden:
         return
     hidden.add(id(error))
@@ -114,7 +114,7 @@ def _hide_ourselves(error: BaseException, hidden: set[int]) -> None:
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     for other in (error.__cause__, error.__context__, *inner):
         if other is not None:
-            _hide_ourselves(other, hidden)
+            _remove_own_frames(other, hidden)
 
 
 def _trace(error: BaseException) -> Iterator[TracebackType]:
@@ -125,15 +125,15 @@ def _trace(error: BaseException) -> Iterator[TracebackType]:
 
 
 def _starter(program: Program) -> Callable[[], None]:
-    """What runs the program as `__main__`, with the arguments and the first place to import from that it would have.
+    """Return a function that runs the program as `__main__`, with its own `sys.argv` and `sys.path[0]`.
 
     Raises:
-        UserError: it is not there, or is no Python.
+        UserError: the program does not exist or is not valid Python.
     """
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     place = os.getcwd() if program.script is None else str(Path(program.script).resolve().parent)
-    if not sys.flags.safe_path:  # then Python puts none first
+    if not sys.flags.safe_path:  # with -P, Python adds no directory
         sys.path[0] = place
     sys.argv = [program.script or "-m", *program.arguments]
     if program.script is not None:
@@ -152,11 +152,11 @@ def _starter(program: Program) -> Callable[[], None]:
 def _module_starter(name: str) -> Callable[[], None]:
     try:
         spec = importlib.util.find_spec(name.partition(".")[0])
-    except ValueError:  # no name at all, or such as __main__
+    except ValueError:  # an empty name, or one such as __main__
         spec = None
     if spec is None:
-        raise UserError(f"there is no module {name}: name one that python -m finds from here")
-    # What `python -m` calls, down to the lines of a traceback.
+        raise UserError(f"module {name} not found: name one that python -m finds from here")
+    # The function that `python -m` calls, so that tracebacks are the same.
     return lambda: runpy._run_module_as_main(name)  # type: ignore[attr-defined]
 
 
@@ -169,10 +169,10 @@ def _script_starter(script: str, main: ModuleType) -> Callable[[], None]:
 
 
 def _compiled(script: str, path: str) -> CodeType:
-    """Code of a script.
+    """Return the compiled code of a script.
 
     Raises:
-        UserError: it is not there, or is no Python.
+        UserError: the script does not exist or is not valid Python.
     """
     try:
         return compile(Path(script).read_bytes(), path, "exec", dont_inherit=True)
@@ -180,4 +180,4 @@ def _compiled(script: str, path: str) -> CodeType:
         raise UserError(f"cannot read {script} ({(error.strerror or str(error)).lower()}): name the script") from error
     except (SyntaxError, ValueError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise UserError(f"{script} is no Python ({error.args[0]}{where}): name the script that python runs") from error
+        raise UserError(f"{script} is not valid Python ({error.args[0]}{where}): name the script to run") from error

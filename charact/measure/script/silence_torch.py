@@ -1,4 +1,4 @@
-"""Keeping PyTorch from printing lines about our profiling on the program's standard error."""
+"""Context managers that keep PyTorch from printing messages about charact's profiling on standard error."""
 
 import contextlib
 import ctypes
@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 _ERROR = 2
-"""Level of PyTorch's messages below which are its warnings."""
+"""Log level that hides PyTorch's warnings."""
 
 
 @contextlib.contextmanager
 def quiet_profiler() -> Iterator[None]:
-    """The profiler reads when it first starts whether it is to print lines of its own."""
+    """Silence the profiler, which reads its log level when it first starts."""
     name = "KINETO_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ.setdefault(name, "99")
@@ -27,14 +27,14 @@ def quiet_profiler() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_allocator() -> Iterator[None]:
-    """Keep PyTorch from printing that a block is given back which it did not see handed out: there are many.
+    """Silence the allocator's warnings about freed blocks whose allocation it did not record: there are many.
 
-    The level of its own messages can be set from Python only by a variable that is read when it is imported.
+    From Python, the log level can only be set by an environment variable that is read at import.
     """
     try:
         library = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("libc10.*"))))
         level = ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
-    except (StopIteration, OSError, ValueError):  # a build that keeps its messages elsewhere
+    except (StopIteration, OSError, ValueError):  # a build without this symbol
         yield
         return
     before, level.value = level.value, max(level.value, _ERROR)

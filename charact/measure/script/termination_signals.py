@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP in a watched program that handles neither: its record is finished before it ends by them."""
+"""SIGTERM and SIGHUP in a program that handles neither: its record is written before it ends."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ from types import FrameType
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-class LastSignal:
-    """Calls back when a signal ends the process, which does so after that; again for one that comes during the call.
+class TerminationHandler:
+    """Calls back when a signal ends the process, before it ends; again for a second signal during the call.
 
-    Signals that the program handles or ignores are left alone; so are all where the main thread is another one.
+    It leaves alone signals that the program handles or ignores, and all signals outside of the main thread.
 
     Args:
-        act: gets in a few words how the program ends; a forked child ends at once.
+        act: called with a short description of the end; forked children end without a call.
     """
 
     def __init__(self, act: Callable[[str], None]) -> None:
@@ -25,7 +25,7 @@ class LastSignal:
         _INSTALLED.add(self)
 
     def remove(self) -> None:
-        """Let the signals end the process at once again."""
+        """Restore the default action of the signals."""
         self._replace(self._handle, signal.SIG_DFL)
 
     @staticmethod
@@ -41,7 +41,7 @@ class LastSignal:
         os.kill(os.getpid(), number)
 
 
-_INSTALLED: weakref.WeakSet[LastSignal] = weakref.WeakSet()
+_INSTALLED: weakref.WeakSet[TerminationHandler] = weakref.WeakSet()
 
 
 def _remove_in_child() -> None:

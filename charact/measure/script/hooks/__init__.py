@@ -1,1 +1,1 @@
-"""Patches of PyTorch that report what a script calls."""
+"""Patches of PyTorch that record a program's calls as spans."""

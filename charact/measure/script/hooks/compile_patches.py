@@ -1,4 +1,4 @@
-"""How compilations are heard of, whose time is told apart. Before the first, the compiler is not even imported."""
+"""Patches that record compilation time. The compiler is not imported before the first compilation."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,29 +8,29 @@ from types import CodeType
 from typing import Any
 
 from charact.measure.script.hooks.patch_context import Watch
-from charact.measure.script.hooks.replacements import passed_over_code
+from charact.measure.script.hooks.replacements import code_hidden_from_warnings
 from charact.measure.script.spans.recorder import Kind
 
 _PACKAGE = "charact.measure.script."
 
 
 class CompilePatches:
-    """What is replaced of `torch.compile`, and what its compiler is asked to call."""
+    """Patch of `torch.compile`, and callbacks of its compiler."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._on_compile: tuple[Callable[..., None], Callable[..., None]] | None = None
 
     def install(self) -> None:
-        """Replace the function; models that were to be compiled at their first call may be there already."""
+        """Install the patch, and the callbacks if the compiler is imported already."""
         import torch
 
         self._watch.replacements.wrap(torch, "compile", self._compile)
         if "torch._dynamo" in sys.modules:
-            self._hear_of_compilation()
+            self._register_compile_callbacks()
 
     def remove(self) -> None:
-        """Hear of no further compilation."""
+        """Remove the callbacks."""
         if self._on_compile is not None:
             handler = sys.modules["torch._dynamo.callback"].callback_handler
             handler.remove_start_callback(self._on_compile[0])
@@ -38,17 +38,17 @@ class CompilePatches:
             self._on_compile = None
 
     def _compile(self, original: Any) -> Any:
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if self._on_compile is None and not self._watch.is_compiling():
-                self._hear_of_compilation()
+                self._register_compile_callbacks()
             return original(*args, **kwargs)
 
-        return watched
+        return wrapper
 
-    def _hear_of_compilation(self) -> None:
+    def _register_compile_callbacks(self) -> None:
         from torch._dynamo.callback import callback_handler
 
-        _keep_compiler_out(self._watch)
+        _skip_own_frames(self._watch)
         self._on_compile = (self._compile_started, self._compile_ended)
         callback_handler.register_start_callback(self._on_compile[0])
         callback_handler.register_end_callback(self._on_compile[1])
@@ -62,23 +62,22 @@ class CompilePatches:
             self._watch.recorder.leave()
 
 
-def _keep_compiler_out(watch: Watch) -> None:
-    """Have the compiler go past our frames, to those at which it would begin without them.
+def _skip_own_frames(watch: Watch) -> None:
+    """Make the compiler skip charact's frames and trace the program's frames below them.
 
-    It looks at every frame that it comes across below a compiled function. What our frames call in turn is hidden from
-    it at the two places where that is much.
+    It looks at every frame below a compiled function. The two callbacks, which call much other code, are disabled.
     """
     from torch._dynamo import disable
     from torch._dynamo.eval_frame import skip_code
 
     for code in _own_code():
         skip_code(code)
-        skip_code(passed_over_code(code))
-    watch.seen, watch.ended = disable(watch.seen), disable(watch.ended)  # type: ignore[no-untyped-call]
+        skip_code(code_hidden_from_warnings(code))
+    watch.on_owner, watch.on_span_end = disable(watch.on_owner), disable(watch.on_span_end)  # type: ignore[no-untyped-call]
 
 
 def _own_code() -> Iterator[CodeType]:
-    """Code of every function of `charact.measure.script`, and of those that they define."""
+    """Yield the code of every function of `charact.measure.script`, and of the functions defined inside."""
     modules = [module for name, module in sys.modules.items() if name.startswith(_PACKAGE)]
     classes = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
     # A property holds its function.

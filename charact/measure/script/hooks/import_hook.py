@@ -1,4 +1,4 @@
-"""Calling something as soon as a module has been imported, whoever imports it: PyTorch is not imported before its time.
+"""Import hook that calls a function once a module has been imported, so that charact does not import PyTorch early.
 
 A program may set variables that PyTorch's libraries read when they are loaded (OMP_NUM_THREADS), or never import it.
 """
@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Call `then` when a top-level module has been imported, at once where it already is."""
+    """Call `then` when a top-level module has been imported; at once if it already is."""
     if name in sys.modules:
         then()
     else:
@@ -20,9 +20,9 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the one module as the others do, and has a call follow its execution.
+    """Finder of one module that lets the other finders find it and adds a call after its execution.
 
-    To find it is not yet to import it: a program may only ask whether it is there.
+    A program may look for the module without importing it.
     """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
@@ -31,7 +31,7 @@ class _Finder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
                   ) -> ModuleSpec | None:
-        """Spec of the module that is waited for; None for all others."""
+        """Return the spec of the module; None for all other modules."""
         if fullname != self._name or self._asking_others:
             return None
         self._asking_others = True
@@ -44,7 +44,7 @@ class _Finder(MetaPathFinder):
         return spec
 
     def _follow(self, spec: ModuleSpec) -> None:
-        """Only this loader's own execution changes: whoever looks at it finds it as it was, and so after the import."""
+        """Replace the loader's `exec_module` for one execution only: the loader is unchanged afterwards."""
         loader = spec.loader
         assert loader is not None
         execute = loader.exec_module

@@ -1,4 +1,4 @@
-"""How the steps of optimizers are watched, alone or within a gradient scaler's."""
+"""Patches that record optimizers' steps, alone or inside a gradient scaler's."""
 
 import functools
 import gc
@@ -7,46 +7,47 @@ from types import MethodType
 from typing import Any
 
 from charact.measure.script.hooks.patch_context import Watch
-from charact.measure.script.hooks.replacements import passed_over, subclasses
+from charact.measure.script.hooks.replacements import hidden_from_warnings, subclasses
 from charact.measure.script.spans.recorder import Kind
 
 
 class OptimizerPatches:
-    """What is replaced of optimizers and scalers."""
+    """Patches of optimizers and gradient scalers."""
 
     def __init__(self, watch: Watch) -> None:
-        self.any_made = False
-        """Whether the program has made an optimizer: then steps are to be expected."""
+        self.any_created = False
+        """Whether the program has created an optimizer."""
         self._watch = watch
 
     def install(self) -> None:
-        """Replace the functions; optimizers may be there already."""
+        """Install the patches, also on existing optimizers."""
         import torch
 
         replace, span = self._watch.replacements.wrap, self._watch.span
-        replace(torch.optim.Optimizer, "_patch_step_function", self._optimizer_made)
-        replace(torch.optim.Optimizer, "zero_grad", span(Kind.TIDY))
+        replace(torch.optim.Optimizer, "_patch_step_function", self._optimizer_created)
+        replace(torch.optim.Optimizer, "zero_grad", span(Kind.UPDATE))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             for place in (torch.nn.utils, torch.nn.utils.clip_grad):
-                replace(place, name, span(Kind.TIDY))
+                replace(place, name, span(Kind.UPDATE))
         replace(torch.amp.GradScaler, "step", self._scaler_step)
         for name in ("unscale_", "update"):
-            replace(torch.amp.GradScaler, name, span(Kind.TIDY))
-        self._watch_present_optimizers(torch.optim.Optimizer)
+            replace(torch.amp.GradScaler, name, span(Kind.UPDATE))
+        self._patch_existing_optimizers(torch.optim.Optimizer)
 
-    def _optimizer_made(self, original: Any) -> Any:
-        """PyTorch wraps an optimizer class's step when the first of its class is made; so is ours put around it."""
-        def watched(optimizer: Any) -> None:
-            self.any_made = True
+    def _optimizer_created(self, original: Any) -> Any:
+        """Patch a class's `step` after PyTorch has wrapped it, at the first instance of the class."""
+        def wrapper(optimizer: Any) -> None:
+            self.any_created = True
             original(optimizer)
             self._watch.replacements.wrap(type(optimizer), "step", self._optimizer_step)
 
-        return watched
+        return wrapper
 
-    def _watch_present_optimizers(self, base: Any) -> None:
-        """Watch the steps of optimizers that were made before.
+    def _patch_existing_optimizers(self, base: Any) -> None:
+        """Patch the steps of optimizers that already exist.
 
-        A learning-rate scheduler has put a step of its own into the optimizer, which calls the class's as it was.
+        A learning-rate scheduler replaces the optimizer's `step` by its own, which calls the unpatched step of the
+        class.
         """
         wrapped = [kind for kind in subclasses(base) if hasattr(vars(kind).get("step"), "hooked")]
         for kind in wrapped:
@@ -54,42 +55,42 @@ class OptimizerPatches:
         for thing in gc.get_objects() if wrapped else []:
             if issubclass(type(thing), base) and "step" in vars(thing):
                 own = thing.step
-                watched = functools.wraps(own)(passed_over(self._own_step(own)))
-                self._watch.replacements.put(thing, "step", MethodType(watched, thing))
-        self.any_made |= bool(wrapped)
+                step = functools.wraps(own)(hidden_from_warnings(self._own_step(own)))
+                self._watch.replacements.put(thing, "step", MethodType(step, thing))
+        self.any_created |= bool(wrapped)
 
     def _own_step(self, own: Any) -> Any:
-        return self._optimizer_step(passed_over(lambda _, *args, **kwargs: own(*args, **kwargs)))
+        return self._optimizer_step(hidden_from_warnings(lambda _, *args, **kwargs: own(*args, **kwargs)))
 
     def _optimizer_step(self, original: Any) -> Any:
         watch_closure = self._watch.span(Kind.CLOSURE)
 
-        def watched(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if args and callable(args[0]):
                 args = watch_closure(args[0]), *args[1:]
             elif callable(kwargs.get("closure")):
                 kwargs["closure"] = watch_closure(kwargs["closure"])
             return self._step(optimizer, original, optimizer, *args, **kwargs)
 
-        return watched
+        return wrapper
 
     def _scaler_step(self, original: Any) -> Any:
-        """A scaler may skip the optimizer's step, and that ends an iteration no less."""
-        def watched(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wrap a scaler's `step`: it may skip the optimizer's, but it ends an iteration all the same."""
+        def wrapper(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             return self._step(optimizer, original, scaler, optimizer, *args, **kwargs)
 
-        return watched
+        return wrapper
 
-    @passed_over
-    def _step(self, watched: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    @hidden_from_warnings
+    def _step(self, optimizer: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._watch.recorder
-        if not self._watch.may(Kind.STEP):
+        if not self._watch.may_open(Kind.STEP):
             return call(*args, **kwargs)
-        number = self._watch.notice(watched)
+        number = self._watch.owner_id(optimizer)
         recorder.enter(Kind.STEP, number)
         try:
             return call(*args, **kwargs)
         finally:
             recorder.leave()
             if recorder.idle:
-                self._watch.ended(Kind.STEP, number)
+                self._watch.on_span_end(Kind.STEP, number)

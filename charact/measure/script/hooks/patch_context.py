@@ -1,4 +1,4 @@
-"""What every patch needs: whether a span may open now, whose it is, and what to tell of it. No torch in here."""
+"""State that all patches share: whether a span may open now, and which object owns it. No torch in here."""
 
 import weakref
 from collections.abc import Callable
@@ -10,48 +10,47 @@ from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 
 class Watch:
-    """Opens spans around what the thread calls that made this.
+    """Opens spans around calls of the thread that created it.
 
     Args:
-        recorder: takes the spans.
-        seen: told of each module, optimizer and loader's iterator, with its number, when its first span opens.
-        ended: called with kind and owner's number after a step, a model's forward, a backward or a fetch, when no span
-            is open.
+        recorder: records the spans.
+        on_owner: called with each module, optimizer and loader iterator, and its owner ID, when its first span opens.
+        on_span_end: called with kind and owner ID after a step, forward, backward or fetch, when no span is open.
     """
 
-    def __init__(self, recorder: SpanRecorder, seen: Callable[[Any, int], None],
-                 ended: Callable[[Kind, int], None]) -> None:
+    def __init__(self, recorder: SpanRecorder, on_owner: Callable[[Any, int], None],
+                 on_span_end: Callable[[Kind, int], None]) -> None:
         self.recorder = recorder
-        self.seen, self.ended = seen, ended
+        self.on_owner, self.on_span_end = on_owner, on_span_end
         self.replacements = Replacements()
         self.thread = get_ident()
         self.is_compiling: Callable[[], bool] = bool
-        """Whether a compiler traces; never, as long as there is no PyTorch."""
+        """Whether a compiler traces; always False until PyTorch is imported."""
         self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}
-        """Numbers of the owners of spans that are alive, by identity, which another object may have later."""
+        """Owner IDs of living owners, by `id()`, which a later object may reuse."""
         self._num_owners = 0
 
-    def notice(self, thing: Any) -> int:
-        """Number of a module, optimizer or loader's iterator; `seen` hears of it once. It is not kept alive."""
+    def owner_id(self, thing: Any) -> int:
+        """Return the owner ID of a module, optimizer or loader iterator; the first call calls `on_owner`."""
         identity = id(thing)
         known = self._numbers.get(identity)
         if known is None:
             self._num_owners += 1
             known = self._num_owners, weakref.ref(thing, lambda _: self._numbers.pop(identity, None))
             self._numbers[identity] = known
-            self.seen(thing, known[0])
+            self.on_owner(thing, known[0])
         return known[0]
 
-    def may(self, kind: Kind) -> bool:
-        """Whether a span of a kind may open now."""
+    def may_open(self, kind: Kind) -> bool:
+        """Return whether a span of a kind may open now."""
         return not self.is_compiling() and kind in self.recorder.may_open and get_ident() == self.thread
 
-    def span(self, kind: Kind, *, tell: bool = False) -> Callable[[Any], Any]:
-        """A wrapper that opens a span of a kind; `tell` for one whose end is told, too."""
+    def span(self, kind: Kind, *, notify: bool = False) -> Callable[[Any], Any]:
+        """Return a wrapper that opens a span of a kind; with `notify` its end calls `on_span_end`."""
         recorder, is_compiling, thread = self.recorder, self.is_compiling, self.thread
 
         def wrap(original: Any) -> Any:
-            def watched(*args: Any, **kwargs: Any) -> Any:
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if is_compiling() or kind not in recorder.may_open or get_ident() != thread:
                     return original(*args, **kwargs)
                 recorder.enter(kind)
@@ -59,10 +58,10 @@ class Watch:
                     result = original(*args, **kwargs)
                 finally:
                     recorder.leave()
-                if tell and recorder.idle:
-                    self.ended(kind, 0)
+                if notify and recorder.idle:
+                    self.on_span_end(kind, 0)
                 return result
 
-            return watched
+            return wrapper
 
         return wrap

@@ -1,7 +1,7 @@
-"""What of PyTorch is watched: each function is replaced by one that opens a span around it.
+"""Patches of PyTorch: each replaced function opens a span around the original.
 
-Nothing is opened while a compiler traces (`torch.compiler.is_dynamo_compiling`, which it takes for a constant, so that
-no graph breaks), in other threads than the one that installed the patches, and where the span may not open.
+No span opens while a compiler traces, in other threads, or where its kind may not open. The compiler treats
+`torch.compiler.is_dynamo_compiling` as a constant, so the check breaks no graph.
 """
 
 import inspect
@@ -23,30 +23,29 @@ _COLLECTIVES = (
 
 
 class Patches:
-    """The replaced functions, which can be put back.
+    """All patches, which can be removed again.
 
     Args:
-        recorder: takes the spans.
-        seen: told of each module, optimizer and loader's iterator, with its number, when its first span opens.
-        ended: called with kind and owner's number after a step, a model's forward, a backward or a fetch, when no span
-            is open.
+        recorder: records the spans.
+        on_owner: called with each module, optimizer and loader iterator, and its owner ID, when its first span opens.
+        on_span_end: called with kind and owner ID after a step, forward, backward or fetch, when no span is open.
     """
 
-    def __init__(self, recorder: SpanRecorder, seen: Callable[[Any, int], None],
-                 ended: Callable[[Kind, int], None]) -> None:
-        self._watch = Watch(recorder, seen, ended)
+    def __init__(self, recorder: SpanRecorder, on_owner: Callable[[Any, int], None],
+                 on_span_end: Callable[[Kind, int], None]) -> None:
+        self._watch = Watch(recorder, on_owner, on_span_end)
         self._optimizers = OptimizerPatches(self._watch)
         self._compiling = CompilePatches(self._watch)
 
     @property
-    def optimizer_made(self) -> bool:
-        """Whether the program has made an optimizer: then steps are to be expected."""
-        return self._optimizers.any_made
+    def optimizer_created(self) -> bool:
+        """Whether the program has created an optimizer."""
+        return self._optimizers.any_created
 
     def install(self) -> None:
-        """Replace the functions; those that the program has taken hold of already are not watched.
+        """Install the patches; functions that the program has already imported by name are not recorded.
 
-        Its models, loaders and optimizers may be there already.
+        Existing models, loaders and optimizers are patched, too.
         """
         import torch
         from torch.nn import functional
@@ -58,13 +57,13 @@ class Patches:
         self._loss_class, self._tensor_class = _Loss, torch.Tensor
         replace = self._watch.replacements.wrap
         replace(torch.nn.Module, "__call__", self._module_call)
-        self._watch_own_calls(torch.nn.Module)
+        self._patch_own_calls(torch.nn.Module)
         for name in dir(functional):
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
                 replace(functional, name, self._watch.span(Kind.LOSS))
         for name in ("backward", "grad"):
-            replace(torch.autograd, name, self._watch.span(Kind.BACKWARD, tell=True))
-        replace(torch.nn.Module, "zero_grad", self._watch.span(Kind.TIDY))
+            replace(torch.autograd, name, self._watch.span(Kind.BACKWARD, notify=True))
+        replace(torch.nn.Module, "zero_grad", self._watch.span(Kind.UPDATE))
         replace(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
         replace(dataloader.DataLoader, "__iter__", self._watch.span(Kind.FETCH))
         for name in ("to", "cuda"):
@@ -76,22 +75,22 @@ class Patches:
         self._compiling.install()
 
     def remove(self) -> None:
-        """Put everything back, but for what the program itself has replaced meanwhile."""
+        """Restore all functions, except those that the program has replaced since."""
         self._watch.replacements.undo()
         self._compiling.remove()
 
     def _module_call(self, original: Any) -> Any:
-        """A model's forward, or a loss's; the commonest call of all, so its checks come in order of their cost."""
+        """Wrap a module's call: a forward or a loss. It is the most frequent call, so the cheapest checks are first."""
         recorder, is_compiling, grad_enabled, thread = (
             self._watch.recorder, self._watch.is_compiling, self._is_grad_enabled, self._watch.thread)
 
-        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or Kind.FORWARD not in recorder.may_open or get_ident() != thread:
                 return original(module, *args, **kwargs)
             if isinstance(module, self._loss_class):
                 kind, owner = Kind.LOSS, 0
             else:
-                kind, owner = Kind.FORWARD, self._watch.notice(module)
+                kind, owner = Kind.FORWARD, self._watch.owner_id(module)
             recorder.enter(kind, owner, grad=grad_enabled(), training=module.training)
             outputs = None
             try:
@@ -102,13 +101,13 @@ class Patches:
                 else:
                     recorder.leave()
             if kind is Kind.FORWARD and recorder.idle:
-                self._watch.ended(kind, owner)
+                self._watch.on_span_end(kind, owner)
             return outputs
 
-        return watched
+        return wrapper
 
-    def _watch_own_calls(self, base: Any) -> None:
-        """Watch the `__call__` of modules that have one of their own, those of classes that are yet to come too."""
+    def _patch_own_calls(self, base: Any) -> None:
+        """Patch modules that define their own `__call__`, also in classes that are defined later."""
         def watch_own(kind: Any) -> None:
             own = inspect.getattr_static(kind, "__call__")
             if inspect.isfunction(own) and not kind.__module__.startswith("torch."):
@@ -123,18 +122,18 @@ class Patches:
         self._watch.replacements.put(base, "__init_subclass__", classmethod(made))
 
     def _is_criterion(self, module: Any, outputs: Any) -> bool:
-        """Whether a module without weights made one number: a loss that someone wrote as a module."""
+        """Return whether a module without weights returned a scalar: a loss written as a module."""
         return isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and not any(
             True for _ in module.parameters())
 
     def _fetch(self, original: Any) -> Any:
-        """The next batch; finding that there is none begins no iteration."""
+        """Wrap the fetch of a batch; a fetch that finds no batch starts no iteration."""
         recorder = self._watch.recorder
 
-        def watched(iterator: Any) -> Any:
-            if not self._watch.may(Kind.FETCH):
+        def wrapper(iterator: Any) -> Any:
+            if not self._watch.may_open(Kind.FETCH):
                 return original(iterator)
-            number = self._watch.notice(iterator)
+            number = self._watch.owner_id(iterator)
             recorder.enter(Kind.FETCH, number)
             try:
                 batch = original(iterator)
@@ -146,17 +145,17 @@ class Patches:
                 raise
             recorder.leave()
             if recorder.idle:
-                self._watch.ended(Kind.FETCH, number)
+                self._watch.on_span_end(Kind.FETCH, number)
             return batch
 
-        return watched
+        return wrapper
 
     def _copy(self, original: Any) -> Any:
-        """A tensor's move from the host to a device; other conversions are no phase of their own."""
+        """Wrap the conversion of a tensor, and record only copies from the host to a device."""
         recorder = self._watch.recorder
 
-        def watched(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._watch.may(Kind.COPY) or tensor.device.type != "cpu":
+        def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._watch.may_open(Kind.COPY) or tensor.device.type != "cpu":
                 return original(tensor, *args, **kwargs)
             recorder.enter(Kind.COPY)
             moved = tensor
@@ -169,4 +168,4 @@ class Patches:
                     recorder.leave()
             return moved
 
-        return watched
+        return wrapper

@@ -1,4 +1,4 @@
-"""Replacing attributes of modules, classes and objects, and putting them back. No torch in here."""
+"""Replacement of attributes of modules, classes and objects, with undo. No torch in here."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -16,25 +16,25 @@ class Replacements:
         self._made: list[tuple[Any, str, Any, Any]] = []
 
     def wrap(self, place: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Replace a function by what is made of it; what is no function, or is one of ours, stays."""
+        """Replace a function by its wrapper; skip attributes that are not callable or already replaced."""
         original = getattr(place, name)
         if not callable(original) or self.holds(original):
             return
-        replacement: Any = functools.wraps(original)(passed_over(wrap(original)))
+        replacement: Any = functools.wraps(original)(hidden_from_warnings(wrap(original)))
         replacement.__prepare_scriptable__ = lambda: original  # what TorchScript compiles instead
         self.put(place, name, replacement)
 
     def put(self, place: Any, name: str, replacement: Any) -> None:
-        """Replace an attribute, or shade one that the place inherits."""
+        """Replace an attribute, or shadow an inherited one."""
         self._made.append((place, name, vars(place).get(name, _ABSENT), replacement))
         setattr(place, name, replacement)
 
     def holds(self, function: Any) -> bool:
-        """Whether a function is one of the replacements."""
+        """Return whether a function is one of the replacements."""
         return any(function is replacement for *_, replacement in self._made)
 
     def undo(self) -> None:
-        """Put everything back, but for what the program itself has replaced meanwhile."""
+        """Restore all attributes, except those that the program has replaced since."""
         for place, name, original, replacement in reversed(self._made):
             if vars(place).get(name) is not replacement:
                 continue
@@ -45,21 +45,21 @@ class Replacements:
         self._made.clear()
 
 
-def passed_over(function: Wrapper) -> Wrapper:
-    """The same function, whose frames a warning does not count that is to name the line of a caller (`stacklevel`)."""
+def hidden_from_warnings(function: Wrapper) -> Wrapper:
+    """Return the same function, with frames that `stacklevel` of a warning does not count."""
     assert isinstance(function, FunctionType)
-    function.__code__ = passed_over_code(function.__code__)
+    function.__code__ = code_hidden_from_warnings(function.__code__)
     return function
 
 
 @functools.cache
-def passed_over_code(code: CodeType) -> CodeType:
-    """The same code in a file whose name is one that Python's warnings pass over: they do so with those of imports."""
+def code_hidden_from_warnings(code: CodeType) -> CodeType:
+    """Return the same code with a file name that Python's warnings skip, as they skip import machinery."""
     return code.replace(co_filename=f"{code.co_filename} (importlib._bootstrap)")
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
-    """All classes that descend from one."""
+    """Yield all direct and indirect subclasses."""
     for one in kind.__subclasses__():
         yield one
         yield from subclasses(one)

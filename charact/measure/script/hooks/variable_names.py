@@ -1,4 +1,4 @@
-"""What a program calls a model or an optimizer that it has just called. No torch in here."""
+"""Names of the variables in which a program holds its models and optimizers. No torch in here."""
 
 import sys
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ _NOT_THE_PROGRAM = ("charact", "torch")
 
 
 def variable_name(thing: Any) -> str | None:
-    """Name of a variable of the running functions that holds a thing, the outermost function's; else of an attribute.
+    """Return the name of a variable of the running functions that holds an object, else of an attribute, else None.
 
-    The outermost, since a `train(model)` calls every model the same. A part of a model that such a variable holds is
-    named `model.encoder`. None where no name is found.
+    The outermost function wins, since a `train(model)` names every model the same. A submodule of a model that a
+    variable holds is named like `model.encoder`.
     """
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe()
@@ -30,7 +30,10 @@ def variable_name(thing: Any) -> str | None:
 
 
 def _paths(thing: Any, named: list[tuple[str, Any]]) -> Iterator[str]:
-    """Names of a part of models; of one without weights nobody asks, and there may be a new one in each iteration."""
+    """Yield names of a submodule of models.
+
+    Modules without weights are skipped: they need no name, and each iteration may create new ones.
+    """
     if not hasattr(type(thing), "named_modules") or not any(True for _ in thing.parameters()):
         return
     for name, value in named:

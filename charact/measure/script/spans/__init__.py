@@ -1,1 +1,1 @@
-"""Spans of a script: recorded, grouped into iterations and written as rows."""
+"""Spans of a profiled program: recorded, grouped into iterations, converted to tables."""

@@ -1,4 +1,4 @@
-"""The device's clock of a watched program, by events that are recorded at the ends of slices."""
+"""Device times of a profiled program, from CUDA events recorded at the ends of slices."""
 
 from typing import Any
 
@@ -6,7 +6,10 @@ from charact.measure.script.spans.recorder import Slice
 
 
 class DeviceClock:
-    """Reads CUDA events as nanoseconds since the first, in a chain: PyTorch tells distances as 32-bit floats."""
+    """Times of CUDA events in nanoseconds since the first event.
+
+    Each event is measured from the one before: PyTorch returns elapsed times as 32-bit floats, which lose precision.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -17,19 +20,19 @@ class DeviceClock:
 
     @classmethod
     def if_at_work(cls) -> "DeviceClock | None":
-        """A clock where the program uses CUDA by now; None elsewhere."""
+        """Return a clock if the program uses CUDA already, else None."""
         import torch
 
         return cls() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def new_event(self) -> Any:
-        """An event on the current stream, recorded now."""
+        """Record an event on the current stream and return it."""
         event = self._event_class(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def done(self, slices: list[Slice], *, wait: bool) -> tuple[list[Slice], list[Slice]]:
-        """Slices that the device has passed, and those that it has not; with `wait` all are passed."""
+        """Split slices into those that the device has finished and the others; with `wait` it finishes all."""
         if wait and slices and slices[-1].end_event is not None:
             slices[-1].end_event.synchronize()
         passed = 0
@@ -38,7 +41,7 @@ class DeviceClock:
         return slices[:passed], slices[passed:]
 
     def ns(self, event: Any) -> int:
-        """Time of an event that the device has passed; each becomes the base for the next."""
+        """Return the time of a finished event, which becomes the base of the next."""
         self._base_ns += round(self._base.elapsed_time(event) * 1e6)
         self._base = event
         return self._base_ns

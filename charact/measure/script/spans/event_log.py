@@ -1,10 +1,10 @@
-"""The event log that a watched program writes while it runs, so that a killed program leaves one. No torch in here.
+"""Event log that a profiled program writes while it runs, so that a killed program leaves one. No torch in here.
 
-    slices.bin     one fixed record a slice
-    notes.jsonl    one line a note: what the owners of slices are, stretches of passes, rows of tables, the end
+    slices.bin     one record of fixed size per slice
+    notes.jsonl    one line per note: facts of the owners, windows and tables of the passes, the end
 
-Only whole records count: what a kill cut off is left out. A file that a power loss or a broken disk has damaged counts
-up to its first bad record, which is one that no writer writes.
+A record or line that a kill cut off is ignored. A file damaged by a power loss or a broken disk is read up to its first
+invalid record.
 """
 
 import json
@@ -24,18 +24,18 @@ from charact.record.schema import PHASES
 _RECORD = struct.Struct("<BBBqqqqq")
 _KINDS = {int(kind): kind for kind in Kind}
 _NAMED = (None, *PHASES)
-"""What the program itself named; the phase is stored as its place here."""
-_PLACES = {phase: place for place, phase in enumerate(_NAMED)}
+"""Phases named by the program; the record stores the index."""
+_INDICES = {phase: place for place, phase in enumerate(_NAMED)}
 
 _GRAD, _TRAINING, _ENDS, _BEGINS = 1, 2, 4, 8
 _ALL_FLAGS = _GRAD | _TRAINING | _ENDS | _BEGINS
 _NO_TIME = -1
-_MOST_BYTES = 2**30
-"""Limit of a file's size; a program writes some 20 MB of slices, and less of notes."""
+_MAX_BYTES = 2**30
+"""Limit of a file's size in bytes; a program writes some 20 MB of slices, and less of notes."""
 
 
 class Damage(NamedTuple):
-    """Where a file of an event log is damaged: what lies before can be read, and is kept."""
+    """Position from which a file of an event log is damaged; the bytes before it are valid."""
 
     file: str
     at_byte: int
@@ -44,11 +44,11 @@ class Damage(NamedTuple):
     def __str__(self) -> str:
         share = self.lost_bytes / (self.at_byte + self.lost_bytes)
         return (f"{self.file} is damaged from byte {self.at_byte:,} on: its last {self.lost_bytes:,} bytes "
-                f"({share:.0%}) are lost, what came before is kept")
+                f"({share:.0%}) are lost, the bytes before are kept")
 
 
-class SpoolWriter:
-    """Appends to a spool; what was written survives the process.
+class EventLogWriter:
+    """Appends to an event log; all written data survives the process.
 
     Raises:
         UserError: the directory cannot be written.
@@ -57,31 +57,31 @@ class SpoolWriter:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.num_slices = 0
-        """So many were appended."""
+        """Number of slices written."""
         for name in (SLICES, NOTES):
             self._append(name, b"", os.O_CREAT)
 
     def slices(self, slices: list[Slice], device_ns: Callable[[Any], int]) -> None:
         """Append slices; `device_ns` returns the time of a CUDA event. The program waits: keep it fast."""
-        pack, places = _RECORD.pack, _PLACES
+        pack, indices = _RECORD.pack, _INDICES
         self.num_slices += len(slices)
         self._append(SLICES, b"".join([
             pack(one.kind, one.grad * _GRAD + one.training * _TRAINING + one.ends * _ENDS + one.begins * _BEGINS,
-                 places[one.phase], one.start_ns, one.end_ns, one.owner,
+                 indices[one.phase], one.start_ns, one.end_ns, one.owner,
                  _NO_TIME if one.start_event is None else device_ns(one.start_event),
                  _NO_TIME if one.end_event is None else device_ns(one.end_event))
             for one in slices
         ]))
 
     def notes(self, notes: list[dict[str, Any]]) -> None:
-        """Append notes, without secrets."""
+        """Append notes, with secrets redacted."""
         self._append(NOTES, b"".join(
             json.dumps(redacted(note), ensure_ascii=False).encode("utf-8", "replace") + b"\n" for note in notes))
 
     def _append(self, name: str, content: bytes | bytearray, flags: int = 0) -> None:
-        """Append to a file, which is open no longer than that.
+        """Append to a file, and close it at once.
 
-        A program that closes all descriptors would get the number of an open one for a file of its own.
+        A program that closes all descriptors could open a file of its own under the same number.
         """
         with writing(self._directory):
             file = os.open(self._directory / name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
@@ -93,11 +93,11 @@ class SpoolWriter:
                 os.close(file)
 
 
-class SpoolReader:
-    """Reader of an event log that may still grow. A damaged file is read up to its first bad record.
+class EventLogReader:
+    """Reader of an event log that may still grow. It reads a damaged file up to the first invalid record.
 
     Raises:
-        UserError: a file is larger than any that a program writes.
+        UserError: a file exceeds the size limit.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -105,10 +105,10 @@ class SpoolReader:
         self._slices_read = self._notes_read = 0
         self._last_ns = -(1 << 63)
         self.damage: dict[str, Damage] = {}
-        """By name the files that have turned out to be damaged."""
+        """Damaged files, by name."""
 
     def slices(self) -> Iterator[Slice]:
-        """Slices since the last call; their events are times of the device in nanoseconds, or None."""
+        """Yield the slices since the last call; their events are device times in nanoseconds, or None."""
         content = self._since(SLICES, self._slices_read)
         whole = len(content) - len(content) % _RECORD.size
         for record in _RECORD.iter_unpack(content[:whole]):
@@ -116,7 +116,7 @@ class SpoolReader:
             if number not in _KINDS or flags > _ALL_FLAGS or named >= len(_NAMED) or end_ns < start_ns:
                 self._note_damage(SLICES, self._slices_read)
                 return
-            if start_ns < self._last_ns:  # slices come in order: the time of this one is wrong, or of the one before
+            if start_ns < self._last_ns:  # slices are in order, so one of the two times is wrong
                 self._note_damage(SLICES, self._slices_read - _RECORD.size)
                 return
             self._slices_read += _RECORD.size
@@ -127,8 +127,10 @@ class SpoolReader:
                         bool(flags & _BEGINS))
 
     def notes(self) -> list[dict[str, Any]]:
-        """Notes since the last call."""
-        from charact.measure.script.spans.event_log_notes import read_note  # a watched program only writes them
+        """Return the notes since the last call."""
+        from charact.measure.script.spans.event_log_notes import (
+            read_note,  # slow import that a profiled program does not need
+        )
 
         content = self._since(NOTES, self._notes_read)
         *lines, rest = content.split(b"\n")
@@ -140,7 +142,7 @@ class SpoolReader:
                 self._note_damage(NOTES, self._notes_read)
                 return found
             self._notes_read += len(line) + 1
-        if b"\0" in rest:  # no part of a line that goes on
+        if b"\0" in rest:  # not the beginning of a line
             self._note_damage(NOTES, self._notes_read)
         return found
 
@@ -153,7 +155,7 @@ class SpoolReader:
             return b""
         try:
             with open(self._directory / name, "rb") as file:
-                check_declared(os.fstat(file.fileno()).st_size, self._directory / name, _MOST_BYTES)
+                check_declared(os.fstat(file.fileno()).st_size, self._directory / name, _MAX_BYTES)
                 file.seek(offset)
                 return file.read()
         except FileNotFoundError:
@@ -161,11 +163,11 @@ class SpoolReader:
 
 
 def num_slices(num_bytes: int) -> int:
-    """Number of whole records of slices in so many bytes."""
+    """Return the number of complete slice records in that many bytes."""
     return num_bytes // _RECORD.size
 
 
-def remove_spool(directory: Path) -> None:
-    """Remove a spool that was made into tables, and what a live view may have left."""
+def remove_event_log(directory: Path) -> None:
+    """Remove an event log that was converted to tables, and the file of a live view."""
     for name in (SLICES, NOTES, PANEL):
         (directory / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What the lines of an event log's notes hold, and checking it. No torch in here."""
+"""Schema of an event log's notes, and its validation. No torch in here."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _Seconds = Annotated[float, Meta(gt=0, lt=1e9)]
 
 
 class _Unknown(Struct):
-    """What nothing is: of a kind that no writer knows."""
+    """Schema that no note matches: for kinds that no writer writes."""
 
     no_such_field: None
 
@@ -124,14 +124,14 @@ _ROWS = {
 
 
 def read_note(line: bytes) -> dict[str, Any]:
-    """A note from its line; one of a kind that is not known is returned, too.
+    """Parse and validate a note; unknown kinds of notes are returned, too.
 
     Raises:
-        ValueError: the line is no note, and the event log damaged.
+        ValueError: the line is not a valid note: the event log is damaged.
     """
     try:
         note = json.loads(line)
-        if b"\\u" in line:  # records are UTF-8, which has no lone surrogates; names of files may hold some
+        if b"\\u" in line:  # file names may contain lone surrogates, which UTF-8 cannot encode
             note = json.loads(json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))
         _check(note)
     except (RecursionError, msgspec.ValidationError) as error:
@@ -151,7 +151,7 @@ def _check(note: Any) -> None:
 
 
 def _check_found(note: dict[str, Any]) -> None:
-    """Check what a pass found."""
+    """Validate the tables and facts of a pass."""
     for table, rows in note.get("tables", {}).items():
         for row in rows:
             msgspec.convert(row, _ROWS.get(table, _Unknown))

@@ -1,9 +1,9 @@
-"""Slices of predictions in groups, each an iteration if it holds a forward: a batch, and what is made of it.
+"""Groups of inference slices: each group with a forward is an iteration.
 
-A group goes from a fetch to the next; where none is fetched, from a model's forward to its next. That a loader has no
-further batch counts as a fetch: some fetch a batch ahead, as those of training frameworks do to know which is the last.
-Batches that the program said it goes through (their owners are negative) begin groups even where nothing is made of
-them. A training that follows a validation without a fetch of its own begins a group, too.
+A group ends at the next fetch; without fetches, at the model's next forward. A fetch that finds no batch counts as a
+fetch: some training frameworks fetch one batch ahead to recognize the last one.
+Batches of `Profiler.iterate` (negative owner IDs) begin groups even if no forward follows. Training that follows a
+validation without a fetch of its own begins a group, too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,41 +14,42 @@ FETCHES = frozenset({Kind.FETCH, Kind.EXHAUSTED})
 
 
 class Models:
-    """What is known of the models by their forwards so far."""
+    """Models classified by their forwards so far."""
 
     def __init__(self) -> None:
         self.trained: set[int] = set()
-        """Ran with gradients."""
+        """Models that ran with gradients."""
         self._in_training_mode: set[int] = set()
-        """Ran so in training mode."""
+        """Models that ran with gradients in training mode."""
 
     def take(self, forward: Slice) -> None:
-        """Learn of a forward."""
+        """Add a forward."""
         if forward.grad:
             self.trained.add(forward.owner)
             if forward.training:
                 self._in_training_mode.add(forward.owner)
 
-    def predicts(self, forward: Slice) -> bool:
-        """Whether a forward may only predict: by its gradients, or by the mode of a model that is trained in another.
+    def is_inference(self, forward: Slice) -> bool:
+        """Return whether a forward may be inference: without gradients, or in eval mode.
 
-        So a validation that forgets to turn gradients off is one all the same.
+        In eval mode it is inference only if the model was trained in training mode: a validation that does not turn off
+        gradients.
         """
         return not forward.grad or (not forward.training and forward.owner in self._in_training_mode)
 
 
 class Grouping:
-    """Cuts slices into groups.
+    """Splits slices into groups.
 
     Args:
-        models: what is known of them.
+        models: classification of the models.
     """
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def groups(self, slices: Iterable[Slice]) -> Iterator[list[Slice]]:
-        """The groups, in order of time; where a program says that iterations end is no part of them."""
+        """Yield the groups in order of time, without marks of iterations' ends."""
         group: list[Slice] = []
         for one in slices:
             if one.kind is Kind.END:
@@ -68,13 +69,13 @@ class Grouping:
         if one.kind is Kind.FETCH and one.owner < 0:
             return any(other.kind is not Kind.FETCH or other.owner == one.owner for other in group)
         if one.kind is Kind.FETCH:
-            # A fetch without an owner begins to go through a loader, such as after a look at its first batch.
+            # A fetch without an owner starts a new loop over a loader, such as after a look at its first batch.
             return any(other.kind is not Kind.FETCH or (other.owner and not one.owner) for other in group)
         forwards = [other for other in group if other.kind is Kind.FORWARD]
-        if not forwards or not forwards[-1].ends:  # an inner span cuts a forward in two
+        if not forwards or not forwards[-1].ends:  # an inner span splits a forward
             return False
-        if one.kind is Kind.FORWARD and not self._models.predicts(one) and all(
-                self._models.predicts(other) and not other.training and other.owner in self._models.trained
+        if one.kind is Kind.FORWARD and not self._models.is_inference(one) and all(
+                self._models.is_inference(other) and not other.training and other.owner in self._models.trained
                 for other in forwards):
             return True
         if group[0].kind in FETCHES:

@@ -1,4 +1,4 @@
-"""What an iteration consists of: stretches of phases, and gaps between them whose phase is plain."""
+"""Iterations: intervals of phases, and gaps between them whose phase can be inferred."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,20 @@ from charact.measure.script.spans.recorder import Kind, Slice
 
 PHASES = {
     Kind.FETCH: "data", Kind.EXHAUSTED: "data", Kind.COPY: "data", Kind.FORWARD: "forward", Kind.LOSS: "loss",
-    Kind.BACKWARD: "backward", Kind.STEP: "update", Kind.TIDY: "update", Kind.COMMUNICATION: "communication",
+    Kind.BACKWARD: "backward", Kind.STEP: "update", Kind.UPDATE: "update", Kind.COMMUNICATION: "communication",
     Kind.COMPILE: "other", Kind.OTHER: "other",
 }
 _NO_SPANS = frozenset({Kind.CLOSURE, Kind.END, Kind.GAP})
-"""Slices that are no part of a phase, but may become one by the rules for gaps."""
+"""Slices without a phase of their own; rules for gaps may give them one."""
 _OWNED = frozenset({Kind.FETCH, Kind.FORWARD})
-_FOR_OPTIMIZER = frozenset({Kind.LOSS, Kind.BACKWARD, Kind.STEP, Kind.TIDY})
+_FOR_OPTIMIZER = frozenset({Kind.LOSS, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of an iteration: a phase, the model, optimizer or loader that it belongs to (0: none), its ends.
+class Interval:
+    """A part of an iteration: its phase, its owner (model, optimizer or loader; 0: none) and its ends.
 
-    The phase is `other` for compilation; `inferred` tells a gap that a rule gave a phase.
+    The phase is `other` for compilation. `inferred`: a rule for gaps gave the phase.
     """
 
     phase: str
@@ -34,50 +34,50 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """An iteration: whether it trains, its ends, and its stretches, which do not overlap; the rest is `other`."""
+    """An iteration: whether it trains, its ends, and its intervals, which do not overlap; other time is `other`."""
 
     training: bool
     start_ns: int
     end_ns: int
-    stretches: list[Stretch]
+    intervals: list[Interval]
     start_event: object = None
     end_event: object = None
 
 
-def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, by_hand: bool = False) -> Iteration:
-    """An iteration from its slices.
+def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, manual_update: bool = False) -> Iteration:
+    """Return an iteration from its slices.
 
     Args:
-        slices: its own; where the first is the end that the program told of the one before, it begins after that.
-        after: where the next begins; None if it ends with its last slice.
+        slices: of the iteration; if the first marks the end of the previous iteration, this one begins after it.
+        after: first slice of the next iteration; None if the iteration ends with its last slice.
         training: whether it trains.
-        by_hand: whether the program updates its weights without an optimizer.
+        manual_update: whether the program updates its weights without an optimizer.
     """
     first, last = slices[0], slices[-1]
-    told = first.kind is Kind.END
-    start_ns, start_event = (first.end_ns, first.end_event) if told else (first.start_ns, first.start_event)
+    begins_at_mark = first.kind is Kind.END
+    start_ns, start_event = (first.end_ns, first.end_event) if begins_at_mark else (first.start_ns, first.start_event)
     end_ns, end_event = (last.end_ns, last.end_event) if after is None else (after.start_ns, after.start_event)
     shown = [one for one in slices if one.kind not in _NO_SPANS]
     owners = _optimizers_ahead(shown) if training else [0] * len(shown)
-    stretches = [
-        Stretch(_phase(one), one.owner if one.kind in _OWNED else owner, one.start_ns, one.end_ns,
+    intervals = [
+        Interval(_phase(one), one.owner if one.kind in _OWNED else owner, one.start_ns, one.end_ns,
                 compiling=one.kind is Kind.COMPILE, start_event=one.start_event, end_event=one.end_event)
         for one, owner in zip(shown, owners, strict=True)
     ]
     if training:
-        edges = Stretch("", 0, end_ns, start_ns, start_event=end_event, end_event=start_event)
-        mixed = by_hand and first.kind is Kind.GAP
-        stretches = _with_gaps(stretches, edges, _phases_of_gaps(shown, owners, by_hand, mixed))
-    return Iteration(training, start_ns, end_ns, stretches, start_event, end_event)
+        edges = Interval("", 0, end_ns, start_ns, start_event=end_event, end_event=start_event)
+        mixed = manual_update and first.kind is Kind.GAP
+        intervals = _with_gaps(intervals, edges, _phases_of_gaps(shown, owners, manual_update, mixed))
+    return Iteration(training, start_ns, end_ns, intervals, start_event, end_event)
 
 
 def _phase(one: Slice) -> str:
-    """Phase of a slice: the one that the program named, but for compilation, which is told apart."""
+    """Return the phase of a slice: the one that the program named, except for compilation."""
     return PHASES[one.kind] if one.phase is None or one.kind is Kind.COMPILE else one.phase
 
 
 def _optimizers_ahead(slices: list[Slice]) -> list[int]:
-    """For each slice the optimizer that steps next: losses, backwards and updates are on its behalf; 0 for others."""
+    """Return the optimizer that steps next, to which a loss, backward or update belongs; 0 for other slices."""
     ahead: list[int] = []
     following = 0
     for one in reversed(slices):
@@ -87,17 +87,17 @@ def _optimizers_ahead(slices: list[Slice]) -> list[int]:
     return ahead[::-1]
 
 
-def _phases_of_gaps(slices: list[Slice], owners: list[int], by_hand: bool, mixed: bool
+def _phases_of_gaps(slices: list[Slice], owners: list[int], manual_update: bool, mixed: bool
                     ) -> list[tuple[str, int] | None]:
-    """By place the phase and owner of the gap before each slice, and of the one after all; None where no rule has any.
+    """Return phase and owner of the gap before each slice, and of the gap after the last; None if no rule applies.
 
-    From the end of a forward to the start of the backward after it a loss is computed by hand, and so it is between
-    two backwards. Where no forward was seen since the last fetch or step, as in a function that was compiled whole, it
-    fills the gap before the loss; but not where the gap is `mixed` with an update by hand, between which and the next
-    iteration nothing was seen either. What follows the last backward is the update where no optimizer does it.
+    - After a forward, or another backward, until a backward: the loss, computed without a module.
+    - Before the loss, if no forward was recorded since the last fetch or step (a function compiled as a whole): the
+      forward. Not if the gap is `mixed`: then it also contains the update of the previous iteration.
+    - After the last backward: the update, if no optimizer does it.
     """
     phases: list[tuple[str, int] | None] = [None] * (len(slices) + 1)
-    gaps: list[tuple[int, str | None]] = []  # what they are if a backward follows
+    gaps: list[tuple[int, str | None]] = []  # their phases if a backward follows
     phase = None if mixed else "forward"
     last_backward = len(slices)
     for place, one in enumerate(slices):
@@ -113,19 +113,19 @@ def _phases_of_gaps(slices: list[Slice], owners: list[int], by_hand: bool, mixed
             gaps, phase = [], "forward"
         elif one.kind is Kind.LOSS:
             phase = "loss"
-        elif phase == "forward" and one.kind in (Kind.COPY, Kind.TIDY, Kind.FORWARD):
+        elif phase == "forward" and one.kind in (Kind.COPY, Kind.UPDATE, Kind.FORWARD):
             gaps = []
-    for place in range(last_backward + 1, len(phases)) if by_hand else []:
+    for place in range(last_backward + 1, len(phases)) if manual_update else []:
         phases[place] = "update", 0
     return phases
 
 
-def _with_gaps(stretches: list[Stretch], edges: Stretch, phases: list[tuple[str, int] | None]) -> list[Stretch]:
-    """Stretches with those of the gaps that have a phase; `edges` ends where the iteration starts, and vice versa."""
-    filled: list[Stretch] = []
-    for before, after, phase in zip([edges, *stretches], [*stretches, edges], phases, strict=True):
+def _with_gaps(intervals: list[Interval], edges: Interval, phases: list[tuple[str, int] | None]) -> list[Interval]:
+    """Add the gaps that have a phase to the intervals; `edges` ends at the iteration's start and begins at its end."""
+    filled: list[Interval] = []
+    for before, after, phase in zip([edges, *intervals], [*intervals, edges], phases, strict=True):
         if phase is not None and before.end_ns < after.start_ns:
-            filled.append(Stretch(*phase, before.end_ns, after.start_ns, inferred=True, start_event=before.end_event,
+            filled.append(Interval(*phase, before.end_ns, after.start_ns, inferred=True, start_event=before.end_event,
                                   end_event=after.start_event))
         filled.append(after)
     return filled[:-1]

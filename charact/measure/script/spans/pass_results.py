@@ -1,4 +1,4 @@
-"""What a watched program's passes left in the spool, put into its case. No torch in here."""
+"""Results of a profiled program's passes: from notes of the event log to its case. No torch in here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,33 +17,33 @@ class Passes:
     """Notes of the passes that followed the timing."""
 
     timing_ended_ns: int | None = None
-    """When the first of them began to get going; None where there are none."""
+    """Start of the first pass's warm-up; None without passes."""
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """How each ended, by its name."""
+    """Result of each pass, by name."""
     damaged: bool = False
-    """Whether the event log is damaged, which may have held more notes."""
+    """Whether the event log is damaged, so that notes may be missing."""
 
     def add(self, note: dict[str, Any]) -> None:
-        """Take in a note of the spool, if it is one of a pass."""
+        """Add a note of the event log if it belongs to a pass."""
         if note["note"] == "timing ended":
             self.timing_ended_ns = note["time_ns"]
         elif note["note"] == "pass":
             self.notes[note["pass"]] = note
 
     def timed(self, iterations: Sequence[Iteration]) -> list[Iteration]:
-        """Those that ended before any pass: no instrument but the phase marks was at work."""
+        """Return the iterations that ended before the first pass, recorded without other instruments."""
         if self.timing_ended_ns is None:
             return list(iterations)
         return [one for one in iterations if one.end_ns <= self.timing_ended_ns]
 
-    def put_into(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
+    def add_to(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
                  iterations: Sequence[Iteration]) -> None:
-        """Tell how each pass ended, which iterations served it, and what it found.
+        """Add each pass's status, iterations and tables to a case.
 
         Args:
-            entry: the case's.
-            tables: the case's.
-            asked_for: names of the passes that the user wanted.
+            entry: of the case.
+            tables: of the case.
+            asked_for: names of the requested passes.
             iterations: all of the case, timed or not.
         """
         passes = entry["passes"]
@@ -73,7 +73,7 @@ def _add_to_operators(entry: dict[str, Any]) -> None:
 
 
 def _add_to_counters(entry: dict[str, Any], tables: dict[str, Rows]) -> None:
-    """Tell of the counters that come from the trace, which the operator pass writes."""
+    """Add the outcome of the counters that come from the operator pass's trace."""
     passes = entry["passes"]
     rows = [row for row in tables["counters"] if row["source"] == SOURCE]
     if entry["device"] == "cpu":
@@ -86,6 +86,6 @@ def _add_to_counters(entry: dict[str, Any], tables: dict[str, Rows]) -> None:
 
 
 def _served(windows: Sequence[tuple[int, int]], iterations: Sequence[Iteration]) -> list[int]:
-    """Numbers of the iterations, from 0 for the program's first, that began in one of the windows."""
+    """Return the indices, from 0 for the program's first, of the iterations that began in one of the windows."""
     return [number for number, one in enumerate(iterations)
             if any(start_ns <= one.start_ns < end_ns for start_ns, end_ns in windows)]

@@ -1,7 +1,7 @@
-"""Spans of a program's calls into PyTorch, flattened into slices of exclusive time. No torch in here.
+"""Recorder of spans, the program's nested calls into PyTorch, as slices of exclusive time. No torch in here.
 
-Calls nest: a loss inside a model's forward, a closure inside an optimizer's step. A slice is a stretch of one span in
-which none of its inner spans ran; slices never overlap and come in order of time.
+Spans nest: a loss inside a model's forward, a closure inside an optimizer's step. A slice is an interval of one span in
+which no inner span ran. Slices never overlap and are in order of time.
 """
 
 from collections.abc import Callable
@@ -12,75 +12,75 @@ from typing import Any
 
 
 class Kind(IntEnum):
-    """What a span is: its phase, or what becomes of it."""
+    """Kind of a span, which determines its phase."""
 
-    __hash__ = int.__hash__  # an enumeration's own takes longer than all else that a call costs which opens no span
+    __hash__ = int.__hash__  # Enum's own hash costs more than the rest of a call that opens no span
 
     FETCH = auto()
-    """A data loader gives a batch."""
+    """Fetch of a batch from a data loader."""
     COPY = auto()
-    """A tensor goes from the host to a device."""
+    """Copy of a tensor from the host to a device."""
     FORWARD = auto()
     LOSS = auto()
     BACKWARD = auto()
     STEP = auto()
-    """An optimizer's step, alone or within a scaler's."""
-    TIDY = auto()
-    """What belongs to an update besides the step: setting gradients to zero, clipping, unscaling."""
+    """Step of an optimizer, alone or inside a gradient scaler's."""
+    UPDATE = auto()
+    """Part of the update besides the step: zeroing, clipping and unscaling gradients."""
     COMMUNICATION = auto()
     COMPILE = auto()
     CLOSURE = auto()
-    """What an optimizer's step calls to compute the loss anew; its own time is a gap like any outside of all spans."""
+    """Closure in which an optimizer's step recomputes the loss; its exclusive time is a gap."""
     OTHER = auto()
-    """A phase that the program named `other`."""
+    """Phase that the program named `other`."""
     END = auto()
-    """No span: from where the program says that an iteration ends to where the next may begin."""
+    """Not a span: from an iteration's end, marked by the program, to the earliest start of the next."""
     EXHAUSTED = auto()
-    """A data loader finds that there is no further batch."""
+    """Fetch that finds no further batch."""
     GAP = auto()
-    """No span: the time from a step to a backward between which no forward was seen."""
+    """Not a span: time from a step to a backward without a recorded forward."""
 
 
 OUTERMOST = None
 _INSIDE: dict[Kind, frozenset[Kind | None]] = {
     Kind.FETCH: frozenset({OUTERMOST, Kind.CLOSURE}),
     Kind.COPY: frozenset({OUTERMOST, Kind.CLOSURE}),
-    # A recomputed forward inside a backward is that backward's; one inside a step is a closure's.
+    # A forward that is recomputed inside a backward belongs to the backward; inside a step, to its closure.
     Kind.FORWARD: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
     Kind.LOSS: frozenset({OUTERMOST, Kind.FORWARD, Kind.STEP, Kind.CLOSURE}),
     Kind.BACKWARD: frozenset({OUTERMOST, Kind.FORWARD, Kind.LOSS, Kind.STEP, Kind.CLOSURE}),
     Kind.STEP: frozenset({OUTERMOST, Kind.BACKWARD}),
-    Kind.TIDY: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
-    Kind.COMMUNICATION: frozenset({OUTERMOST, Kind.FORWARD, Kind.BACKWARD, Kind.STEP, Kind.TIDY, Kind.CLOSURE}),
+    Kind.UPDATE: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
+    Kind.COMMUNICATION: frozenset({OUTERMOST, Kind.FORWARD, Kind.BACKWARD, Kind.STEP, Kind.UPDATE, Kind.CLOSURE}),
     Kind.COMPILE: frozenset({OUTERMOST, *Kind} - {Kind.COMPILE}),
     Kind.CLOSURE: frozenset({Kind.STEP}),
-    # What only the program opens, by name, and wherever it wants.
+    # Only the program opens these, by name, anywhere.
     Kind.OTHER: frozenset(),
     Kind.END: frozenset(),
-    # What a span turns out to have been, and what only the search for iterations makes.
+    # Assigned when a span closes, or by the segmenter.
     Kind.EXHAUSTED: frozenset(),
     Kind.GAP: frozenset(),
 }
-"""Inside of which spans one of a kind may open."""
+"""Spans inside which a span of a kind may open."""
 _MAY_OPEN: dict[Kind | None, frozenset[Kind]] = {
     top: frozenset(kind for kind in Kind if top in _INSIDE[kind]) for top in (OUTERMOST, *Kind)
 }
-_MAY_OPEN_IN_NAMED: dict[Kind, frozenset[Kind]] = {
+_MAY_OPEN_IN_ANNOTATED: dict[Kind, frozenset[Kind]] = {
     kind: frozenset({Kind.STEP, Kind.COMPILE} | ({kind} & {Kind.FETCH, Kind.FORWARD})) for kind in Kind
 }
-"""In a phase that the program named nothing is looked for but what tells iterations, models and loaders apart."""
+"""Kinds that may open in a phase named by the program: only those that identify iterations, models and loaders."""
 _MAY_OPEN_OUTERMOST = _MAY_OPEN[OUTERMOST]
 _NOTHING: frozenset[Kind] = frozenset()
 
 
 @dataclass(slots=True)
 class Slice:
-    """A stretch of a span without its inner spans.
+    """Interval of a span without its inner spans.
 
-    `owner` is the number of the module, optimizer or loader, 0 for none, negative for batches that the program said it
-    goes through; `grad` tells of a forward whether gradients were recorded, `training` whether the module was in
-    training mode; `ends` and `begins` whether the span did so with the slice. `phase` is the one that the program
-    itself named around it; None where the kind tells it.
+    `owner` is the ID of the module, optimizer or loader: 0 for none, negative for batches of `Profiler.iterate`.
+    `grad`: a forward recorded gradients. `training`: the module was in training mode. `begins`, `ends`: the span begins
+    or
+    ends with this slice. `phase`: named by the program; None if the kind determines it.
     """
 
     kind: Kind
@@ -92,7 +92,7 @@ class Slice:
     ends: bool = False
     start_event: Any = None
     end_event: Any = None
-    """CUDA events at both ends; None where there is no GPU at work."""
+    """CUDA events at both ends; None without a GPU in use."""
     phase: str | None = None
     begins: bool = True
 
@@ -104,24 +104,24 @@ class _Span:
                  may_open: frozenset[Kind]) -> None:
         self.kind, self.owner, self.grad, self.training = kind, owner, grad, training
         self.first_slice, self.phase, self.may_open = first_slice, phase, may_open
-        self.begins = True  # no slice of it is done yet
+        self.begins = True  # no slice of it has ended yet
 
 
 class SpanRecorder:
-    """Keeps the stack of open spans and the slices that are done.
+    """Stack of open spans, and the slices that have ended.
 
     Args:
-        clock: nanoseconds; the host's monotonic clock by default.
+        clock: returns nanoseconds; the host's monotonic clock by default.
     """
 
     def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
         self.slices: list[Slice] = []
         self.may_open = _NOTHING
-        """Kinds of which a span would be opened now; the time of others belongs to the span that is open."""
+        """Kinds that may open now; calls of other kinds belong to the open span."""
         self.new_event: Callable[[], Any] | None = None
-        """Records and gives a CUDA event; None where no GPU is at work."""
+        """Records and returns a CUDA event; None without a GPU in use."""
         self.on_change: Callable[[Kind | None], None] | None = None
-        """Told which kind runs from now on, None outside of all: how a profiler's marks follow the slices."""
+        """Called with the kind that runs from now on, None outside of all spans: for profiler annotations."""
         self._clock = clock
         self._stack: list[_Span] = []
         self._on = False
@@ -131,20 +131,20 @@ class SpanRecorder:
 
     @property
     def on(self) -> bool:
-        """Whether anything is recorded."""
+        """Whether spans are recorded."""
         return self._on
 
     @on.setter
     def on(self, value: bool) -> None:
         self._on = value
-        self._settle()
+        self._update_top()
 
     def is_top(self, kind: Kind) -> bool:
-        """Whether a span of a kind is the one that was opened last."""
+        """Return whether the innermost open span is of a kind."""
         return self._top is kind
 
     def enter(self, kind: Kind, owner: int = 0, *, grad: bool = True, training: bool = True) -> None:
-        """Open a span, which must be one that may open."""
+        """Open a span of a kind in `may_open`."""
         stack, phase = self._stack, None
         if stack:
             self._cut(ends=False)
@@ -153,18 +153,18 @@ class SpanRecorder:
             self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
         may_open = _MAY_OPEN[kind]
         stack.append(_Span(kind, owner, grad, training, len(self.slices), phase, may_open))
-        self._top, self.may_open = kind, may_open if self._on else _NOTHING  # as `_settle` does, at less cost
+        self._top, self.may_open = kind, may_open if self._on else _NOTHING  # like `_update_top`, but faster
         if self.on_change is not None:
             self.on_change(kind)
 
-    def enter_named(self, kind: Kind, phase: str, owner: int = 0, *, grad: bool = True) -> None:
-        """Open a span of a phase that the program names, wherever; all time inside is that phase's."""
+    def enter_annotated(self, kind: Kind, phase: str, owner: int = 0, *, grad: bool = True) -> None:
+        """Open a span of a phase that the program names, anywhere; all time inside belongs to that phase."""
         self._cut(ends=False)
-        self._stack.append(_Span(kind, owner, grad, True, len(self.slices), phase, _MAY_OPEN_IN_NAMED[kind]))
-        self._settle()
+        self._stack.append(_Span(kind, owner, grad, True, len(self.slices), phase, _MAY_OPEN_IN_ANNOTATED[kind]))
+        self._update_top()
 
-    def leave_named(self) -> None:
-        """Close a named span; whether it recorded gradients is known better from the models inside."""
+    def leave_annotated(self) -> None:
+        """Close a named span; the models inside determine whether it recorded gradients."""
         span = self._stack[-1]
         self.leave()
         forwards = [one for one in self.slices[span.first_slice:] if one.kind is Kind.FORWARD]
@@ -172,23 +172,23 @@ class SpanRecorder:
         for one in forwards if models else []:
             one.grad, one.training = any(one.grad for one in models), any(one.training for one in models)
 
-    def end_iteration(self, meanwhile: Callable[[], None]) -> None:
-        """Note that the program says that an iteration ends here; what is done meanwhile is no iteration's."""
+    def end_iteration(self, action: Callable[[], None]) -> None:
+        """Record that the program ends an iteration here; the time of `action` belongs to no iteration."""
         self._cut(ends=False)
         ended_ns, event = self._since_ns, self._since_event
-        meanwhile()
+        action()
         self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
         self.slices.append(Slice(Kind.END, ended_ns, self._since_ns, 0, ends=True, start_event=event,
                                  end_event=self._since_event))
 
     def leave(self) -> None:
-        """Close the span that was opened last."""
+        """Close the innermost span."""
         self._cut(ends=True)
         self._stack.pop()
-        self._settle()
+        self._update_top()
 
     def leave_as(self, kind: Kind) -> None:
-        """Close the span that was opened last, and call it another kind."""
+        """Close the innermost span and change its kind."""
         span = self._stack[-1]
         self.leave()
         for one in self.slices[span.first_slice:]:
@@ -196,13 +196,13 @@ class SpanRecorder:
                 one.kind = kind
 
     def drop(self) -> None:
-        """Close the span that was opened last as if it had not been."""
+        """Close the innermost span and delete its slices."""
         span = self._stack[-1]
         self.leave()
         del self.slices[span.first_slice:]
 
     def take(self) -> list[Slice]:
-        """Slices that were done since the last call; those of an open span may yet be dropped or be another kind's."""
+        """Return the slices that ended since the last call; call it while no span is open."""
         taken = self.slices
         self.slices = []
         return taken
@@ -213,7 +213,7 @@ class SpanRecorder:
         return not self._stack
 
     def _cut(self, *, ends: bool) -> None:
-        """End the running slice, if any, and start the next."""
+        """End the current slice, if any, and start the next."""
         now_ns, event = self._clock(), self.new_event() if self.new_event else None
         stack = self._stack
         if stack:
@@ -223,8 +223,8 @@ class SpanRecorder:
             span.begins = False
         self._since_ns, self._since_event = now_ns, event
 
-    def _settle(self) -> None:
-        """Another span is the one that was opened last."""
+    def _update_top(self) -> None:
+        """Update the state that depends on the innermost span."""
         stack = self._stack
         if stack:
             top = stack[-1]

@@ -1,4 +1,4 @@
-"""Where a program is while no phase runs: with `--sample` a thread looks every 10 ms. No torch in here."""
+"""Stack sampler: with `--sample` a thread samples the program every 10 ms while no phase runs. No torch in here."""
 
 import os
 import sys
@@ -12,13 +12,13 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from charact.measure.script.spans.event_log import SpoolWriter
+from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.recorder import SpanRecorder
 
 INTERVAL_S = 0.01
-MOST_SAMPLES = 500_000
-"""So many are written, of some 80 minutes in `other`; they tell a share to a tenth of a percent."""
+MAX_SAMPLES = 500_000
+"""Maximum number of samples, some 80 minutes in `other`; enough for shares within 0.1 %."""
 NUM_KEPT = 20
 _WRITE_S = 1.0
 _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
@@ -26,25 +26,26 @@ _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
 _CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
 
 Place = tuple[str, str, str | None]
-"""File and line of the program's own code, the function that it is in, and the library's function that it calls."""
+"""File and line of the program's own code, its function, and the library function that it calls."""
 
 
 class FrameSampler:
-    """Notes where the thread that starts it is, every 10 ms, unless a span is open.
+    """Samples the stack of the thread that starts it every 10 ms, unless a span is open.
 
-    *Error*: the thread needs Python's lock, and so comes late by up to 5 ms where the watched one computes in Python.
-    It takes 0.3 to 0.6 % of a processor, and lengthened a loop of small operators by up to 2 % where all were busy.
+    *Error*: the thread needs the GIL, so it is up to 5 ms late while the program computes in Python. It uses 0.3 to 0.6
+    % of
+    a CPU core, and slowed a loop of small operators by up to 2 % with all cores busy.
 
     Args:
-        recorder: tells whether a span is open.
-        spool: takes the notes.
+        recorder: of the program's spans.
+        event_log: takes the notes.
     """
 
-    def __init__(self, recorder: SpanRecorder, spool: SpoolWriter) -> None:
-        self._recorder, self._spool = recorder, spool
+    def __init__(self, recorder: SpanRecorder, event_log: EventLogWriter) -> None:
+        self._recorder, self._event_log = recorder, event_log
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="charact-sampler", daemon=True)
-        self._watched = 0
+        self._thread_id = 0
         self._numbers: dict[Place, int] = {}
         self._new: list[Place] = []
         self._samples: list[tuple[int, int]] = []
@@ -52,18 +53,18 @@ class FrameSampler:
         self._error: Exception | None = None
 
     def start(self) -> None:
-        """Begin to watch the calling thread."""
-        self._watched = threading.get_ident()
-        self._write()  # so that the spool tells of the sampler, even where it never finds anything
+        """Start to sample the calling thread."""
+        self._thread_id = threading.get_ident()
+        self._write()  # so that the event log mentions the sampler even if there are no samples
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what has gone wrong in the sampler's thread."""
+        """Raise the error of the sampler's thread, if any."""
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End, and write what is left."""
+        """Stop, and write the remaining samples."""
         self._ended.set()
         self._thread.join()
         self._write()
@@ -71,19 +72,19 @@ class FrameSampler:
     def _watch(self) -> None:
         try:
             written = time.monotonic()
-            while self._num_samples < MOST_SAMPLES and not self._ended.wait(INTERVAL_S):
+            while self._num_samples < MAX_SAMPLES and not self._ended.wait(INTERVAL_S):
                 self._look()
                 if self._samples and time.monotonic() - written > _WRITE_S:
                     self._write()
                     written = time.monotonic()
-        except Exception as error:  # told in the watched thread, which this one has no business to disturb
+        except Exception as error:  # raised by `check` in the program's thread
             self._error = error
 
     def _look(self) -> None:
         recorder = self._recorder
         if not (recorder.on and recorder.idle):
             return
-        frame = sys._current_frames().get(self._watched)
+        frame = sys._current_frames().get(self._thread_id)
         place = None if frame is None else place_of(frame)
         if place is None or not recorder.idle:
             return
@@ -96,13 +97,13 @@ class FrameSampler:
     def _write(self) -> None:
         places, samples = self._new, self._samples
         self._new, self._samples = [], []
-        self._spool.notes([{"note": "frames", "places": places, "samples": samples}])
+        self._event_log.notes([{"note": "frames", "places": places, "samples": samples}])
 
 
 def place_of(frame: FrameType) -> Place | None:
-    """The innermost line of the program's own code, and the outermost function of a library above it.
+    """Return the innermost line of the program's own code, and the outermost library function above it.
 
-    Own is what lies neither in Python's library nor among the installed packages, and the main module in any case.
+    Own code is outside of Python's library and the installed packages; the main module always counts as own code.
     """
     library: CodeType | None = None
     module = ""
@@ -120,28 +121,28 @@ def place_of(frame: FrameType) -> Place | None:
 
 
 def _short(path: str) -> str:
-    """A path as it is written from the main module's directory, where it lies below."""
+    """Return a path relative to the main module's directory, if it is below."""
     root = os.path.join(sys.path[0], "") if sys.path else ""
     return path.removeprefix(root) if root else path
 
 
 class Samples:
-    """What a spool tells of a sampler."""
+    """Stack samples of an event log."""
 
     def __init__(self) -> None:
         self.any = False
-        """Whether there was a sampler."""
+        """Whether a sampler ran."""
         self._places: list[Place] = []
         self._samples: list[tuple[int, int]] = []
 
     def add(self, note: dict[str, Any]) -> None:
-        """Take in a note."""
+        """Add the samples of a note."""
         self.any = True
         self._places += [(place, function, library) for place, function, library in note["places"]]
         self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
 
     def in_other(self, iterations: Sequence[Iteration]) -> dict[str, Any]:
-        """Facts of the pass `frames` over a case: the places that were seen most often while its time was `other`."""
+        """Return facts of the pass `frames` of a case: the most frequent places while its time was `other`."""
         counts = Counter(number for time_ns, number in self._samples
                          if number < len(self._places) and _is_other(time_ns, iterations))
         frames = [
@@ -153,8 +154,8 @@ class Samples:
 
 
 def _is_other(time_ns: int, iterations: Sequence[Iteration]) -> bool:
-    """Whether a moment lies in an iteration, but in none of its stretches."""
+    """Return whether a time is inside an iteration, but in none of its intervals."""
     place = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
     if place < 0 or time_ns >= iterations[place].end_ns:
         return False
-    return not any(one.start_ns <= time_ns < one.end_ns for one in iterations[place].stretches)
+    return not any(one.start_ns <= time_ns < one.end_ns for one in iterations[place].intervals)

@@ -20,7 +20,7 @@ def slices(words: str) -> list[Slice]:
     """
     kinds = {
         "F": (Kind.FETCH, LOADER), "B": (Kind.FETCH, -1), "X": (Kind.EXHAUSTED, LOADER), "m": (Kind.FORWARD, MODEL),
-        "M": (Kind.FORWARD, MODEL), "b": (Kind.BACKWARD, 0), "s": (Kind.STEP, OPTIMIZER), "z": (Kind.TIDY, 0),
+        "M": (Kind.FORWARD, MODEL), "b": (Kind.BACKWARD, 0), "s": (Kind.STEP, OPTIMIZER), "z": (Kind.UPDATE, 0),
         "E": (Kind.END, 0),
     }  # fmt: skip
     made = []
@@ -33,7 +33,7 @@ def slices(words: str) -> list[Slice]:
 
 def found(words: str) -> str:
     """Iterations by their modes, in order: T for training, i for inference."""
-    segmenter = Segmenter(told="E" in words)
+    segmenter = Segmenter(ends_marked="E" in words)
     iterations = [*segmenter.feed(slices(words)), *segmenter.finish()]
     return "".join("T" if one.training else "i" for one in iterations)
 
@@ -72,7 +72,7 @@ class TestIterations:
         assert found(words) == modes
 
     def test_a_told_iteration_begins_where_the_one_before_ended(self) -> None:
-        segmenter = Segmenter(told=True)
+        segmenter = Segmenter(ends_marked=True)
         first, second = segmenter.feed(slices("Mbs E Mbs E"))
         assert (first.start_ns, first.end_ns) == (0, 60)
         assert (second.start_ns, second.end_ns) == (60, 140)
@@ -88,16 +88,16 @@ class TestIterations:
 
         for _ in range(3):
             recorder.end_iteration(meanwhile)
-        iterations = Segmenter(told=True).feed(recorder.take())
+        iterations = Segmenter(ends_marked=True).feed(recorder.take())
         assert [(one.start_ns, one.end_ns) for one in iterations] == [(60, 70), (130, 140)]
 
     @given(st.text("FBXmMbszE", max_size=40))
     def test_iterations_never_overlap_whatever_is_told(self, words: str) -> None:
-        segmenter = Segmenter(told="E" in words)
+        segmenter = Segmenter(ends_marked="E" in words)
         iterations = [*segmenter.feed(slices(words)), *segmenter.finish()]
         assert all(one.end_ns <= other.start_ns for one, other in pairwise(iterations))
         for one in iterations:
-            ends = [one.start_ns, *(end for each in one.stretches for end in (each.start_ns, each.end_ns)), one.end_ns]
+            ends = [one.start_ns, *(end for each in one.intervals for end in (each.start_ns, each.end_ns)), one.end_ns]
             assert ends == sorted(ends)
 
 
@@ -110,41 +110,41 @@ class TestNamedPhases:
         return recorder
 
     def test_all_inside_is_theirs_and_steps_are_still_seen(self, recorder: SpanRecorder) -> None:
-        recorder.enter_named(Kind.LOSS, "loss")
+        recorder.enter_annotated(Kind.LOSS, "loss")
         assert Kind.FORWARD not in recorder.may_open
         assert Kind.BACKWARD not in recorder.may_open
         recorder.enter(Kind.STEP, OPTIMIZER)
         recorder.leave()
-        recorder.leave_named()
+        recorder.leave_annotated()
         assert [(one.kind, one.phase) for one in recorder.take()] == [
             (Kind.LOSS, "loss"), (Kind.STEP, "loss"), (Kind.LOSS, "loss")]
         assert Kind.FORWARD in recorder.may_open
 
     def test_an_inner_one_has_its_own_time(self, recorder: SpanRecorder) -> None:
         recorder.enter(Kind.FORWARD, MODEL)
-        recorder.enter_named(Kind.OTHER, "other")
-        recorder.enter_named(Kind.FETCH, "data")
-        recorder.leave_named()
-        recorder.leave_named()
+        recorder.enter_annotated(Kind.OTHER, "other")
+        recorder.enter_annotated(Kind.FETCH, "data")
+        recorder.leave_annotated()
+        recorder.leave_annotated()
         recorder.leave()
         assert [one.phase for one in recorder.take()] == [None, "other", "data", "other", None]
 
     @pytest.mark.parametrize("grad", [True, False])
     def test_whether_a_forward_recorded_gradients_its_models_tell(self, recorder: SpanRecorder, grad: bool) -> None:
-        recorder.enter_named(Kind.FORWARD, "forward", grad=True)
+        recorder.enter_annotated(Kind.FORWARD, "forward", grad=True)
         recorder.enter(Kind.FORWARD, MODEL, grad=grad, training=grad)
         recorder.leave()
-        recorder.leave_named()
+        recorder.leave_annotated()
         assert [(one.owner, one.grad, one.training) for one in recorder.take()] == [
             (0, grad, grad), (MODEL, grad, grad), (0, grad, grad)]
 
     def test_compilation_stays_apart(self, recorder: SpanRecorder) -> None:
-        recorder.enter_named(Kind.FORWARD, "forward", grad=False)
+        recorder.enter_annotated(Kind.FORWARD, "forward", grad=False)
         recorder.enter(Kind.COMPILE)
         recorder.leave()
-        recorder.leave_named()
+        recorder.leave_annotated()
         segmenter = Segmenter()
         [*_] = segmenter.feed(recorder.take())
         [iteration] = segmenter.finish()
-        assert [(one.phase, one.compiling) for one in iteration.stretches] == [
+        assert [(one.phase, one.compiling) for one in iteration.intervals] == [
             ("forward", False), ("other", True), ("forward", False)]

@@ -3,7 +3,7 @@
 import pytest
 
 from charact.measure.script.spans.blind_spots import FULL, MIXED, NO_LOADER, WHOLE, blind_spots, is_compiled_whole
-from charact.measure.script.spans.iterations import Iteration, Stretch
+from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
 
 MODEL, NONE = 1, 0
@@ -11,8 +11,8 @@ MODEL, NONE = 1, 0
 
 def iteration(*phases: tuple[str, int], training: bool = True) -> Iteration:
     """An iteration of 100 ns with phases of 10 ns, each with its owner."""
-    stretches = [Stretch(phase, owner, 10 * place, 10 * place + 10) for place, (phase, owner) in enumerate(phases)]
-    return Iteration(training, 0, 100, stretches)
+    intervals = [Interval(phase, owner, 10 * place, 10 * place + 10) for place, (phase, owner) in enumerate(phases)]
+    return Iteration(training, 0, 100, intervals)
 
 
 PLAIN = [("data", NONE), ("forward", MODEL), ("backward", NONE), ("update", NONE)]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from charact.core.errors import UserError
 from charact.measure.script.session import EnoughMeasured, Plan, Session
-from charact.measure.script.spans.event_log import NOTES, SLICES, SpoolReader, SpoolWriter, remove_spool
-from charact.measure.script.spans.event_log_to_record import read_spool, script_cases
+from charact.measure.script.spans.event_log import NOTES, SLICES, EventLogReader, EventLogWriter, remove_event_log
+from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
 from charact.measure.script.spans.recorder import Kind, Slice
 
 MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -44,8 +44,8 @@ def event_ns(event: Any) -> int:
 
 
 def written(directory: Path, slices: list[Slice], notes: list[dict[str, Any]]) -> None:
-    remove_spool(directory)
-    writer = SpoolWriter(directory)
+    remove_event_log(directory)
+    writer = EventLogWriter(directory)
     writer.slices(slices, event_ns)
     writer.notes(notes)
 
@@ -54,7 +54,7 @@ def written(directory: Path, slices: list[Slice], notes: list[dict[str, Any]]) -
 @given(slices=SLICE_LISTS, notes=NOTE_LISTS)
 def test_what_is_written_is_read(tmp_path: Path, slices: list[Slice], notes: list[dict[str, Any]]) -> None:
     written(tmp_path, slices, notes)
-    reader = SpoolReader(tmp_path)
+    reader = EventLogReader(tmp_path)
     assert list(reader.slices()) == slices
     assert reader.notes() == notes
 
@@ -68,7 +68,7 @@ def test_a_spool_that_is_cut_off_anywhere_gives_what_is_whole_and_goes_on(
     for name, content in whole.items():
         cut = data.draw(st.integers(0, len(content)), label=name)
         (tmp_path / name).write_bytes(content[:cut])
-    reader = SpoolReader(tmp_path)
+    reader = EventLogReader(tmp_path)
     first, first_notes = list(reader.slices()), reader.notes()
     assert first == slices[:len(first)]
     assert first_notes == notes[:len(first_notes)]
@@ -80,7 +80,7 @@ def test_a_spool_that_is_cut_off_anywhere_gives_what_is_whole_and_goes_on(
 
 
 def test_nothing_yet_is_nothing(tmp_path: Path) -> None:
-    reader = SpoolReader(tmp_path)
+    reader = EventLogReader(tmp_path)
     assert list(reader.slices()) == []
     assert reader.notes() == []
 
@@ -92,8 +92,8 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_gone_is_told(tmp_path: Path) -> None:
-    writer = SpoolWriter(tmp_path)
-    remove_spool(tmp_path)
+    writer = EventLogWriter(tmp_path)
+    remove_event_log(tmp_path)
     with pytest.raises(UserError, match=r"cannot write .* \(no such file or directory\): choose another place"):
         writer.notes([{}])
 
@@ -103,8 +103,8 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:3]))
     slices = [Slice(Kind.FORWARD, number, number + 1, 7) for number in range(5)]
     written(tmp_path, slices, [{"note": "full"}])
-    assert list(SpoolReader(tmp_path).slices()) == slices
-    assert SpoolReader(tmp_path).notes() == [{"note": "full"}]
+    assert list(EventLogReader(tmp_path).slices()) == slices
+    assert EventLogReader(tmp_path).notes() == [{"note": "full"}]
 
 
 def test_a_disk_that_is_full_ends_the_watching_and_nothing_else(
@@ -146,7 +146,7 @@ def test_a_fault_of_ours_ends_the_watching_and_nothing_else(tmp_path: Path, monk
     assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape == (1, 2)
     assert said == ["ZeroDivisionError: ours"]
     session.close("to its end")
-    assert not session.mine
+    assert not session.needs_closing
     assert (tmp_path / SLICES).read_bytes() == b""
 
 
@@ -159,7 +159,7 @@ def test_notes_stand_before_the_slices_that_need_them(tmp_path: Path) -> None:
     model(torch.ones(1, 2))
     session.close("to its end")
     owners = [note for note in map(json.loads, (tmp_path / NOTES).read_text().splitlines()) if note["note"] == "owner"]
-    (forward,) = SpoolReader(tmp_path).slices()
+    (forward,) = EventLogReader(tmp_path).slices()
     assert {note["owner"] for note in owners} == {forward.owner}
     assert [note["num_parameters"] for note in owners] == [0, 9]  # a lazy module's weights are made by its forward
 
@@ -169,17 +169,17 @@ def test_a_spool_that_holds_enough_ends_the_watching_and_says_so(
     import torch
 
     monkeypatch.setattr("charact.measure.script.session.FLUSH_S", 0)
-    monkeypatch.setattr("charact.measure.script.session.MOST_SLICES", 10)
+    monkeypatch.setattr("charact.measure.script.session.MAX_SLICES", 10)
     session = Session(tmp_path, Plan(passes=("operators",)))
     session.start()
     weight = torch.ones(3, requires_grad=True)
     for _ in range(50):
         weight.sum().backward()
     session.close("to its end")
-    assert len(list(SpoolReader(tmp_path).slices())) == 11
-    notes = [note["note"] for note in SpoolReader(tmp_path).notes()]
+    assert len(list(EventLogReader(tmp_path).slices())) == 11
+    notes = [note["note"] for note in EventLogReader(tmp_path).notes()]
     assert notes.count("full") == 1
-    assert read_spool(tmp_path).full
+    assert read_event_log(tmp_path).full
 
 
 def test_backwards_alone_are_written_as_they_come_and_counted(
@@ -188,7 +188,7 @@ def test_backwards_alone_are_written_as_they_come_and_counted(
 
     session = Session(tmp_path, Plan(skip=1, iterations=3, stop=True))
     session.start()
-    monkeypatch.setattr(session._patches._optimizers, "any_made", False)  # other tests have made some
+    monkeypatch.setattr(session._patches._optimizers, "any_created", False)  # other tests have made some
     weight = torch.ones(3, requires_grad=True)
 
     def loop() -> None:
@@ -198,7 +198,7 @@ def test_backwards_alone_are_written_as_they_come_and_counted(
     with pytest.raises(EnoughMeasured):
         loop()
     session.close("to its end")
-    assert [one.kind for one in SpoolReader(tmp_path).slices()] == 5 * [Kind.BACKWARD]
+    assert [one.kind for one in EventLogReader(tmp_path).slices()] == 5 * [Kind.BACKWARD]
 
 
 # Damage
@@ -227,11 +227,11 @@ def test_zeros_at_the_end_leave_what_is_before_them_and_are_reported(tmp_path: P
     size = (tmp_path / SLICES).stat().st_size
     record = size // len(slices)
     after_power_loss(tmp_path / SLICES, 22 * record + 5)
-    reader = SpoolReader(tmp_path)
+    reader = EventLogReader(tmp_path)
     assert list(reader.slices()) == slices[:22]
     assert reader.damage == {SLICES: (SLICES, 22 * record, size - 22 * record)}
     assert list(reader.slices()) == []
-    watched = read_spool(tmp_path)
+    watched = read_event_log(tmp_path)
     assert [(one.at_byte, one.lost_bytes) for one in watched.damage] == [(22 * record, size - 22 * record)]
     ((entry, _),) = script_cases(watched, "net", "net.py", 0, None)
     assert entry["passes"]["timing"]["num_iterations"] == 5
@@ -245,20 +245,20 @@ def test_zeros_in_the_notes_leave_the_lines_before_them(tmp_path: Path, kept: in
     lines = (tmp_path / NOTES).read_bytes().splitlines(keepends=True)
     first = min(len(lines[0]) + kept, sum(map(len, lines)) - 1)
     after_power_loss(tmp_path / NOTES, first)
-    reader = SpoolReader(tmp_path)
+    reader = EventLogReader(tmp_path)
     found = reader.notes()
     assert found == notes[:len(found)]
     assert len(found) == (1 if kept < 100 else 2)
     damage = reader.damage[NOTES]
     assert damage.at_byte == sum(map(len, lines[:len(found)]))
     assert damage.at_byte + damage.lost_bytes == (tmp_path / NOTES).stat().st_size
-    assert read_spool(tmp_path).passes.damaged
+    assert read_event_log(tmp_path).passes.damaged
 
 
 def test_a_time_that_runs_back_takes_the_slice_before_it_along(tmp_path: Path) -> None:
     slices, _ = log_of(tmp_path, 10)
     written(tmp_path, [*slices[:7], replace(slices[7], end_ns=2**60), *slices[8:]], [])
-    watched = read_spool(tmp_path)
+    watched = read_event_log(tmp_path)
     assert [one.at_byte for one in watched.damage] == [(tmp_path / SLICES).stat().st_size * 7 // len(slices)]
     assert max(one.end_ns for one in watched.iterations) <= slices[6].end_ns
 
@@ -272,18 +272,18 @@ def test_a_line_that_is_no_note_ends_the_notes(tmp_path: Path, line: bytes) -> N
     log_of(tmp_path, 4)
     content = (tmp_path / NOTES).read_bytes().splitlines(keepends=True)
     (tmp_path / NOTES).write_bytes(content[0] + line + b"\n" + content[2])
-    reader = SpoolReader(tmp_path)
+    reader = EventLogReader(tmp_path)
     assert reader.notes() == [MODEL]
     assert reader.damage[NOTES].at_byte == len(content[0])
 
 
 def test_names_that_are_no_utf8_are_written_and_read(tmp_path: Path) -> None:
     written(tmp_path, [], [{"note": "end", "ending": "OSError: 'a\udc80'", "time_s": 1.0}])
-    assert SpoolReader(tmp_path).notes()[0]["ending"] == "OSError: 'a?'"
+    assert EventLogReader(tmp_path).notes()[0]["ending"] == "OSError: 'a?'"
 
 
 def test_a_file_larger_than_a_program_writes_is_refused(tmp_path: Path) -> None:
     log_of(tmp_path, 4)
     os.truncate(tmp_path / SLICES, 2**31)
     with pytest.raises(UserError, match=r"slices.bin unpacks to 2.0 GiB, the limit is 1.0 GiB"):
-        read_spool(tmp_path)
+        read_event_log(tmp_path)

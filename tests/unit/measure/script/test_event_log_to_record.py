@@ -1,18 +1,18 @@
-"""What the record of a watched program says of its loaders and models."""
+"""What the record of a log program says of its loaders and models."""
 
 import pytest
 
 from charact.core.errors import UserError
-from charact.measure.script.spans.event_log_to_record import Watched, loaders_batch_size, script_cases, script_options
-from charact.measure.script.spans.iterations import Iteration, Stretch
+from charact.measure.script.spans.event_log_to_record import EventLog, loaders_batch_size, script_cases, script_options
+from charact.measure.script.spans.iterations import Interval, Iteration
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
 OWNERS = {TRAINING: {"batch_size": 8}, VALIDATION: {"batch_size": 100}, UNKNOWN: {"batch_size": None}}
 
 
 def iteration(*loaders: int) -> Iteration:
-    fetches = [Stretch("data", loader, 10 * place, 10 * place + 5) for place, loader in enumerate(loaders)]
-    return Iteration(True, 0, 100, [*fetches, Stretch("forward", 21, 90, 95)])
+    fetches = [Interval("data", loader, 10 * place, 10 * place + 5) for place, loader in enumerate(loaders)]
+    return Iteration(True, 0, 100, [*fetches, Interval("forward", 21, 90, 95)])
 
 
 @pytest.mark.parametrize(("iterations", "num_samples"), [
@@ -30,12 +30,12 @@ def parts(*iterations: list[int], classes: str) -> list[list[str | None]]:
     """Parts of the forwards in each iteration, of models that are all called `model`."""
     owners = {number: {"owner": number, "kind": "model", "class": name, "num_parameters": 1, "variable": "model"}
               for number, name in enumerate(classes, 1)}  # fmt: skip
-    watched = Watched([
-        Iteration(False, 0, 100, [Stretch("forward", owner, 10 * place, 10 * place + 5)
+    log = EventLog([
+        Iteration(False, 0, 100, [Interval("forward", owner, 10 * place, 10 * place + 5)
                                   for place, owner in enumerate(models)])
         for models in iterations
     ], owners)
-    ((_, tables),) = script_cases(watched, "fits", "fits.py", 0, None)
+    ((_, tables),) = script_cases(log, "fits", "fits.py", 0, None)
     return [[row["part"] for row in tables["iterations"] if row["iteration"] == number and row["phase"] == "forward"]
             for number in range(len(iterations))]
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from charact.measure.script import pass_instruments
 from charact.measure.script.pass_instruments import CounterInstrument, MemoryInstrument, OperatorInstrument
-from charact.measure.script.pass_scheduler import MOST_DROPPED, Stretches
-from charact.measure.script.program_state import PhaseMarks, Seen
+from charact.measure.script.pass_scheduler import MAX_DISCARDED, PassScheduler
+from charact.measure.script.program_state import PhaseMarks, ProgramState
 from charact.measure.script.silence_torch import quiet_profiler
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.pass_results import Passes
@@ -46,7 +46,7 @@ class Fake:
 
 
 class Program:
-    """A program's iterations, told to stretches by hand."""
+    """A program's iterations, given to a scheduler."""
 
     def __init__(self, *passes: str, monkeypatch: pytest.MonkeyPatch, directory: Path = Path()) -> None:
         Fake.calls, Fake.breaks_in = [], ""
@@ -54,15 +54,15 @@ class Program:
         self.notes: list[dict[str, Any]] = []
         self.recorder = SpanRecorder()
         self.recorder.on = True
-        self.stretches = Stretches(passes, directory, self.recorder, {}, dict, self.notes.append)
+        self.scheduler = PassScheduler(passes, directory, self.recorder, {}, dict, self.notes.append)
 
     def iterate(self) -> bool:
-        return self.stretches.go_on(iteration_ended=True)
+        return self.scheduler.advance(iteration_ended=True)
 
     def forward(self, *, grad: bool, training: bool, owner: int = 1) -> bool:
         self.recorder.enter(Kind.FORWARD, owner, grad=grad, training=training)
         self.recorder.leave()
-        return self.stretches.go_on(iteration_ended=False)
+        return self.scheduler.advance(iteration_ended=False)
 
     @property
     def endings(self) -> list[tuple[str, str, str | None]]:
@@ -86,7 +86,7 @@ class TestTheOrder:
     def test_without_passes_nothing_is_asked_for_nor_noted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program(monkeypatch=monkeypatch)
         assert not program.iterate()
-        program.stretches.stop()
+        program.scheduler.stop()
         assert program.notes == []
 
     @pytest.mark.parametrize("place", ["prepare", "begin", "end", "found", "clean"])
@@ -107,12 +107,12 @@ class TestTheOrder:
         program = Program("first", "second", monkeypatch=monkeypatch)
         program.iterate()
         program.iterate()
-        program.stretches.stop()
+        program.scheduler.stop()
         assert program.endings == [
             ("first", "failed", "the program ended before it had run enough iterations for this pass"),
             ("second", "skipped", "the program ended before this pass could begin: choose fewer --iterations")]
         assert Fake.calls == ["prepare", "begin", "drop", "clean"]
-        program.stretches.stop()
+        program.scheduler.stop()
         assert len(program.endings) == 2
 
     def test_a_validation_in_between_sends_a_pass_to_another_iteration(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,27 +120,27 @@ class TestTheOrder:
         program.iterate()
         program.forward(grad=True, training=True)
         program.iterate()
-        for number in range(2 + MOST_DROPPED):
+        for number in range(2 + MAX_DISCARDED):
             program.forward(grad=False, training=True, owner=2)  # a teacher
             program.forward(grad=False, training=False)
             program.forward(grad=False, training=False)  # there is no more to drop
-            assert Fake.calls.count("drop") == min(number + 1, MOST_DROPPED)
-            assert program.iterate() is (number < 1 + MOST_DROPPED)
+            assert Fake.calls.count("drop") == min(number + 1, MAX_DISCARDED)
+            assert program.iterate() is (number < 1 + MAX_DISCARDED)
         assert program.endings == [("first", "ok", None)]
 
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_forked_child_records_nothing(self, tmp_path: Path) -> None:
         notes: list[dict[str, Any]] = []
-        stretches = Stretches(["operators"], tmp_path, SpanRecorder(), {}, dict, notes.append)
+        scheduler = PassScheduler(["operators"], tmp_path, SpanRecorder(), {}, dict, notes.append)
         for _ in range(2):
-            stretches.go_on(iteration_ended=True)
+            scheduler.advance(iteration_ended=True)
         assert torch.autograd._profiler_enabled()
         child = os.fork()
         if child == 0:
-            stretches.stop_in_child()
-            os._exit(torch.autograd._profiler_enabled() or stretches.go_on(iteration_ended=True))
+            scheduler.stop_in_child()
+            os._exit(torch.autograd._profiler_enabled() or scheduler.advance(iteration_ended=True))
         assert os.waitpid(child, 0)[1] == 0
-        stretches.stop()
+        scheduler.stop()
         assert not torch.autograd._profiler_enabled()
         assert notes[-1]["status"] == "failed"
 
@@ -168,7 +168,7 @@ class TestWhichIterationsServed:
             {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []})
         entry: dict[str, Any] = {"device": "cpu", "passes": {"timing": {"median_s": 2.0}}}
         tables: dict[str, Any] = {"iterations": []}
-        passes.put_into(entry, tables, ["operators", "memory", "counters"], self.iterations())
+        passes.add_to(entry, tables, ["operators", "memory", "counters"], self.iterations())
         assert entry["passes"] == {
             "timing": {"median_s": 2.0},
             "operators": {"status": "ok", "reason": None, "iterations": [5, 6], "iteration_s": 3.0,
@@ -193,7 +193,7 @@ class TestCountersOfTheTrace:
                     "facts": {"sources": {"host": {}}}, "tables": {"counters": [{"source": "host"}]}})
         entry: dict[str, Any] = {"device": device, "passes": {"timing": {"median_s": 2.0}}}
         tables: dict[str, Any] = {}
-        passes.put_into(entry, tables, asked_for, [])
+        passes.add_to(entry, tables, asked_for, [])
         assert set(entry["passes"]["counters"]["sources"]) == {"host", "kineto"}
         return entry["passes"]["counters"]["sources"]["kineto"], tables
 
@@ -219,15 +219,16 @@ class TestWhatWasSeen:
     def test_a_single_model_lends_its_layers_their_names_and_parts_of_it_are_none(self) -> None:
         model, criterion = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))), nn.MSELoss()
         optimizer = torch.optim.SGD(model.parameters())
-        seen = Seen({1: model, 2: model[1], 3: criterion, 4: optimizer}, dict)
+        seen = ProgramState({1: model, 2: model[1], 3: criterion, 4: optimizer}, dict)
         assert seen.models() == {"": model}
         assert seen.optimizers() == [optimizer]
 
     def test_several_are_told_apart_by_their_names(self) -> None:
         models = {number: nn.Linear(1, 1) for number in range(3)}
-        assert Seen(models, lambda: {0: "netG", 1: "netD"}).models() == {
+        assert ProgramState(models, lambda: {0: "netG", 1: "netD"}).models() == {
             "netG.": models[0], "netD.": models[1], "Linear.": models[2]}
-        assert Seen(models, dict).models() == {"Linear.": models[0], "Linear#1.": models[1], "Linear#2.": models[2]}
+        assert ProgramState(models, dict).models() == {
+            "Linear.": models[0], "Linear#1.": models[1], "Linear#2.": models[2]}
 
     def test_marks_follow_the_span_that_was_opened_last(self) -> None:
         recorder, ended = SpanRecorder(), [0]
@@ -276,7 +277,7 @@ class TestCountersOfAWatchedProgram:
     def test_samples_have_the_phases_of_their_spans(self, source: Made, tmp_path: Path) -> None:
         recorder = SpanRecorder()
         recorder.on = True
-        instrument = CounterInstrument(Seen({}, dict), recorder, tmp_path)
+        instrument = CounterInstrument(ProgramState({}, dict), recorder, tmp_path)
         instrument.prepare()
         for number in range(3):
             instrument.begin()
@@ -299,11 +300,11 @@ class TestCountersOfAWatchedProgram:
 
     def test_a_pass_that_ends_too_early_reads_no_more(self, source: Made, tmp_path: Path) -> None:
         notes: list[dict[str, Any]] = []
-        stretches = Stretches(["counters"], tmp_path, SpanRecorder(), {}, dict, notes.append)
+        scheduler = PassScheduler(["counters"], tmp_path, SpanRecorder(), {}, dict, notes.append)
         for _ in range(3):
-            stretches.go_on(iteration_ended=True)
+            scheduler.advance(iteration_ended=True)
         assert source.num_open == 1
-        stretches.stop()
+        scheduler.stop()
         assert source.num_open == 0
         assert notes[-1]["reason"].startswith("the program ended before")
         assert not [thread for thread in threading.enumerate() if thread.name == "charact-sampler"]
@@ -314,10 +315,10 @@ def test_a_program_that_profiles_itself_keeps_its_profiler(kind: Any, tmp_path: 
     gc.collect()
     own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     notes: list[dict[str, Any]] = []
-    stretches = Stretches(["operators" if kind is OperatorInstrument else "memory"], tmp_path, SpanRecorder(), {}, dict,
-                          notes.append)
-    assert not stretches.go_on(iteration_ended=True)
-    assert notes[-1]["reason"] == "the program uses PyTorch's profiler itself, and there can be one only"
+    scheduler = PassScheduler(["operators" if kind is OperatorInstrument else "memory"], tmp_path, SpanRecorder(), {},
+                              dict, notes.append)
+    assert not scheduler.advance(iteration_ended=True)
+    assert notes[-1]["reason"] == "the program uses PyTorch's profiler itself, and a process can have only one"
     with quiet_profiler(), own:
         torch.ones(3).sum()
     assert any(event.name == "aten::sum" for event in own.events())
@@ -328,7 +329,7 @@ def test_layers_are_marked_meanwhile_unless_a_hook_would_break_a_graph(compiles:
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_instruments, "_compiles", lambda: compiles)
     model = nn.Sequential(nn.Linear(4, 4))
-    instrument = OperatorInstrument(Seen({1: model}, dict), SpanRecorder(), tmp_path)
+    instrument = OperatorInstrument(ProgramState({1: model}, dict), SpanRecorder(), tmp_path)
     instrument.prepare()
     assert bool(model[0]._forward_pre_hooks) is not compiles
     instrument.clean()

@@ -169,13 +169,13 @@ class TestWhatIsSeen:
         (lambda x: Scripted()(x[0]), [Kind.LOSS, Kind.LOSS, Kind.LOSS]),
         (lambda x: nn.Linear(2, 1)(x[0])[0].backward(), [Kind.FORWARD, Kind.BACKWARD]),
         (lambda x: torch.autograd.grad((x * 2).sum(), x), [Kind.BACKWARD]),
-        (lambda x: nn.utils.clip_grad_norm_([x], 1.0), [Kind.TIDY]),
-        (lambda x: nn.utils.clip_grad.clip_grad_norm_([x], 1.0), [Kind.TIDY]),
-        (lambda x: nn.Linear(1, 1).zero_grad(), [Kind.TIDY]),
+        (lambda x: nn.utils.clip_grad_norm_([x], 1.0), [Kind.UPDATE]),
+        (lambda x: nn.utils.clip_grad.clip_grad_norm_([x], 1.0), [Kind.UPDATE]),
+        (lambda x: nn.Linear(1, 1).zero_grad(), [Kind.UPDATE]),
         (lambda x: x.to(torch.float64).to("cpu"), []),
         (lambda x: Called(2, 2)(x), [Kind.FORWARD]),
         (lambda x: torch.optim.SGD([x]).step(), [Kind.STEP]),
-        (lambda x: torch.optim.SGD([x]).zero_grad(), [Kind.TIDY]),
+        (lambda x: torch.optim.SGD([x]).zero_grad(), [Kind.UPDATE]),
         (lambda x: list(DataLoader([1, 2])), [Kind.FETCH, Kind.FETCH, Kind.FETCH, Kind.EXHAUSTED]),
     ], ids=lambda value: None if callable(value) else "-".join(kind.name for kind in value) or "nothing")  # fmt: skip
     def test_a_call_is_its_kind(self, watched: Watched, call: Any, kinds: list[Kind]) -> None:
@@ -231,7 +231,7 @@ class TestWhatIsSeen:
         scheduled = torch.optim.SGD([nn.Parameter(torch.ones(1))])
         scheduler = torch.optim.lr_scheduler.StepLR(scheduled, 1)
         watched = Watched()
-        assert watched.patches.optimizer_made
+        assert watched.patches.optimizer_created
         for one in (optimizer, scheduled):
             one.step()
         scheduler.step()

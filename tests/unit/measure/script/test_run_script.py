@@ -11,7 +11,7 @@ import pytest
 from charact.core.files import lock, release
 from charact.measure.script import run_script
 from charact.measure.script.exit_handling import StandardError
-from charact.measure.script.run_script import _hide_ourselves
+from charact.measure.script.run_script import _remove_own_frames
 
 OURS = str(Path(run_script.__file__).with_name("any.py"))
 
@@ -44,7 +44,7 @@ def caught(call: Callable[[], Any]) -> BaseException:
 def test_our_frames_are_taken_out_wherever_they_are() -> None:
     error = caught(through_ours(lambda: through_ours(fail)()))
     assert shown(error) == ["caught", "watched", "<lambda>", "watched", "fail"]
-    _hide_ourselves(error, set())
+    _remove_own_frames(error, set())
     assert shown(error) == ["caught", "<lambda>", "fail"]
 
 
@@ -56,7 +56,7 @@ def test_and_out_of_the_errors_that_it_came_from() -> None:
             raise ExceptionGroup("both", [caught(through_ours(fail))]) from error  # type: ignore[list-item]
 
     error = caught(outer)
-    _hide_ourselves(error, set())
+    _remove_own_frames(error, set())
     assert error.__cause__ is not None
     assert shown(error.__cause__) == ["outer", "fail"]
     assert isinstance(error, ExceptionGroup)
@@ -66,14 +66,14 @@ def test_and_out_of_the_errors_that_it_came_from() -> None:
 def test_errors_that_go_in_a_circle_are_no_trap() -> None:
     one, other = caught(fail), caught(fail)
     one.__cause__, other.__cause__ = other, one
-    _hide_ourselves(one, set())
+    _remove_own_frames(one, set())
     assert shown(one) == shown(other) == ["caught", "fail"]
 
 
 def test_an_error_that_is_only_ours_keeps_no_frame() -> None:
     namespace: dict[str, Any] = {}
     exec(compile("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    kept = error", OURS, "exec"), namespace)
-    _hide_ourselves(namespace["kept"], set())
+    _remove_own_frames(namespace["kept"], set())
     assert namespace["kept"].__traceback__ is None
 
 
@@ -110,7 +110,7 @@ def test_our_own_words_go_where_standard_error_was(tmp_path: Path, change: str, 
     own = tmp_path / "own"
     own.touch()
     text = ("import os, sys\nfrom charact.measure.script.exit_handling import StandardError\nerror = StandardError()\n"
-            f"{change}\nerror.say('a line')\nprint(error.descriptor)")
+            f"{change}\nerror.print_line('a line')\nprint(error.descriptor)")
     done = subprocess.run([sys.executable, "-c", text, str(own)], capture_output=True, text=True, check=True)
     assert done.stderr == expected
     assert done.stdout == ("2\n" if expected else f"{subprocess.DEVNULL}\n")
@@ -125,7 +125,7 @@ def test_words_that_nobody_reads_are_let_go() -> None:
         os.close(writer)
         error = StandardError()
         os.close(reader)
-        error.say("a line")
+        error.print_line("a line")
         assert error.descriptor == 2
     finally:
         os.dup2(before, 2)

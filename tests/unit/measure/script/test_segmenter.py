@@ -14,7 +14,7 @@ from charact.measure.script.spans.segmenter import UNDECIDED, Segmenter
 KINDS = {
     "data": Kind.FETCH, "last": Kind.EXHAUSTED, "copy": Kind.COPY, "fwd": Kind.FORWARD, "eval": Kind.FORWARD,
     "bad": Kind.FORWARD, "teach": Kind.FORWARD, "loss": Kind.LOSS, "bwd": Kind.BACKWARD, "step": Kind.STEP,
-    "tidy": Kind.TIDY, "comm": Kind.COMMUNICATION, "comp": Kind.COMPILE, "clos": Kind.CLOSURE,
+    "tidy": Kind.UPDATE, "comm": Kind.COMMUNICATION, "comp": Kind.COMPILE, "clos": Kind.CLOSURE,
 }
 LONG_NS, GAP_NS = 10, 3
 OWNERS = {Kind.FETCH: 100, Kind.FORWARD: 1, Kind.STEP: 50}
@@ -50,7 +50,7 @@ def found(text: str) -> list[Iteration]:
 
 def phases_ns(iteration: Iteration) -> dict[str, int]:
     sums: Counter[str] = Counter()
-    for one in iteration.stretches:
+    for one in iteration.intervals:
         sums[one.phase] += one.end_ns - one.start_ns
     sums["other"] += iteration.end_ns - iteration.start_ns - sum(sums.values())
     return {phase: ns for phase, ns in sums.items() if ns}
@@ -83,25 +83,25 @@ class TestTraining:
         pair = "data fwd2 loss bwd fwd1 fwd2 loss bwd step52 fwd2 loss bwd step51 "
         iterations = found(2 * pair)
         assert modes(iterations) == "tt"
-        backwards = [one.owner for one in iterations[0].stretches if one.phase == "backward"]
+        backwards = [one.owner for one in iterations[0].intervals if one.phase == "backward"]
         assert backwards == [52, 52, 51]
-        assert [one.owner for one in iterations[0].stretches if one.phase == "forward"] == [2, 1, 2, 2]
+        assert [one.owner for one in iterations[0].intervals if one.phase == "forward"] == [2, 1, 2, 2]
 
     def test_of_several_critic_steps_each_is_one(self) -> None:
         critic, generator = "data fwd2 bwd step52 ", "fwd1 fwd2 bwd step51 "
         iterations = found(2 * (2 * critic + generator))
-        assert [len(one.stretches) for one in iterations] == [4, 8, 4, 8]
+        assert [len(one.intervals) for one in iterations] == [4, 8, 4, 8]
 
     def test_fits_one_after_another_share_no_iteration(self) -> None:
         fits = [f"data fwd{number} bwd step{number} tidy . " for number in (51, 52, 53)]
         iterations = found("".join(3 * fit for fit in fits))
-        assert [[one.owner for one in iteration.stretches if one.phase == "backward"] for iteration in iterations] == [
+        assert [[one.owner for one in iteration.intervals if one.phase == "backward"] for iteration in iterations] == [
             [51], [51], [51], [52], [52], [52], [53], [53], [53]]
         assert {one.end_ns - one.start_ns for one in iterations[:-1]} == {53}
 
     def test_an_optimizer_that_joins_later_shares_its_iterations(self) -> None:
         alone, both = "data fwd bwd step51 ", "data fwd bwd step51 fwd bwd step52 "
-        assert [len(one.stretches) for one in found(3 * alone + 3 * both)] == [4, 4, 4, 7, 7, 7]
+        assert [len(one.intervals) for one in found(3 * alone + 3 * both)] == [4, 4, 4, 7, 7, 7]
 
     def test_closures_are_their_step_s_iteration_and_their_own_phases(self) -> None:
         closure = "clos< tidy >clos< fwd >clos< loss >clos< bwd >clos "
@@ -140,7 +140,7 @@ class TestUpdatesByHand:
         iterations = found("fwd loss bwd . tidy . fwd loss bwd . tidy")
         assert [(one.start_ns, one.end_ns) for one in iterations] == [(0, 46), (46, 89)]
         assert phases_ns(iterations[0]) == {"forward": 10, "loss": 10, "backward": 10, "update": 16}
-        assert [one.inferred for one in iterations[0].stretches] == [False, False, False, True, False, True]
+        assert [one.inferred for one in iterations[0].intervals] == [False, False, False, True, False, True]
 
     def test_what_lies_between_two_backwards_is_not_told_apart(self) -> None:
         iterations = found(3 * "bwd . . ")
@@ -157,7 +157,7 @@ class TestUpdatesByHand:
         segmenter = Segmenter()
         segmenter.feed(tape("data fwd bwd " * (UNDECIDED + 1) + "step "))
         more = segmenter.feed(tape(4 * "data fwd bwd data fwd bwd step "))
-        assert [Counter(one.phase for one in it.stretches)["backward"] for it in more[1:]] == [2, 2, 2]
+        assert [Counter(one.phase for one in it.intervals)["backward"] for it in more[1:]] == [2, 2, 2]
 
 
 class TestPredictions:
@@ -220,13 +220,13 @@ class TestGaps:
 
     def test_an_inferred_loss_belongs_to_the_optimizer_of_its_backward(self) -> None:
         first, _ = found(2 * "data fwd . bwd step51 fwd2 . bwd step52 ")
-        assert [one.owner for one in first.stretches if one.phase == "loss"] == [51, 52]
+        assert [one.owner for one in first.intervals if one.phase == "loss"] == [51, 52]
 
     def test_compilation_is_told_apart(self) -> None:
         first, _ = found("data fwd< comp >fwd loss bwd< comp >bwd step " + TRAIN)
         assert phases_ns(first) == {
             "data": 10, "forward": 20, "loss": 10, "backward": 20, "update": 10, "other": 20}
-        assert [one.compiling for one in first.stretches].count(True) == 2
+        assert [one.compiling for one in first.intervals].count(True) == 2
 
     def test_events_follow_the_slices(self) -> None:
         slices = tape("data fwd . bwd step data fwd . bwd step")
@@ -234,7 +234,7 @@ class TestGaps:
             one.start_event, one.end_event = 2 * one.start_ns, 2 * one.end_ns
         segmenter = Segmenter()
         for iteration in (*segmenter.feed(slices), *segmenter.finish()):
-            for one in (iteration, *iteration.stretches):
+            for one in (iteration, *iteration.intervals):
                 assert (one.start_event, one.end_event) == (2 * one.start_ns, 2 * one.end_ns)
 
 
@@ -253,7 +253,7 @@ class TestAnyStream:
         for iteration in iterations:
             assert iteration.start_ns <= iteration.end_ns
             edges = [iteration.start_ns]
-            for one in iteration.stretches:
+            for one in iteration.intervals:
                 edges += [one.start_ns, one.end_ns]
             assert [*edges, iteration.end_ns] == sorted([*edges, iteration.end_ns])
 

@@ -107,7 +107,7 @@ class TestWhatMayOpen:
 
 class TestSecondThoughts:
     def test_a_span_that_is_dropped_leaves_nothing(self, recorder: SpanRecorder, clock: Clock) -> None:
-        recorder.enter(Kind.TIDY)
+        recorder.enter(Kind.UPDATE)
         clock.now_ns = 110
         recorder.leave()
         recorder.enter(Kind.FETCH, 3)
@@ -116,7 +116,7 @@ class TestSecondThoughts:
         clock.now_ns = 120
         recorder.drop()
         assert recorder.idle
-        assert brief(recorder.take()) == [(Kind.TIDY, 100, 110, True, True)]
+        assert brief(recorder.take()) == [(Kind.UPDATE, 100, 110, True, True)]
 
     def test_a_span_becomes_another_kind_but_not_what_is_inside(self, recorder: SpanRecorder, clock: Clock) -> None:
         recorder.enter(Kind.FORWARD, 4)

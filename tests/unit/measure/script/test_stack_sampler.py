@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from charact.measure.script.spans.event_log import SpoolReader, SpoolWriter
-from charact.measure.script.spans.iterations import Iteration, Stretch
+from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
+from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import NUM_KEPT, FrameSampler, Samples, place_of
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.clock
 
 
 def sampled(directory: Path) -> list[dict[str, Any]]:
-    return SpoolReader(directory).notes()
+    return EventLogReader(directory).notes()
 
 
 def places(notes: list[dict[str, Any]]) -> dict[tuple[str, str | None], int]:
@@ -57,7 +57,7 @@ def test_a_place_is_the_innermost_own_line_and_the_outermost_library_call() -> N
 def test_time_outside_of_spans_is_seen_where_it_goes(tmp_path: Path) -> None:
     recorder = SpanRecorder()
     recorder.on = True
-    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
     wait_in_a_library()
     wait_here()
@@ -71,10 +71,10 @@ def test_time_outside_of_spans_is_seen_where_it_goes(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_it_has_seen_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("charact.measure.script.spans.stack_sampler.MOST_SAMPLES", 3)
+    monkeypatch.setattr("charact.measure.script.spans.stack_sampler.MAX_SAMPLES", 3)
     recorder = SpanRecorder()
     recorder.on = True
-    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
     wait_here()
     sampler.stop()
@@ -83,7 +83,7 @@ def test_it_ends_when_it_has_seen_enough(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_nothing_is_looked_for_in_a_span_or_when_nothing_is_recorded(tmp_path: Path) -> None:
     recorder = SpanRecorder()
-    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
     wait_here()
     recorder.on = True
@@ -98,7 +98,7 @@ def test_nothing_is_looked_for_in_a_span_or_when_nothing_is_recorded(tmp_path: P
 def test_samples_are_written_while_it_runs(tmp_path: Path) -> None:
     recorder = SpanRecorder()
     recorder.on = True
-    sampler = FrameSampler(recorder, SpoolWriter(tmp_path))
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
     limit = time.monotonic() + 30
     while not places(sampled(tmp_path)) and time.monotonic() < limit:
@@ -111,7 +111,7 @@ def test_an_error_ends_the_thread_and_is_told_to_who_asks(tmp_path: Path) -> Non
     recorder = SpanRecorder()
     recorder.on = True
     (tmp_path / "spool").mkdir()
-    sampler = FrameSampler(recorder, SpoolWriter(tmp_path / "spool"))
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path / "spool"))
     sampler.start()
     (tmp_path / "spool").rename(tmp_path / "gone")
     (thread,) = (each for each in threading.enumerate() if each.name == "charact-sampler")
@@ -121,8 +121,8 @@ def test_an_error_ends_the_thread_and_is_told_to_who_asks(tmp_path: Path) -> Non
         sampler.check()
 
 
-def iteration(start_ns: int, end_ns: int, *stretches: tuple[str, int, int]) -> Iteration:
-    return Iteration(True, start_ns, end_ns, [Stretch(phase, 0, start, end) for phase, start, end in stretches])
+def iteration(start_ns: int, end_ns: int, *intervals: tuple[str, int, int]) -> Iteration:
+    return Iteration(True, start_ns, end_ns, [Interval(phase, 0, start, end) for phase, start, end in intervals])
 
 
 def samples(*times_ns: int) -> Samples:
