@@ -15,7 +15,7 @@ from charact.traces.phases import Iteration
 
 Rows = list[dict[str, Any]]
 
-MAX_TIMELINE_MOMENTS = 200
+MAX_TIMELINE_SNAPSHOTS = 200
 _OUTSIDE_OPERATORS = Dropped("operators", "operators", "outside of all iterations")
 _OUTSIDE_KERNELS = Dropped("kernels", "kernels", "launched outside of all iterations")
 _EARLIER_KERNELS = Dropped("kernels", "kernels", "launched before the trace began")
@@ -154,7 +154,7 @@ def memory_rows(kept: Kept, places: Places, iteration: Iteration) -> Rows:
     if not any(held for held, _ in peaks.values()):
         return []
     peak = max(peaks, key=lambda phase: peaks[phase])
-    every = -(-len(moments) // MAX_TIMELINE_MOMENTS)
+    every = -(-len(moments) // MAX_TIMELINE_SNAPSHOTS)
     top = {time_ns for _, time_ns in peaks.values()}
     timeline = [moment for number, moment in enumerate(moments) if number % every == 0 or moment[0] in top]
     common: dict[str, Any] = {"method": "measured", "category": "unknown"}

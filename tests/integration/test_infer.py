@@ -102,7 +102,7 @@ class TestAFinishedRun:
 
 class TestBadInput:
     @pytest.mark.parametrize(("arguments", "message"), [
-        (["--weights", "none.pt"], "error: there is no file of weights none.pt"),
+        (["--weights", "none.pt"], "error: weight file none.pt not found"),
         (["--weights", "text.pt"], "error: text.pt is no file of weights, or is damaged"),
         (["--weights", "cut.pt"], "error: cut.pt is no file of weights, or is damaged"),
         (["--weights", "code.pt"], "error: code.pt holds more than tensors and is not read, for that could run code"),

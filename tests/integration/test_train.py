@@ -248,8 +248,8 @@ class TestGoingOn:
         checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
         done = here("train", "--resume", str(partial(directory)), cwd=directory)
         assert done.returncode == 2
-        assert re.fullmatch(rf"error: .*{CASE}\.pt is damaged \(\w+\): remove it, and its case begins anew.*\n",
-                            done.stderr)
+        remedy = "remove it to restart the training of its case"
+        assert re.fullmatch(rf"error: .*{CASE}\.pt is damaged \(\w+\): {remedy}.*\n", done.stderr)
         assert checkpoint.stat().st_size == 1000
 
     def test_what_is_no_unfinished_training_is_refused(

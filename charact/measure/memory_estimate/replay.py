@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from charact.measure.memory_estimate.allocation_trace import Tape
 from charact.record.schema import MEMORY_CATEGORIES
 
-MAX_TIMELINE_MOMENTS = 200
+MAX_TIMELINE_SNAPSHOTS = 200
 
 
 class Allocator(Protocol):
@@ -81,7 +81,7 @@ class Replayed:
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the table `memory`: the peak's composition, each phase's, and the timeline, thinned out."""
         peaks = self.phase_peaks()
-        stride, numbers = -(-len(self.moments) // MAX_TIMELINE_MOMENTS), set(map(id, peaks.values()))
+        stride, numbers = -(-len(self.moments) // MAX_TIMELINE_SNAPSHOTS), set(map(id, peaks.values()))
         kept = [moment for i, moment in enumerate(self.moments) if i % stride == 0 or id(moment) in numbers]
         chosen = [("peak", None, self.peak), *(("phase_peak", None, moment) for moment in peaks.values()),
                   *(("timeline", number, moment) for number, moment in enumerate(kept))]

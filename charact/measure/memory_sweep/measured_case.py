@@ -15,7 +15,7 @@ from charact.execution.memory_limit import Limit, give_back_to_system, memory_li
 from charact.execution.out_of_memory import is_out_of_memory, requested_bytes
 from charact.execution.precision import float32_products
 from charact.measure.passes.memory_pass import MemoryProbe, probe_for, run_under
-from charact.measure.passes.memory_timeline import Moment, phase_peaks
+from charact.measure.passes.memory_timeline import MemorySnapshot, phase_peaks
 from charact.measure.passes.resident_memory import reset_resident_peak, resident_bytes, resident_peak_bytes
 
 Rows = list[dict[str, Any]]
@@ -113,7 +113,7 @@ def _run_unlimited(case: Case) -> None:
         MemoryCase(case, None).measure()
 
 
-def _failed(probe: MemoryProbe) -> tuple[Moment, Moment]:
+def _failed(probe: MemoryProbe) -> tuple[MemorySnapshot, MemorySnapshot]:
     """The moment at which an iteration that has failed lacked memory, and that at which its failure was known."""
     tree, moments = probe.read(failed=True)
     if tree.out_of_memory_ns is not None:

@@ -1,1 +1,1 @@
-"""The passes of `charact profile`: timing, operators, memory, FLOP, counters."""
+"""Passes of `charact profile`: timing, operators, memory, FLOP, counters."""

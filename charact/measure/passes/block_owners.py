@@ -1,4 +1,4 @@
-"""Which blocks of memory hold weights, gradients, optimizer state, the input, and what a workload carries along."""
+"""Owners of memory blocks: weights, gradients, optimizer state, input, and tensors kept between iterations."""
 
 import weakref
 from collections.abc import Iterable, Sequence
@@ -13,29 +13,29 @@ from charact.measure.passes.marks import mark_release
 from charact.record.schema import MEMORY_CATEGORIES
 
 Blocks = dict[int, int]
-"""Address -> bytes."""
+"""Block size in bytes by address."""
 
 CUDA_UNIT_BYTES = 512
-"""What CUDA's allocator rounds blocks up to, in its own statistics and in the profiler's events."""
+"""Granularity of CUDA's allocator in bytes, also in its statistics and in profiler events."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """A block that was there before the iteration."""
+class InitialBlock:
+    """A block that existed before the iteration."""
 
     category: str
     address: int
     num_bytes: int
 
 
-class Holders:
-    """Knows, by identity, what is there when an iteration begins; notes, between phases, what came to be held.
+class BlockOwners:
+    """Blocks with known owners, at the start of an iteration and after each of its phases.
 
     Args:
-        device: what is elsewhere is of no interest.
-        models: whose weights and gradients are told.
-        optimizers: whose state is told.
-        carriers: objects whose attributes hold tensors from one iteration to the next, such as a hidden state.
+        device: of the blocks; others are ignored.
+        models: owners of weights and gradients.
+        optimizers: owners of optimizer state.
+        carriers: objects whose attributes hold tensors between iterations, such as a hidden state.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
@@ -46,17 +46,17 @@ class Holders:
         self._forget()
 
     def _forget(self) -> None:
-        self.before: list[Held] = []
-        """What was there when the iteration began; a release is marked with the number in this list."""
+        self.before: list[InitialBlock] = []
+        """Blocks at the start of the iteration; a release mark contains the index in this list."""
         self._old: set[int] = set()
-        """Addresses of what of it is still there."""
+        """Addresses of those blocks that still exist."""
         self.batch: Blocks = {}
         self.input: Blocks = {}
         self.gradients: Blocks = {}
         self.optimizer_state: Blocks = {}
 
     def begin(self) -> dict[str, int]:
-        """An iteration begins; returns bytes by category of what is there by now."""
+        """Record the blocks at the start of an iteration; return their bytes by category."""
         self._forget()
         weights = [tensor for model in self._models for tensor in (*model.parameters(), *model.buffers())]
         for category, tensors in (("weights", weights), ("gradients", self._gradients()),
@@ -69,33 +69,33 @@ class Holders:
         return held
 
     def fetched(self, batch: Any) -> None:
-        """A batch was fetched or moved to the device: its tensors are input."""
+        """Record a fetched or moved batch as input."""
         self.batch = self._blocks(tree_leaves(batch))
         self.input |= self.batch
 
     def note(self) -> None:
-        """A phase has ended."""
+        """Record new gradients and optimizer state at the end of a phase."""
         self.gradients |= self._new(self._gradients())
         self.optimizer_state |= self._new(self._state())
 
     def end(self) -> None:
-        """The iteration has ended: what is given back from now on is of no interest."""
+        """Stop to record releases at the end of the iteration."""
         for finalizer in self._finalizers:
             finalizer.detach()
         self._finalizers.clear()
 
     def _hold(self, category: str, storage: torch.UntypedStorage) -> None:
-        """Keep an eye on a block, unless it is known already: the allocator would not tell when it is given back."""
+        """Record the release of a new block by a finalizer: the allocator does not report it."""
         address = storage.data_ptr()
         if address not in self._old:
             self._finalizers.append(weakref.finalize(storage, self._release, len(self.before), address))
             self._finalizers[-1].atexit = False
             self._old.add(address)
-            self.before.append(Held(category, address, self._size(storage)))
+            self.before.append(InitialBlock(category, address, self._size(storage)))
 
     def _release(self, number: int, address: int) -> None:
         mark_release(number)
-        self._old.discard(address)  # a new block may be put there
+        self._old.discard(address)  # a new block may get the address
 
     def _new(self, tensors: Iterable[Any]) -> Blocks:
         return {address: size for address, size in self._blocks(tensors).items() if address not in self._old}
@@ -110,7 +110,7 @@ class Holders:
         return tree_leaves([list(vars(carrier).values()) for carrier in self._carriers])
 
     def _blocks(self, tensors: Iterable[Any]) -> Blocks:
-        """Address and bytes of each storage once."""
+        """Return address and bytes of each distinct storage."""
         return {storage.data_ptr(): self._size(storage) for storage in self._storages(tensors)}
 
     def _storages(self, tensors: Iterable[Any]) -> list[torch.UntypedStorage]:
@@ -124,7 +124,7 @@ class Holders:
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors with storage that a tensor is made of: of a sparse one its places and values; none of a lazy one."""
+    """Return the tensors with storage: indices and values of a sparse tensor; none of a lazy one."""
     if is_lazy(tensor):
         return []
     if tensor.layout == torch.sparse_coo:

@@ -1,4 +1,4 @@
-"""The counter pass: iterations along which counters are read, and those of the sources that need their own."""
+"""Counter pass: iterations during which counters are sampled, and passes of sources that need their own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,17 +9,18 @@ from charact.measure.counters._support.protocol import CounterSource, PassSource
 from charact.measure.passes.sampler import Sampler, failed
 
 MIN_SECONDS = 1.0
-"""Long enough for the windows over which devices average: up to a second for utilization, 0.1 s for GPM."""
+"""Shortest duration in seconds: devices average utilization over up to 1 s, GPM metrics over 0.1 s."""
 MIN_ITERATIONS = 2
 
 
 def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, dict[str, Any]]:
-    """Rows of the table `counters` for some iterations, and facts about the pass.
+    """Return rows of the table `counters` for some iterations, and facts about the pass.
 
-    The facts tell how many iterations and seconds it was, `spans` (start and end since counting began, phase; those of
-    the first iterations) and how reading each source ended. Sources that need a pass of their own follow after.
+    The facts are the number of iterations, the duration, `spans` (start and end since counting began, phase; of the
+    first
+    iterations) and the outcome of each source. Sources that need their own pass run afterwards.
 
-    *Error*: one sample stands for the time since the one before. On short phases many are needed.
+    *Error*: a sample covers the time since the previous one. Short phases need many samples.
     """
     timeline = PhaseTimeline(loop.case.device)
     sampler = Sampler(sources, loop.case.device)
@@ -52,7 +53,7 @@ def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:
         found = source.take(loop)
     except Refused as refused:
         return [], outcome(refused.refusal)
-    except Exception as error:  # a single optional instrument, whose failure is shown
+    except Exception as error:  # an optional instrument, whose failure is reported
         return [], failed(error)
     return ([{"phase": None, "time_s": None, "rank": 0, "kernel": None, "source": source.name, **row}
              for row in found.rows], outcome(None, found.missing) | dict(found.facts))

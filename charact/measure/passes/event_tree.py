@@ -1,7 +1,7 @@
-"""Reading the profiler's event tree: phases, layers, operators and allocations, in one walk.
+"""Reader of the profiler's event tree: phases, layers, operators and allocations in one walk.
 
-The tree comes from Kineto's results directly. `torch.profiler`'s own `events()` and `key_averages()` build a Python
-object an event and cost 60 to 290 ms for one ResNet-18 iteration; the walk costs a few (see benchmarks/).
+The tree comes directly from Kineto's results. `torch.profiler`'s own `events()` and `key_averages()` create a Python
+object per event, which takes 60 to 290 ms for one ResNet-18 iteration; the walk takes a few.
 """
 
 from dataclasses import dataclass, field
@@ -31,50 +31,50 @@ class Operator:
 
 @dataclass(slots=True)
 class Allocation:
-    """A block handed out (bytes > 0) or given back (bytes < 0) by PyTorch's allocator."""
+    """A block allocated (bytes > 0) or freed (bytes < 0) by PyTorch's allocator."""
 
     time_ns: int
     address: int
     num_bytes: int
     device: str
     operator_end_ns: int
-    """When the outermost operator around it ended; the time itself where it lies outside of any."""
+    """End of the outermost enclosing operator; the event's own time outside of all operators."""
     layer: str | None = None
     operator: str | None = None
-    """The outermost operator around it that is not one of autograd's nodes."""
+    """Outermost enclosing operator that is not an autograd node."""
 
 
 @dataclass
 class EventTree:
-    """What a profiled stretch holds."""
+    """Contents of a profile."""
 
     marks: list[tuple[int, int, str]] = field(default_factory=list)
-    """Start, end, name of each mark around a phase, by time."""
+    """Start, end and name of each phase annotation, in order of time."""
     phases: list[tuple[int, int, str]] = field(default_factory=list)
-    """The same with the gaps that have a phase, too."""
+    """The same, including gaps that have a phase."""
     operators: list[Operator] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     releases: list[tuple[int, int]] = field(default_factory=list)
-    """Time and number of each mark of a release."""
+    """Time and index of each mark of a release."""
     out_of_memory_ns: int | None = None
-    """When there was last no memory for a block; None where there always was. Some libraries try again with less."""
+    """Time of the last failed allocation, or None. Some libraries retry with less."""
 
     def phase_at(self, time_ns: int) -> str | None:
-        """Name of the phase that a moment lies in; None between phases."""
+        """Return the phase at a time; None between phases."""
         return phase_at(self.phases, time_ns)
 
 
 def read_event_tree(profiler: profile) -> EventTree:
-    """Walk the events of a profiler that has stopped."""
+    """Read the events of a stopped profiler."""
     assert profiler.profiler is not None
     return read_results(profiler.profiler.kineto_results)
 
 
 def read_results(results: Any) -> EventTree:
-    """The same of what Kineto gave."""
+    """Read Kineto's results."""
     roots = results.experimental_event_tree()
     walk = _Walk()
-    # Other threads (autograd's, on CUDA) hold no phase marks: they are read last, and placed by time.
+    # Other threads (autograd's, on CUDA) have no phase annotations: read them last, and attribute them by time.
     marked = [root for root in roots if root.name.startswith(("ProfilerStep#", PHASE_PREFIX))]
     for root in marked:
         walk.visit(root, _Context())
@@ -91,7 +91,7 @@ def read_results(results: Any) -> EventTree:
 
 @dataclass(slots=True)
 class _Context:
-    """What encloses an event."""
+    """Context of an event."""
 
     phase: str | None = None
     layer: str | None = None
@@ -106,7 +106,7 @@ class _Walk:
         self._layer_of_sequence: dict[int, str | None] = {}
 
     def visit(self, event: Any, context: _Context) -> int:
-        """Record an event and all below it; returns how much of the enclosing operator's time its operators took."""
+        """Record an event and its descendants; return the time in ns that they took of the enclosing operator."""
         name: str = event.name
         if name == "[memory]":
             self._allocation(event, context)
@@ -115,7 +115,7 @@ class _Walk:
             self.tree.out_of_memory_ns = max(event.start_time_ns, self.tree.out_of_memory_ns or 0)
             return 0
         extra = event.extra_fields
-        # What has no sequence number is a call into Python, a kernel or a runtime call: no operator.
+        # Events without a sequence number are Python calls, kernels or runtime calls, not operators.
         if hasattr(extra, "sequence_number"):
             if name.startswith(PHASE_PREFIX):
                 phase = name.removeprefix(PHASE_PREFIX)
@@ -135,7 +135,7 @@ class _Walk:
         layer = context.layer
         if sequence >= 0:
             if context.phase != "backward":
-                # Nested operators share the number; the last to start made the autograd node.
+                # Nested operators share the number; the last one to start created the autograd node.
                 self._layer_of_sequence[sequence] = layer
             elif layer is None:
                 layer = self._layer_of_sequence.get(sequence)
@@ -159,17 +159,17 @@ class _Walk:
 
 
 def _is_annotation(name: str, extra: Any) -> bool:
-    """Whether an event is a span that someone named (an iteration, an optimizer's step), not an operator."""
+    """Return whether an event is a user annotation (an iteration, an optimizer's step) instead of an operator."""
     return name.startswith(_ANNOTATIONS) or (own_operator_type(name) is None and extra.scope.name == "USER_SCOPE")
 
 
 def _is_autograd_node(name: str, phase: str | None) -> bool:
-    """Whether an operator is a node of the backward pass, which calls the operators that do the work."""
+    """Return whether an operator is a backward node, which calls the operators that do the work."""
     return name.startswith("autograd::") or (phase == "backward" and "::" not in name)
 
 
 def _shapes(inputs: list[Any]) -> str:
-    """Shapes of the tensor inputs as JSON; a list of tensors is told by its length."""
+    """Return the shapes of the tensor inputs as JSON, with only the length of a list of tensors."""
     shapes: list[Any] = []
     for value in inputs:
         if hasattr(value, "sizes"):

@@ -1,6 +1,6 @@
-"""FLOP of operators that PyTorch counts as nothing, or wrongly. Pointwise work is left out, as in PyTorch's formulas.
+"""FLOP formulas of operators that PyTorch counts as zero or incorrectly, without pointwise work, as in PyTorch.
 
-A formula takes what its operator was called with, and its result as `out_val`; 1 multiply-accumulate is 2 FLOP.
+A formula takes the operator's arguments, and its result as `out_val`; 1 multiply-accumulate is 2 FLOP.
 """
 
 import math
@@ -14,35 +14,35 @@ _aten = torch.ops.aten
 
 
 def mkldnn_rnn_layer_flop(inputs: Tensor, weight_ih: Tensor, weight_hh: Tensor, *_: Any, out_val: Any) -> int:
-    """FLOP of one recurrent layer in one direction on a CPU: every step multiplies by both of its weight matrices."""
+    """Return the FLOP of one recurrent layer in one direction on a CPU: two weight matrices per step."""
     return _recurrent(inputs, [weight_ih, weight_hh])
 
 
 def mkldnn_rnn_layer_backward_flop(inputs: Tensor, weight_ih: Tensor, weight_hh: Tensor, *_: Any, out_val: Any) -> int:
-    """FLOP of its backward pass, which always computes the gradients of the inputs and of the weights."""
+    """Return the FLOP of its backward, which always computes the gradients of inputs and weights."""
     return 2 * _recurrent(inputs, [weight_ih, weight_hh])
 
 
 def cudnn_rnn_flop(inputs: Tensor, weights: Sequence[Tensor], *_: Any, out_val: Any) -> int:
-    """FLOP of all layers and directions on a GPU; `weights` holds matrices and biases, of which matrices count."""
+    """Return the FLOP of all layers and directions on a GPU; `weights` holds matrices, which count, and biases."""
     return _recurrent(inputs, weights)
 
 
 def cudnn_rnn_backward_flop(inputs: Tensor, weights: Sequence[Tensor], *rest: Any, out_val: Any) -> int:
-    """FLOP of their backward pass: gradients of the inputs always, those of the weights where the mask asks."""
+    """Return the FLOP of the backward: gradients of the inputs, and those of the weights if the mask selects them."""
     *_, output_mask = rest
     return (2 if output_mask[3] else 1) * _recurrent(inputs, weights)
 
 
 def attention_flop(query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any, **__: Any) -> int:
-    """FLOP of attention: scores, and the sum of values by them. A causal mask saves none, as PyTorch counts it."""
+    """Return the FLOP of attention: scores and weighted sums. As in PyTorch, a causal mask does not reduce them."""
     return _product_with_scores(query, key) + _product_with_scores(query, value)
 
 
 def attention_backward_flop(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any, **__: Any
 ) -> int:
-    """FLOP of its backward pass: the scores again, and the gradients of query, key, value and scores."""
+    """Return the FLOP of its backward: recomputed scores, and gradients of query, key, value and scores."""
     return 3 * _product_with_scores(query, key) + 2 * _product_with_scores(query, value)
 
 
@@ -50,9 +50,9 @@ def convolution_backward_flop(
     grad: Tensor, inputs: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, output_mask: Sequence[bool], *, out_val: Any,
 ) -> int:
-    """FLOP of a convolution's gradients by its inputs and its weights: as many each as the convolution has.
+    """Return the FLOP of a convolution's gradients of inputs and weights: each as many as the convolution.
 
-    PyTorch's formula counts a grouped convolution's gradient by its weights `groups` times too often.
+    PyTorch's formula overestimates the weight gradient of a grouped convolution by a factor of `groups`.
     """
     # Each weight is multiplied once at every position of the outputs, or of the inputs if transposed.
     positions = inputs if transposed else grad
@@ -61,18 +61,18 @@ def convolution_backward_flop(
 
 
 def no_product_flop(*_: Any, out_val: Any, **__: Any) -> int:
-    """Nothing: the operator is pointwise, its matrix products are dispatched on their own."""
+    """Return 0: the operator is pointwise, and its matrix products are dispatched separately."""
     return 0
 
 
 def _recurrent(inputs: Tensor, weights: Sequence[Tensor]) -> int:
-    """Matrices met once by each step of each sequence; inputs are (T, N, features) or packed (steps, features)."""
+    """Return the FLOP of all steps with all matrices; inputs are (T, N, features) or packed (steps, features)."""
     num_steps = inputs.numel() // inputs.shape[-1]
     return 2 * num_steps * sum(weight.numel() for weight in weights if weight.dim() == 2)
 
 
 def _product_with_scores(query: Tensor, other: Tensor) -> int:
-    """A product between scores (..., queries, keys) and rows of width of `other` (..., keys, width)."""
+    """Return the FLOP of a product of scores (..., queries, keys) and `other` (..., keys, width)."""
     return 2 * math.prod(query.shape[:-1]) * other.shape[-2] * other.shape[-1]
 
 
@@ -89,4 +89,4 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward_flop,
     _aten.convolution_backward: convolution_backward_flop,
 }
-"""Formula of an operator; looked up before PyTorch's own registry."""
+"""Formulas by operator, used before PyTorch's own registry."""

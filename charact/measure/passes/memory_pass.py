@@ -1,7 +1,7 @@
-"""The memory pass: one iteration under the profiler's allocation events; what is held when, and what it is for.
+"""Memory pass: one iteration under the profiler's allocation events; bytes in use over time, by category.
 
-Persistent blocks (weights, optimizer state) are known by identity before the iteration; input and gradients by the
-addresses of their tensors at the end of the phase that makes them; the rest by how long a block lives.
+Persistent blocks (weights, optimizer state) are known by identity before the iteration. Input and gradients are found
+by the addresses of their tensors after the phase that creates them; other blocks are classified by lifetime.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from torch._C._autograd import _disable_profiler, _enable_profiler
 from torch._C._profiler import RecordScope
 from torch.autograd.profiler import profile
 
-from charact.measure.passes.block_owners import Holders
+from charact.measure.passes.block_owners import BlockOwners
 from charact.measure.passes.event_tree import EventTree, read_results
 from charact.measure.passes.marks import layer_marks, phase_mark
-from charact.measure.passes.memory_timeline import Moment, memory_rows, moments_of, phase_peaks
+from charact.measure.passes.memory_timeline import MemorySnapshot, memory_rows, phase_peaks, snapshots_of
 from charact.measure.passes.resident_memory import resident_peak_bytes
 
 if TYPE_CHECKING:
@@ -24,82 +24,86 @@ if TYPE_CHECKING:
 
 
 class MemoryProbe:
-    """Watches the memory of one iteration, between `begin` and `stop`.
+    """Records the memory of one iteration, between `begin` and `stop`.
 
-    Bytes are those that PyTorch's allocator handed out, on one device. Categories: weights (parameters and buffers),
-    gradients, optimizer_state, input (the batch), activations (made in the forward pass or loss, and kept beyond the
-    operator that made them; what a workload carries from one iteration to the next, such as a hidden state), temporary
-    (the rest that is given back by the end of the iteration: inside an operator, or gradients of activations), unknown
-    (neither known nor given back).
+    Bytes are those that PyTorch's allocator allocated on one device. Categories:
 
-    *Error*: what libraries allocate on their own (oneDNN's scratch, the CUDA context) is not seen, nor on a CPU what a
-    program of its own still holds of the iteration before. On CUDA the peak is checked against the allocator's own
-    statistics (facts `allocator_peak_bytes`).
+    - weights: parameters and buffers.
+    - gradients, optimizer_state, input (the batch).
+    - activations: allocated in the forward or loss, and kept longer than the operator that allocated them; also tensors
+      that a workload keeps between iterations, such as a hidden state.
+    - temporary: other blocks freed by the end of the iteration, inside an operator or gradients of activations.
+    - unknown: all other blocks.
+
+    *Error*: memory that libraries allocate themselves (oneDNN's scratch memory, the CUDA context) is not included. On a
+    CPU, neither are blocks that the user's program still holds from the previous iteration. On CUDA, compare the peak
+    with
+    the allocator's statistics (fact `allocator_peak_bytes`).
 
     Args:
-        device: whose memory.
-        models: whose weights and gradients are told.
-        optimizers: whose state is told.
-        carriers: objects whose attributes hold tensors from one iteration to the next.
-        operators: whether operators are recorded; without them an iteration is hardly slower, but what is made and
-            given back inside an operator of the forward pass counts as activations.
+        device: whose memory is recorded.
+        models: owners of weights and gradients.
+        optimizers: owners of optimizer state.
+        carriers: objects whose attributes hold tensors between iterations.
+        operators: whether operators are recorded. Without them the overhead is small, but blocks that the forward
+            allocates and frees inside an operator count as activations.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
                  optimizers: Sequence[torch.optim.Optimizer], carriers: Sequence[Any] = (), *,
                  operators: bool = True) -> None:
         self._device, self._on_cuda = device, device.type == "cuda"
-        self._holders = Holders(device, models, optimizers, carriers)
+        self._owners = BlockOwners(device, models, optimizers, carriers)
         self.operators = operators
         self._results: Any = None
 
     def begin(self) -> None:
-        """The iteration starts now."""
-        self._held = self._holders.begin()
+        """Start to record an iteration."""
+        self._held = self._owners.begin()
         if self._on_cuda:
             torch.cuda.synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
-            # The CPU's allocator keeps no count.
+            # The CPU's allocator has no statistics.
             self._held["unknown"] = max(0, torch.cuda.memory_allocated(self._device) - sum(self._held.values()))
         profiler = profile(profile_memory=True)
         profiler._prepare_trace()  # type: ignore[no-untyped-call]
         config = profiler.config()  # type: ignore[no-untyped-call]
-        # Its own start would record the operators in any case.
+        # The profiler's own start would always record operators.
         scopes = set() if self.operators else {RecordScope.USER_SCOPE}
         _enable_profiler(config, profiler.kineto_activities, scopes)  # type: ignore[call-arg]
 
     def input(self, batch: Any) -> None:
-        """A batch was fetched or moved to the device: its tensors are input."""
-        self._holders.fetched(batch)
+        """Record a fetched or moved batch as input."""
+        self._owners.fetched(batch)
 
     def phase_ended(self) -> None:
-        """A phase's mark has ended: the time to note what holds gradients and state."""
-        self._holders.note()
+        """Record gradients and optimizer state at the end of a phase."""
+        self._owners.note()
 
     def stop(self) -> None:
-        """The iteration has ended, or failed."""
-        self._holders.end()
+        """End the recording after the iteration has ended or failed."""
+        self._owners.end()
         self._results = _disable_profiler()
 
     @property
     def has_stopped(self) -> bool:
-        """Whether there is something to read: memory may be too short for the profiler itself."""
+        """Whether there are results: the profiler itself may run out of memory."""
         return self._results is not None
 
-    def read(self, *, failed: bool = False) -> tuple[EventTree, list[Moment]]:
-        """Events of the iteration that was stopped, and what was held from moment to moment.
+    def read(self, *, failed: bool = False) -> tuple[EventTree, list[MemorySnapshot]]:
+        """Return the events of the iteration, and snapshots of the memory in use.
 
         Args:
-            failed: whether it did not come to its end; what it still holds would have been given back.
+            failed: whether the iteration failed, so that temporary blocks were not freed.
         """
         tree = read_results(self._results)
-        return tree, moments_of(tree, self._holders, self._held, failed=failed)
+        return tree, snapshots_of(tree, self._owners, self._held, failed=failed)
 
     def found(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Rows of the table `memory` of the iteration that was stopped, and facts."""
-        _, moments = self.read()
-        return memory_rows(moments), {
-            "peak_bytes": max(moment.total_bytes for moment in phase_peaks(moments).values()),
+        """Return rows of the table `memory` of the iteration, and facts."""
+        _, snapshots = self.read()
+        return memory_rows(snapshots), {
+            "peak_bytes": max(snapshot.total_bytes for snapshot in phase_peaks(snapshots).values()),
             "allocator_peak_bytes": torch.cuda.max_memory_allocated(self._device) if self._on_cuda else None,
             "reserved_peak_bytes": torch.cuda.max_memory_reserved(self._device) if self._on_cuda else None,
             "process_peak_bytes": resident_peak_bytes(),
@@ -107,12 +111,12 @@ class MemoryProbe:
 
 
 def probe_for(loop: "Loop", *, operators: bool = True) -> MemoryProbe:
-    """The probe of a loop's iterations."""
+    """Return a probe of a loop's iterations."""
     return MemoryProbe(loop.case.device, [loop.model], loop.optimizers, [loop.workload], operators=operators)
 
 
 def run_under(probe: MemoryProbe, loop: "Loop") -> None:
-    """Run an iteration between a probe's beginning and its stop."""
+    """Run an iteration and record it with a probe."""
     # A hook inside a compiled model would break its graph.
     with layer_marks(loop.model) if probe.operators and not loop.case.compiled else contextlib.nullcontext():
         probe.begin()
@@ -123,7 +127,7 @@ def run_under(probe: MemoryProbe, loop: "Loop") -> None:
 
 
 def marked_iteration(probe: MemoryProbe, loop: "Loop") -> None:
-    """Run an iteration and tell a probe of its phases."""
+    """Run an iteration with annotations of its phases, and report their ends to the probe."""
     @contextlib.contextmanager
     def mark(phase: str) -> Iterator[None]:
         try:
@@ -138,7 +142,7 @@ def marked_iteration(probe: MemoryProbe, loop: "Loop") -> None:
 
 
 def memory_pass(loop: "Loop") -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the table `memory` for one iteration, and facts about the pass; see `MemoryProbe`."""
+    """Return rows of the table `memory` for one iteration, and facts about the pass; see `MemoryProbe`."""
     probe = probe_for(loop)
     run_under(probe, loop)
     return probe.found()

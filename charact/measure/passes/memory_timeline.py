@@ -1,18 +1,18 @@
-"""What is held from moment to moment of a watched iteration, by category, and the rows that tell it."""
+"""Timeline of the memory in use during an iteration, by category, and its table rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from charact.measure.passes.block_owners import Blocks, Holders
+from charact.measure.passes.block_owners import BlockOwners, Blocks
 from charact.measure.passes.event_tree import Allocation, EventTree
 
-MAX_TIMELINE_MOMENTS = 200
+MAX_TIMELINE_SNAPSHOTS = 200
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Bytes held by category, from an allocation, a release or a phase's start on."""
+class MemorySnapshot:
+    """Bytes in use by category, after an allocation or release or at a phase's start."""
 
     time_ns: int
     phase: str | None
@@ -22,13 +22,13 @@ class Moment:
 
     @property
     def total_bytes(self) -> int:
-        """All that is held."""
+        """Sum over the categories."""
         return sum(self.categories.values())
 
 
 @dataclass
 class _Block:
-    """One allocation of the iteration, from when to when it was held."""
+    """A block of the iteration, from its allocation to its release."""
 
     allocation: Allocation
     end: Allocation | None = None
@@ -40,7 +40,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Change:
-    """So many bytes more or less of a category, and the layer and operator at work."""
+    """Change of a category's bytes, and the operator that caused it."""
 
     time_ns: int
     category: str
@@ -49,57 +49,60 @@ class _Change:
     operator: str | None = None
 
 
-def moments_of(tree: EventTree, holders: Holders, held: dict[str, int], *, failed: bool = False) -> list[Moment]:
-    """What is held after every change, and at every phase's start, by time.
+def snapshots_of(tree: EventTree, owners: BlockOwners, held: dict[str, int], *, failed: bool = False
+                 ) -> list[MemorySnapshot]:
+    """Return snapshots after every change and at every phase's start, in order of time.
 
     Args:
         tree: the iteration's events.
-        holders: what held the input, the gradients and the optimizer's state between its phases.
-        held: bytes by category when it began.
-        failed: whether it did not come to its end.
+        owners: known blocks of input, gradients and optimizer state.
+        held: bytes by category at the iteration's start.
+        failed: whether the iteration failed.
     """
-    held, device = held.copy(), holders.device.type
+    held, device = held.copy(), owners.device.type
     blocks = _pair(allocation for allocation in tree.allocations if allocation.device.startswith(device))
-    changes = [change for block in blocks for change in _changes(block, _category(block, tree, holders, failed))]
-    changes += _unreported(tree, holders, {block.allocation.address for block in blocks})
+    changes = [change for block in blocks for change in _changes(block, _category(block, tree, owners, failed))]
+    changes += _unreported(tree, owners, {block.allocation.address for block in blocks})
     changes += [_Change(start_ns, "unknown", 0) for start_ns, _, _ in tree.phases]
-    moments: dict[int, Moment] = {}
+    snapshots: dict[int, MemorySnapshot] = {}
     for change in sorted(changes, key=lambda change: (change.time_ns, change.category, change.num_bytes)):
         held[change.category] += change.num_bytes
-        moments[change.time_ns] = Moment(change.time_ns, tree.phase_at(change.time_ns), change.layer, change.operator,
-                                         held.copy())
-    return list(moments.values())
+        snapshots[change.time_ns] = MemorySnapshot(
+            change.time_ns, tree.phase_at(change.time_ns), change.layer, change.operator, held.copy())
+    return list(snapshots.values())
 
 
-def phase_peaks(moments: Iterable[Moment]) -> dict[str, Moment]:
-    """The moment of each phase at which most is held; the first of them."""
-    peaks: dict[str, Moment] = {}
-    for moment in moments:
-        if moment.phase is not None and (
-                moment.phase not in peaks or moment.total_bytes > peaks[moment.phase].total_bytes):
-            peaks[moment.phase] = moment
+def phase_peaks(snapshots: Iterable[MemorySnapshot]) -> dict[str, MemorySnapshot]:
+    """Return the first snapshot of each phase with the most bytes."""
+    peaks: dict[str, MemorySnapshot] = {}
+    for snapshot in snapshots:
+        if snapshot.phase is not None and (
+                snapshot.phase not in peaks or snapshot.total_bytes > peaks[snapshot.phase].total_bytes):
+            peaks[snapshot.phase] = snapshot
     return peaks
 
 
-def memory_rows(moments: list[Moment]) -> list[dict[str, Any]]:
-    """Rows of the table `memory`: composition at the iteration's peak, at each phase's, and over time."""
-    peaks = phase_peaks(moments)
-    overall = max(peaks.values(), key=lambda moment: moment.total_bytes)
-    # Thinned out evenly, but for the peaks, which must not be lost.
-    stride = -(-len(moments) // MAX_TIMELINE_MOMENTS)
-    kept = [moment for i, moment in enumerate(moments) if i % stride == 0 or moment in peaks.values()]
-    begun_ns = moments[0].time_ns
-    shown = [("peak", overall, None, None), *(("phase_peak", moment, None, None) for moment in peaks.values()),
-             *(("timeline", moment, number, (moment.time_ns - begun_ns) / 1e9) for number, moment in enumerate(kept))]
+def memory_rows(snapshots: list[MemorySnapshot]) -> list[dict[str, Any]]:
+    """Return rows of the table `memory`: composition at the iteration's peak, at each phase's peak, and over time."""
+    peaks = phase_peaks(snapshots)
+    overall = max(peaks.values(), key=lambda snapshot: snapshot.total_bytes)
+    # Keep every n-th snapshot and all peaks.
+    stride = -(-len(snapshots) // MAX_TIMELINE_SNAPSHOTS)
+    kept = [snapshot for i, snapshot in enumerate(snapshots) if i % stride == 0 or snapshot in peaks.values()]
+    begun_ns = snapshots[0].time_ns
+    shown = [("peak", overall, None, None), *(("phase_peak", snapshot, None, None) for snapshot in peaks.values()),
+             *(("timeline", snapshot, index, (snapshot.time_ns - begun_ns) / 1e9)
+               for index, snapshot in enumerate(kept))]
     return [
-        {"kind": kind, "method": "measured", "phase": moment.phase, "layer": moment.layer, "operator": moment.operator,
-         "moment": number, "time_s": time_s, "category": category, "bytes": float(num_bytes)}
-        for kind, moment, number, time_s in shown for category, num_bytes in moment.categories.items()
+        {"kind": kind, "method": "measured", "phase": snapshot.phase, "layer": snapshot.layer,
+         "operator": snapshot.operator, "moment": index, "time_s": time_s, "category": category,
+         "bytes": float(num_bytes)}
+        for kind, snapshot, index, time_s in shown for category, num_bytes in snapshot.categories.items()
     ]
 
 
 def _pair(allocations: Iterable[Allocation]) -> list[_Block]:
-    """Join each block's allocation with its release; releases of older blocks are left out."""
+    """Pair each block's allocation with its release; skip releases of older blocks."""
     live: dict[int, _Block] = {}
     blocks = []
     for event in allocations:
@@ -111,15 +114,15 @@ def _pair(allocations: Iterable[Allocation]) -> list[_Block]:
     return blocks
 
 
-def _category(block: _Block, tree: EventTree, holders: Holders, failed: bool) -> str:
-    """Category of a block that the iteration allocated."""
+def _category(block: _Block, tree: EventTree, owners: BlockOwners, failed: bool) -> str:
+    """Return the category of a block that the iteration allocated."""
     made = block.allocation
     phase, made_ns = tree.phase_at(made.time_ns), made.time_ns
     phase_end_ns = next((end_ns for start_ns, end_ns, _ in tree.phases if start_ns <= made_ns < end_ns), 0)
     if block.end_ns > phase_end_ns:
-        for address_of, category, made_in in ((holders.input, "input", "data"),
-                                              (holders.gradients, "gradients", "backward"),
-                                              (holders.optimizer_state, "optimizer_state", "update")):
+        for address_of, category, made_in in ((owners.input, "input", "data"),
+                                              (owners.gradients, "gradients", "backward"),
+                                              (owners.optimizer_state, "optimizer_state", "update")):
             if made.address in address_of and phase == made_in:
                 return category
     if phase in ("forward", "loss") and block.end_ns > made.operator_end_ns:
@@ -135,12 +138,12 @@ def _changes(block: _Block, category: str) -> list[_Change]:
     return changes
 
 
-def _unreported(tree: EventTree, holders: Holders, seen: set[int]) -> list[_Change]:
-    """What the allocator does not report, or not so that it could be paired."""
-    changes = [_Change(time_ns, holders.before[number].category, -holders.before[number].num_bytes)
+def _unreported(tree: EventTree, owners: BlockOwners, seen: set[int]) -> list[_Change]:
+    """Return changes that the allocator does not report, or not in pairs."""
+    changes = [_Change(time_ns, owners.before[number].category, -owners.before[number].num_bytes)
                for time_ns, number in tree.releases]
-    foreign: Blocks = {address: size for address, size in holders.batch.items() if address not in seen}
-    if foreign and holders.device.type == "cpu":  # a worker's batch arrives in shared memory
+    foreign: Blocks = {address: size for address, size in owners.batch.items() if address not in seen}
+    if foreign and owners.device.type == "cpu":  # a worker's batch arrives in shared memory
         data_end_ns = next((end_ns for _, end_ns, phase in tree.phases if phase == "data"), 0)
         changes.append(_Change(data_end_ns, "input", sum(foreign.values())))
     return changes

@@ -1,4 +1,4 @@
-"""The operator pass: a few iterations under `torch.profiler`, for shares by operator, layer and kernel."""
+"""Operator pass: a few iterations under `torch.profiler`, for shares by operator, layer and kernel."""
 
 import contextlib
 import gzip
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from charact.execution.loop import Loop
 
 NUM_ITERATIONS = 3
-"""Iterations of a user's own program that are profiled, and the fewest of a case."""
-_MOST_ITERATIONS = 12
-_ENOUGH_S = 0.5
-"""Short iterations vary most, and are profiled more often: until so much time went by."""
+"""Number of profiled iterations of a user's program, and the minimum for a case."""
+_MAX_ITERATIONS = 12
+_MIN_PROFILED_S = 0.5
+"""Duration in seconds for which iterations are profiled: short iterations vary most, so more are profiled."""
 _CHUNK_BYTES = 1 << 20
 _ACTIVITIES = {False: [ProfilerActivity.CPU], True: [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
 
 
 @dataclass(frozen=True)
 class OperatorPass:
-    """What the operator pass found: rows of `operators`, `kernels` and `counters`, and facts about itself.
+    """Result of the operator pass: rows of `operators`, `kernels` and `counters`, and facts.
 
-    Launch geometry stands only in the exported traces: kernels and counters are read from these.
+    Only exported traces contain launch geometry, so kernels and counters are read from them.
     """
 
     operator_rows: list[dict[str, Any]]
@@ -50,25 +50,25 @@ class OperatorPass:
 
 @dataclass(frozen=True)
 class ProfiledIteration:
-    """One iteration under the profiler: its events, and on CUDA the device time by operator (its correlation id)."""
+    """Events of one profiled iteration; on CUDA also device time in ns by the operator's correlation ID."""
 
     tree: EventTree
     device_ns: Mapping[int, int] | None
 
 
 class OperatorProbe:
-    """Profiles iterations, each between `begin` and `end`; the last one's trace is written.
+    """Profiles iterations, each between `begin` and `end`, and writes the trace of the last one.
 
-    Each has a profiler of its own: what a profiler holds on to lies between the blocks of the C library's heap, and a
-    second iteration under the same one then touches fresh memory (ResNet-50 at 224 px, batch 8: 1.8 times as slow,
-    against 1.03 times).
+    Each iteration has its own profiler: a profiler's memory fragments the C heap, so that a second iteration under it
+    touches new pages (ResNet-50 at 224 px, batch 8: 1.8 times as slow, instead of 1.03 times).
 
-    *Error*: the profiler slows each operator by some microseconds, so shares are shown, and absolute times are taken
-    from the timing pass. Stacks are not recorded: they would break the phases' spans in trace viewers.
+    *Error*: the profiler adds some microseconds to each operator, so use its shares, and times from the timing pass.
+    Stacks
+    are not recorded: they would break the phases' spans in trace viewers.
 
     Args:
-        trace_path: where the trace goes.
-        device: what kernels run on; the host for none.
+        trace_path: path of the trace.
+        device: on which kernels run; the CPU for none.
     """
 
     def __init__(self, trace_path: Path, device: torch.device) -> None:
@@ -79,8 +79,8 @@ class OperatorProbe:
         self._traces: list[Placed] = []
 
     def begin(self) -> None:
-        """An iteration starts now."""
-        if self._on_cuda:  # or earlier kernels would run into its trace
+        """Start to profile an iteration."""
+        if self._on_cuda:  # so that earlier kernels are not in the trace
             torch.cuda.synchronize(self._device)
         self._profiler = profile(activities=_ACTIVITIES[self._on_cuda], record_shapes=True)
         self._profiler.start()
@@ -89,7 +89,7 @@ class OperatorProbe:
         self._step.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, *, last: bool) -> None:
-        """The iteration has ended; what was recorded is read."""
+        """End the iteration and read its events."""
         self._stop()
         if self._on_cuda or last:
             export_trace(self._profiler, self._trace_path)
@@ -100,13 +100,13 @@ class OperatorProbe:
         self._forget()
 
     def drop(self) -> None:
-        """End the iteration as if it had not been."""
+        """End the iteration and discard it."""
         self._stop()
         self._wall_s.pop()
         self._forget()
 
     def found(self) -> OperatorPass:
-        """What the iterations were, of those that count."""
+        """Return the results of the counted iterations."""
         counted = undisturbed(self._profiled, self._wall_s)
         profiled = [self._profiled[number] for number in counted]
         traces = [self._traces[number] for number in counted] if self._on_cuda else []
@@ -125,14 +125,14 @@ class OperatorProbe:
         self._profiler.stop()
 
     def _forget(self) -> None:
-        vars(self._profiler).clear()  # it refers to itself, and would hold the whole iteration until it is collected
+        vars(self._profiler).clear()  # it contains reference cycles, and would keep the iteration's tensors alive
         del self._profiler
 
 
 def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = None) -> OperatorPass:
-    """Run some iterations under the profiler with phase and layer marks: by default more of those that are short."""
+    """Profile iterations with phase and layer annotations; by default more of them if they are short."""
     probe = OperatorProbe(trace_path, loop.case.device)
-    fewest, most = num_iterations or NUM_ITERATIONS, num_iterations or _MOST_ITERATIONS
+    fewest, most = num_iterations or NUM_ITERATIONS, num_iterations or _MAX_ITERATIONS
     # A hook inside a compiled model would break its graph: its operators belong to no layer.
     with contextlib.nullcontext() if loop.case.compiled else layer_marks(loop.model):
         loop.iteration(phase_mark)
@@ -145,27 +145,29 @@ def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = N
                 probe.drop()
                 raise
             number += 1
-            last = number >= fewest and (number >= most or time.perf_counter() - begun >= _ENOUGH_S)
+            last = number >= fewest and (number >= most or time.perf_counter() - begun >= _MIN_PROFILED_S)
             probe.end(last=last)
     return probe.found()
 
 
 def export_trace(profiler: profile, path: Path) -> None:
-    """Write a packed trace without secrets, names of the user and the name of the host."""
+    """Write a compressed trace without secrets, user names and the host's name."""
     with tempfile.NamedTemporaryFile(suffix=".json") as plain:
-        profiler.export_chrome_trace(plain.name)  # which may put another file in its place
+        profiler.export_chrome_trace(plain.name)  # may replace the file
         with open(plain.name, "rb") as written, gzip.open(path, "wb") as packed:
             packed.writelines(redact_chunks(iter(lambda: b"".join(written.readlines(_CHUNK_BYTES)), b"")))
 
 
 def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) -> list[int]:
-    """Which iterations count: the quicker half of those that did the same, since what slowed others is not theirs.
+    """Return the indices of the iterations to count: the faster half, least disturbed by other load.
 
-    Where they did not all call the same operators with the same shapes, all of them count; beginning another epoch,
-    which is in the data phase, does not make an iteration another.
+    If they did not call the same operators with the same shapes, all of them count. Data phases are not compared, since
+    an
+    iteration may begin a new epoch.
 
-    *Error*: of pairs of 3 iterations of 5 ms on 2 cores, the difference in one operator's time spreads by 55 µs; where
-    all count, by 370 µs.
+    *Error*: between pairs of 3 iterations of 5 ms on 2 cores, one operator's time differs by 55 µs (standard
+    deviation);
+    if all iterations count, by 370 µs.
     """
     done = [Counter((call.phase, call.name, call.input_shapes) for call in each.tree.operators if call.phase != "data")
             for each in profiled]
@@ -175,7 +177,7 @@ def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) 
 
 
 def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]:
-    """Rows of the table `operators`, per iteration, without FLOP and bytes; what lies outside of phases is left out."""
+    """Return rows of the table `operators`, per iteration, without FLOP and bytes; skip operators outside of phases."""
     totals: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0, 0])
     on_cuda = any(iteration.device_ns is not None for iteration in profiled)
     for iteration in profiled:
@@ -194,14 +196,16 @@ def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]
     ]
 
 
-def place_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) -> dict[str, float]:
-    """Put FLOP and bytes of the FLOP pass onto the operator rows that hold the time of the work.
+def attribute_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) -> dict[str, float]:
+    """Attribute FLOP and bytes of the FLOP pass to the operator rows that contain the time of the work.
 
-    Returns what found no row, as the facts `unplaced_flop` and `unplaced_bytes`.
+    Return FLOP and bytes without a row, as the facts `unplaced_flop` and `unplaced_bytes`.
 
-    PyTorch counts on `aten::convolution`, while the time stands on what that calls (`aten::mkldnn_convolution`). So
-    the counts of a phase, layer and operator type go to its row with the most time; where the device runs work of
-    another type (a GRU is matrix products on fake tensors, one kernel on CUDA), to that of the phase and layer.
+    PyTorch counts FLOP on `aten::convolution`, but the time is in an operator that it calls
+    (`aten::mkldnn_convolution`).
+    So the counts of a phase, layer and operator type go to its row with the most time. If there is none (a GRU is
+    matrix
+    products on fake tensors, one kernel on CUDA), they go to the row of the phase and layer.
     """
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in operators:
@@ -224,7 +228,7 @@ def place_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) -> d
 
 
 def _phase_s(profiled: Sequence[ProfiledIteration]) -> dict[str, float]:
-    """Host time of each phase per iteration, under the profiler, in seconds."""
+    """Return the host time of each phase per profiled iteration, in seconds."""
     seconds: dict[str, float] = defaultdict(float)
     for iteration in profiled:
         for start_ns, end_ns, phase in iteration.tree.phases:

@@ -1,7 +1,7 @@
-"""Phase marks: where an iteration's time goes, by the host's clock and, on CUDA, by events on the device.
+"""Phase timers: an iteration's time by phase, from the host's clock and, on CUDA, from events on the device.
 
-A phase is the stretch between entering and leaving its mark. Phases do not overlap, and `other` is what is left of the
-iteration, so that together they are its wall time by construction.
+A phase is the interval between entering and leaving its context manager. Phases do not overlap, and `other` is the
+remaining time, so their sum is the iteration's wall time.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from charact.record.schema import PHASES
 
 
 class _Span:
-    """Context manager that stamps its own start and end; one object a phase, entered again and again."""
+    """Reusable context manager that records its start and end."""
 
     __slots__ = ("_name", "_open", "_stamp", "_stamps")
 
@@ -29,9 +29,9 @@ class _Span:
 
 
 class HostPhases:
-    """Phase marks by the host's monotonic clock. Two clock reads and a list append a phase, well under 1 µs each.
+    """Phase timer with the host's monotonic clock: two clock reads and a list append per phase, well under 1 µs each.
 
-    Use it as `Loop.iteration`'s mark inside `with phases:`, which spans the iteration.
+    Pass it to `Loop.iteration` inside `with phases:`, which covers the iteration.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class HostPhases:
         self._finished: list[tuple[Any, Any, list[tuple[str, Any, Any]]]] = []
 
     def __call__(self, name: str) -> _Span:
-        """Mark to enter around a phase."""
+        """Return the context manager of a phase."""
         return self._spans[name]
 
     def __enter__(self) -> Self:
@@ -54,10 +54,10 @@ class HostPhases:
             self._finished.append((self._begin, self._stamp(), self._stamps.copy()))
 
     def take(self, *, wait: bool = False) -> list[dict[str, tuple[float, float | None]]]:
-        """Finished iterations since the last call: per phase (host_s, device_s), which sum to the wall time.
+        """Return the finished iterations since the last call: by phase (host_s, device_s), which sum to the wall time.
 
         Args:
-            wait: also those that the device has not ended yet.
+            wait: also wait for iterations that the device has not finished.
         """
         taken = [self._durations(*finished) for finished in self._finished]
         self._finished.clear()
@@ -72,11 +72,11 @@ class HostPhases:
 
 
 class CudaPhases(HostPhases):
-    """Phase marks by CUDA events beside the host's clock.
+    """Phase timer with CUDA events in addition to the host's clock.
 
-    An event is recorded on the current stream at each boundary, and read only when the device has passed the
-    iteration's last one: nothing inside an iteration synchronizes. A phase's device time runs from the event at its
-    start to the event at its end, idle stretches between them included.
+    An event is recorded on the current stream at each boundary, and read when the device has passed the iteration's
+    last
+    one: nothing synchronizes inside an iteration. A phase's device time includes idle intervals between its two events.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -85,7 +85,7 @@ class CudaPhases(HostPhases):
         self._free: list[torch.cuda.Event] = []
 
     def take(self, *, wait: bool = False) -> list[dict[str, tuple[float, float | None]]]:
-        """As in `HostPhases`; without `wait` only the iterations that the device has ended."""
+        """See `HostPhases`; without `wait` only iterations that the device has finished."""
         if wait:
             self._stream.synchronize()
         num_done = 0
@@ -107,7 +107,7 @@ class CudaPhases(HostPhases):
         def since_begin_ms(stamp: tuple[int, torch.cuda.Event]) -> float:
             return float(begin[1].elapsed_time(stamp[1]))
 
-        # Every moment is taken since one common event, so that rounding cannot make phases overlap.
+        # All times are relative to one event, so that rounding cannot make phases overlap.
         device = _exclusive(0.0, since_begin_ms(end),
                             [(name, since_begin_ms(a), since_begin_ms(b)) for name, a, b in stamps])
         self._free += [begin[1], end[1], *(event for _, a, b in stamps for event in (a[1], b[1]))]
@@ -115,12 +115,12 @@ class CudaPhases(HostPhases):
 
 
 def phases_for(device: torch.device) -> HostPhases:
-    """Phase marks that fit a device."""
+    """Return a phase timer for a device."""
     return CudaPhases(device) if device.type == "cuda" else HostPhases()
 
 
 def _exclusive(begin: float, end: float, stamps: list[tuple[str, float, float]]) -> dict[str, float]:
-    """Time per phase, with `other` for what is left; a phase that is entered twice is summed."""
+    """Return the time of each phase, summed over its spans, with `other` for the remaining time."""
     durations: dict[str, float] = defaultdict(float)
     reached = begin
     for name, opened, closed in stamps:

@@ -1,4 +1,4 @@
-"""Resident memory of this process: now, and at most."""
+"""Resident memory of this process: current and peak."""
 
 import contextlib
 import re
@@ -12,15 +12,15 @@ _RESET_PEAK = "5"
 
 
 def resident_bytes() -> int:
-    """Resident set of this process now."""
-    import psutil  # here: the peak is told of watched programs too, which are to import nothing more for it
+    """Return the resident set size of this process in bytes."""
+    import psutil  # here, so that profiled programs, which only need the peak, do not import it
 
     return int(psutil.Process().memory_info().rss)
 
 
 def resident_peak_bytes() -> int:
-    """Largest resident set of this process since it began or `reset_resident_peak` was called."""
-    if sys.platform == "linux":  # not ru_maxrss: a process inherits that from the one that started it
+    """Return the peak resident set size in bytes, since the process began or `reset_resident_peak` was called."""
+    if sys.platform == "linux":  # not ru_maxrss: a process inherits it from its parent
         found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
         assert found is not None, f"{_STATUS} has no VmHWM"
         return int(found[1]) * 1024
@@ -28,7 +28,7 @@ def resident_peak_bytes() -> int:
 
 
 def reset_resident_peak() -> bool:
-    """Begin the peak anew; returns whether the system does that, as Linux mostly does."""
+    """Reset the peak; return whether the system supports it, as Linux mostly does."""
     with contextlib.suppress(OSError):
         _RESET.write_text(_RESET_PEAK, encoding="ascii")
         return True

@@ -1,4 +1,4 @@
-"""Running cases: one pass per instrument, each failure kept to its pass or its case."""
+"""Runner of cases: one pass per instrument; a failure affects only its pass or its case."""
 
 import contextlib
 import gc
@@ -21,7 +21,7 @@ from charact.measure.passes.counters import counter_pass
 from charact.measure.passes.flops import flop_pass
 from charact.measure.passes.marks import layer_rows
 from charact.measure.passes.memory_pass import memory_pass
-from charact.measure.passes.operators import operator_pass, place_flop
+from charact.measure.passes.operators import attribute_flop, operator_pass
 from charact.measure.passes.timing import StopRule, timing_pass
 from charact.record.reader import Rows
 from charact.record.writer import RunWriter
@@ -32,17 +32,17 @@ PASSES = ("timing", "operators", "kernels", "memory", "flop", "counters")
 
 def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt,
               sources: Sequence[CounterSource] = ()) -> None:
-    """Run each case and flush it to the record; the sweep goes on after a case that fails.
+    """Run each case and write it to the record; continue after a case that fails.
 
-    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+    A signal ends the run and keeps the finished cases; `interrupt.signal` is its number.
 
     Args:
-        cases: in this order.
-        rule: when the timing pass has measured enough.
+        cases: in order.
+        rule: stop rule of the timing pass.
         writer: of the record.
-        observer: who is told.
-        interrupt: what ends it early.
-        sources: of counters that are asked for; without any there is no counter pass.
+        observer: progress callbacks.
+        interrupt: signal handler.
+        sources: requested counter sources; without any there is no counter pass.
     """
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
@@ -54,7 +54,7 @@ def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer
 
 
 class _CaseRun:
-    """The passes over one case, and what they leave: an entry of the manifest and rows of tables."""
+    """The passes over one case, and their results: a manifest entry and table rows."""
 
     def __init__(self, case: Case, rule: StopRule, sources: Sequence[CounterSource], trace_path: Path,
                  observer: Observer) -> None:
@@ -66,7 +66,7 @@ class _CaseRun:
         self._entry = case_entry(case) | {"passes": self._passes}
 
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
-        """Run the passes; a failure of the timing pass fails the case, of another pass only that pass."""
+        """Run the passes; a failure of the timing pass fails the case, another failure only its pass."""
         try:
             with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
                 self._run_passes()
@@ -74,9 +74,9 @@ class _CaseRun:
             self._fail(**interrupt.ending())
         except Exception as error:
             self._fail(**failure(error))
-        gc.collect()  # profilers leave cycles behind that hold whole iterations
+        gc.collect()  # profilers leave reference cycles that keep tensors alive
         if self._case.device.type == "cuda":
-            # After a fault in a kernel the device refuses everything: the next case will say so.
+            # After a kernel fault every CUDA call fails: the next case will report it.
             with contextlib.suppress(RuntimeError):
                 torch.cuda.empty_cache()
         return self._entry, self._tables
@@ -85,7 +85,7 @@ class _CaseRun:
         if self._case.device.type == "cuda":
             torch.cuda.set_device(self._case.device)  # the loader pins memory for the current one
         if self._case.compiled:
-            torch.compiler.reset()  # so that each case is compiled by itself, and its time for that told
+            torch.compiler.reset()  # so that each case is compiled separately, and its compilation is timed
         loop = Loop(self._case)
         try:
             self._describe(loop)
@@ -119,7 +119,7 @@ class _CaseRun:
         return found.facts | {"overhead_ratio": found.facts["iteration_s"] / self._passes["timing"]["median_s"]}
 
     def _kernels(self) -> dict[str, Any]:
-        """Kernels come with the operator pass, where there is a GPU."""
+        """Return the status of the kernels, which come from the operator pass on a GPU."""
         if self._case.device.type != "cuda":
             return {"status": "skipped", "reason": "kernels run on GPUs only"}
         return {key: self._passes["operators"][key] for key in ("status", "reason")}
@@ -133,10 +133,10 @@ class _CaseRun:
         counts = self._tables["flop"]
         if self._case.compiled:  # its operators belong to no layer
             counts = [count | {"layer": None} for count in counts]
-        return facts | place_flop(self._tables.get("operators", []), counts)
+        return facts | attribute_flop(self._tables.get("operators", []), counts)
 
     def _counters(self, loop: Loop) -> dict[str, Any]:
-        """Sources that are read along or in passes of their own; rows of those from the trace are there by now."""
+        """Run the counter pass and add the counters of the operator pass's trace."""
         from_trace = [source.name for source in self._sources if source.taken == "trace"]
         self._tables["counters"] = self._from_trace if from_trace else []
         rows, facts = counter_pass(loop, self._sources)
@@ -145,7 +145,7 @@ class _CaseRun:
         return facts | {"sources": facts["sources"] | dict.fromkeys(from_trace, ended)}
 
     def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
-        """Run a pass that the case can do without; its failure is kept with its reason."""
+        """Run an optional pass; a failure is stored with its reason."""
         self._observer.pass_started(name)
         try:
             self._passes[name] = {"status": "ok", "reason": None, **take()}

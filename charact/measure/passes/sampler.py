@@ -1,4 +1,4 @@
-"""Reading counter sources along with a program: before it, after it, and from threads in between."""
+"""Sampler of counter sources while a program runs: one thread per source."""
 
 import os
 import threading
@@ -23,17 +23,17 @@ from charact.measure.counters._support.protocol import (
 )
 
 MAX_SAMPLES = 2000
-"""Samples of a source at most: then it is read no more, so that an endless stretch fills no memory."""
+"""Maximum number of samples per source, which bounds the memory of long runs."""
 
 
 class Sampler:
     """Reads sources from `start` to `stop`.
 
-    One that is refused or fails leaves its reason in `outcomes`, by source; the others go on.
+    `outcomes` holds the reason of a source that is unavailable or fails; the others continue.
 
     Args:
-        sources: to read; of those that are not taken along nothing is said.
-        device: where the program computes.
+        sources: to read; those that are not sampled during the run are ignored.
+        device: on which the program computes.
     """
 
     def __init__(self, sources: Sequence[CounterSource], device: torch.device) -> None:
@@ -44,12 +44,12 @@ class Sampler:
         self._process: int | None = None
         self.outcomes: dict[str, dict[str, Any]] = {}
         self.begun_ns = 0
-        """When counting began, by `time.perf_counter_ns`: samples' times count from here."""
+        """Start of counting by `time.perf_counter_ns`; samples' times are relative to it."""
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start to count."""
         self._process = os.getpid()
-        # All are asked before any counts: what one does to find out is no part of what another counts.
+        # Check all sources before any counts, so that no check is counted by another source.
         refusals = [refusal_of(source, self._device) for source in self._sources]
         for source, refusal in zip(self._sources, refusals, strict=True):
             if refusal is None:
@@ -63,18 +63,18 @@ class Sampler:
             thread.start()
 
     def elapsed_s(self) -> float:
-        """Time since counting began."""
+        """Return the time since counting began in seconds."""
         return (time.perf_counter_ns() - self.begun_ns) / 1e9
 
     def stop(self, phases: Callable[[], Sequence[Span]] = tuple) -> Rows:
-        """End counting; returns rows of the table `counters`, without `case`.
+        """Stop counting; return rows of the table `counters`, without `case`.
 
         Args:
-            phases: tells when phases ran, once counting has ended; a sample outside of all has none.
+            phases: called after counting has ended; returns the spans of phases. A sample outside of them has no phase.
         """
         for thread in self._threads:
             thread.halt()
-        # Those of the device first, which rests already: the host's last reading takes longer, the more it holds.
+        # Device sources first: the device is idle already, and the last reading of a host source may take long.
         for thread in sorted(self._threads, key=lambda thread: thread.source.reads != "device"):
             thread.end()
             thread.attempt(thread.close)
@@ -91,7 +91,7 @@ class Sampler:
         return rows
 
     def abandon(self) -> None:
-        """End counting without a result; in a process that was forked meanwhile there is nothing to end."""
+        """Stop counting without a result; do nothing in a forked child."""
         if self._process == os.getpid():
             self.stop()
 
@@ -103,7 +103,7 @@ class Sampler:
 
 
 class _SourceThread(threading.Thread):
-    """Reads one source: opens it, samples every `period_s` where it has one, and closes it."""
+    """Reads one source: opens it, samples it every `period_s` if it has one, and closes it."""
 
     def __init__(self, source: SampledSource) -> None:
         super().__init__(name="charact-sampler", daemon=True)
@@ -115,41 +115,41 @@ class _SourceThread(threading.Thread):
         self._problem: dict[str, Any] | None = None
 
     def open(self, device: torch.device) -> None:
-        """Begin to count."""
+        """Start to count."""
         self._reading = self.source.open(device)
 
     def start(self) -> None:
-        """Begin to sample, where there is anything to sample."""
+        """Start to sample, if the source has a period."""
         if self._reading is not None and self.source.period_s is not None:
             super().start()
 
     def run(self) -> None:
-        """Sample until the end; a source that has failed once is asked no more."""
+        """Sample until the end or until the source fails."""
         self.attempt(self._sample_until_end)
 
     def halt(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         self._ended.set()
 
     def end(self) -> None:
-        """Wait for the last sample, and take one where there has been no time for any."""
+        """Wait for the last sample; take one if there is none."""
         if self.ident is not None:
             self.join()
             if not self.samples and self._problem is None:
                 self.attempt(self._sample)
 
     def close(self) -> None:
-        """End counting."""
+        """Stop counting."""
         if self._reading is not None:
             self.whole = self._reading.close()
 
     def outcome(self) -> dict[str, Any]:
-        """How reading it ended."""
+        """Return the outcome of the source."""
         missing = self._reading.missing if self._reading is not None else {}
         return outcome(None, missing) if self._problem is None else self._problem | {"missing": dict(missing)}
 
     def attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Do something with the source, a single optional instrument; the first problem is kept as its outcome."""
+        """Call a function of the source and store its first error as the outcome."""
         try:
             act(*args)
         except Refused as refused:
@@ -159,7 +159,7 @@ class _SourceThread(threading.Thread):
         else:
             return
         if self.samples:
-            problem["reason"] = f"gave no more after sample {len(self.samples)}: {problem['reason']}"
+            problem["reason"] = f"stopped after sample {len(self.samples)}: {problem['reason']}"
         self._problem = self._problem or problem
 
     def _sample_until_end(self) -> None:
@@ -173,5 +173,5 @@ class _SourceThread(threading.Thread):
 
 
 def failed(error: Exception) -> dict[str, Any]:
-    """Outcome of a source that broke."""
+    """Return the outcome of a source that failed."""
     return outcome(Refusal(one_line(error))) | {"status": "failed"}

@@ -1,4 +1,4 @@
-"""The timing pass: iterations with nothing but phase marks. All reported times come from here."""
+"""Timing pass: iterations with phase timers only. All reported times come from here."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from charact.core.statistics import median_interval
 from charact.execution.loop import Loop
 from charact.measure.passes.phase_timer import phases_for
 
-MIN_ITERATIONS = 6  # fewer give no 95 % interval of the median
+MIN_ITERATIONS = 6  # the minimum for a 95 % interval of the median
 STABLE_ITERATIONS = 3
 STABLE_FRAC = 0.1
 MAX_WARMUP_ITERATIONS = 10
@@ -21,7 +21,7 @@ Durations = dict[str, tuple[float, float | None]]
 
 @dataclass(frozen=True)
 class StopRule:
-    """When a case has been measured enough: at the precision asked for, or at a limit."""
+    """End of a measurement: at a target precision or at a limit."""
 
     precision_target_frac: float = 0.02
     max_iterations: int = 100
@@ -30,7 +30,7 @@ class StopRule:
 
 @dataclass(frozen=True)
 class Timing:
-    """What the timing pass found: rows of the table `iterations`, wall times, and how it went."""
+    """Result of the timing pass: rows of the table `iterations`, wall times and facts."""
 
     rows: list[dict[str, Any]]
     wall_s: list[float]
@@ -38,18 +38,19 @@ class Timing:
 
 
 def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None]) -> Timing:
-    """Warm up until iterations are alike, then measure until the rule is met.
+    """Warm up until iterations take similar time, then measure until the rule is met.
 
-    The wall time that the rule watches is the device's on CUDA and the host's on a CPU. At least 6 iterations are
-    measured, whatever the limits, unless `max_iterations` is smaller. Where the model is compiled, the fact `compile_s`
-    is how much longer the first iteration took than the median one.
+    The rule uses the device's wall time on CUDA and the host's on a CPU. At least 6 iterations are measured, unless
+    `max_iterations` is smaller. For a compiled model, the fact `compile_s` is the difference between the first
+    iteration
+    and the median one.
 
     *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
 
     Args:
         loop: the case.
         rule: when to stop.
-        on_iteration: told (iterations so far, median seconds) between iterations, outside of what is measured.
+        on_iteration: called with (iterations so far, median seconds) between iterations, outside of the measurement.
     """
     begun = time.perf_counter()
     warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
@@ -90,11 +91,11 @@ def _warm_up_loop(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
 
 
 def warm_up(iterate: Callable[[], list[float]], rule: StopRule) -> tuple[str, list[float]]:
-    """Iterate until the last few are alike; returns what ended it and each iteration's wall time.
+    """Iterate until the last few iterations take similar time; return the reason of the end and all wall times in s.
 
     Args:
-        iterate: runs an iteration; returns the wall times (s) that are known by now and were not before.
-        rule: tells how much time there is.
+        iterate: runs an iteration; returns the wall times (s) that have become available.
+        rule: contains the time limit.
     """
     begun = time.perf_counter()
     wall_s: list[float] = []
@@ -109,7 +110,7 @@ def warm_up(iterate: Callable[[], list[float]], rule: StopRule) -> tuple[str, li
 
 
 def ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: float) -> str | None:
-    """Which part of the rule is met; None to go on."""
+    """Return which part of the rule is met; None to continue."""
     if num_started >= rule.max_iterations:
         return "max_iterations"
     if len(wall_s) < MIN_ITERATIONS:
@@ -121,11 +122,11 @@ def ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: flo
 
 
 def spread_frac(wall_s: list[float]) -> float | None:
-    """Half the width of the median's 95 % interval as a share of the median; null below 6 iterations."""
+    """Return half the width of the median's 95 % interval as a share of the median; null below 6 iterations."""
     interval = median_interval(wall_s)
     return None if interval is None else (interval[1] - interval[0]) / 2 / median(wall_s)
 
 
 def _wall_s(durations: Durations) -> float:
-    """Wall time of an iteration: the device's where it has one, else the host's."""
+    """Return the wall time of an iteration in seconds: the device's if there is one, else the host's."""
     return sum(host_s if device_s is None else device_s for host_s, device_s in durations.values())

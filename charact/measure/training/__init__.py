@@ -1,1 +1,1 @@
-"""Whole trainings and inferences, stage by stage."""
+"""Training over epochs and inference over a data set, with times by stage."""

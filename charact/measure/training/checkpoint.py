@@ -1,4 +1,4 @@
-"""Checkpoints of a training: all that its next epoch depends on. Random numbers are drawn anew in each epoch."""
+"""Training checkpoints: all state that the next epoch depends on, except random number generators, seeded per epoch."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,14 +19,14 @@ _COLUMN_TYPES = {"string": (str, type(None)), "int64": (int, type(None)), "float
 
 
 class Progress(NamedTuple):
-    """How far a training has come."""
+    """Progress of a training."""
 
     epoch: int
-    """Number of whole epochs."""
+    """Number of finished epochs."""
     stages: Rows
     metrics: Rows
     best: dict[str, Any] | None
-    """Name, value and epoch of the best value so far of the metric that chooses the weights."""
+    """Name, value and epoch of the best value so far of the metric that selects the weights."""
 
 
 def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Progress) -> None:
@@ -43,19 +43,19 @@ def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Pr
 
 
 def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
-    """Bring a training to the state that it was written in.
+    """Restore a training's state.
 
     Raises:
-        UserError: the file is damaged, or of another training.
+        UserError: the file is damaged, or belongs to another training.
     """
-    again = "remove it, and its case begins anew"
-    with reading(path), path.open("rb"):  # what torch's reader says of a file that it may not open is no help
+    remedy = "remove it to restart the training of its case"
+    with reading(path), path.open("rb"):  # torch's error for a file without read permission is misleading
         pass
     try:
         state = outline(path, limit_for(loop.model))
         if {name: tensor.shape for name, tensor in state["model"].items()} != {
                 name: tensor.shape for name, tensor in loop.model.state_dict().items()}:
-            raise UserError(f"{path} is of another model: {again}")
+            raise UserError(f"{path} is of another model: {remedy}")
         state = read(path, loop.case.device)
         progress = _progress(state["progress"])
         loop.model.load_state_dict(state["model"])
@@ -67,14 +67,14 @@ def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
         loop.scaler.load_state_dict(state["scaler"])
         return progress
     except (*_DAMAGED, DamagedFileError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}): {again}") from error
+        raise UserError(f"{path} is damaged ({type(error).__name__}): {remedy}") from error
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer, saved: Any) -> dict[str, Any]:
-    """An optimizer's saved state, whose settings have the names and types of the optimizer's own.
+    """Return an optimizer's saved state after a check of its settings' names and types.
 
     Raises:
-        ValueError, TypeError, KeyError: it is of another optimizer.
+        ValueError, TypeError, KeyError: it belongs to another optimizer.
     """
     for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         _check_known(group, own)
@@ -85,41 +85,41 @@ def _optimizer_state(optimizer: torch.optim.Optimizer, saved: Any) -> dict[str, 
 
 
 def _types_like(value: Any) -> tuple[type, ...]:
-    """Types that a setting may have; a number may have become one of another kind."""
+    """Return the types that a setting may have; a number may have become another kind of number."""
     if isinstance(value, (bool, int, float, torch.Tensor, type(None))):
         return (bool, int, float, torch.Tensor, type(None))
     return (list, tuple) if isinstance(value, (list, tuple)) else (type(value),)
 
 
 def _check_known(saved: dict[str, Any], own: dict[str, Any]) -> None:
-    """Check that a saved state sets nothing that an object does not have; schedulers would take over any attribute.
+    """Check that a saved state has no unknown settings; a scheduler would accept any attribute.
 
     Raises:
-        KeyError: it does.
+        KeyError: there is an unknown setting.
     """
     if not saved.keys() <= own.keys():
         raise KeyError("a setting is unknown")
 
 
 def _progress(saved: Any) -> Progress:
-    """Progress with rows as the record's tables have them.
+    """Return the saved progress after a check of its rows against the record's tables.
 
     Raises:
-        ValueError, TypeError: it has not.
+        ValueError, TypeError: it does not match.
     """
     progress = Progress(**saved)
     if type(progress.epoch) is not int or not 0 <= progress.epoch < 2**31:
-        raise ValueError("an epoch's number is wrong")
+        raise ValueError("invalid epoch")
     for table, rows in (("stages", progress.stages), ("metrics", progress.metrics)):
         kinds = {column.name: _COLUMN_TYPES[column.type] for column in TABLES[table]}
         if not isinstance(rows, list) or not all(
                 isinstance(row, dict) and row.keys() == kinds.keys() - {"case"}
                 and all(isinstance(value, kinds[name]) for name, value in row.items()) for row in rows):
-            raise ValueError(f"a row of {table} is wrong")
+            raise ValueError(f"invalid row of {table}")
         arrow = pa.Table.from_pylist([{"case": "", **row} for row in rows], schema=arrow_schema(table))
         arrow.validate(full=True)
     best = progress.best
     if best is not None and (best.keys() != {"metric", "value", "epoch"} or not isinstance(best["metric"], str)
                              or not isinstance(best["value"], float) or not isinstance(best["epoch"], int)):
-        raise ValueError("the best value is wrong")
+        raise ValueError("invalid best value")
     return progress

@@ -1,4 +1,4 @@
-"""A prediction: batches in order from first to last, each one's latency and the time of all."""
+"""Inference on a data set: latency of each batch, in order, and the total time."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -15,22 +15,22 @@ from charact.workload.metrics import Metric
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """Times of a prediction: to start the loader, of each batch by phase, and of all on the host's clock."""
+class InferenceTimes:
+    """Times of an inference on a data set: loader start, each batch by phase, and wall time on the host's clock."""
 
     loading_s: float
     batches: list[dict[str, tuple[float, float | None]]]
     wall_s: float
 
     def iteration_rows(self) -> Rows:
-        """Rows of the table `iterations`."""
+        """Return rows of the table `iterations`."""
         return [
             {"iteration": number, "phase": phase, "host_s": host_s, "device_s": device_s}
             for number, durations in enumerate(self.batches) for phase, (host_s, device_s) in durations.items()
         ]
 
     def stage_rows(self, num_samples: int) -> Rows:
-        """Rows of the table `stages`: what is left beside the batches' phases is `other` on the host's clock."""
+        """Return rows of the table `stages`; host time outside of the batches' phases is `other`."""
         host_s: dict[str, float] = defaultdict(float, data=self.loading_s)
         device_s: dict[str, float | None] = {}
         for durations in self.batches:
@@ -45,19 +45,20 @@ class Prediction:
         ]
 
 
-def predict(loop: Loop, batches: Batches, num_batches: int, metrics: Sequence[Metric],
-            on_iteration: Callable[[int, float], None]) -> Prediction:
-    """Predict batches in order, from the first, whose first touch of the device counts, to the end on the device.
+def run_inference(loop: Loop, batches: Batches, num_batches: int, metrics: Sequence[Metric],
+            on_iteration: Callable[[int, float], None]) -> InferenceTimes:
+    """Run inference on batches in order, from the first batch to the end of the last one on the device.
 
-    Starting the loader counts as data of the whole, metrics and the wait for the device as its `other`: none of them
-    is in a batch's latency. Metrics are read by the caller, afterwards.
+    Starting the loader counts as `data` of the stage; metrics and the final synchronization count as its `other`. None
+    of
+    them is part of a batch's latency. The first batch includes the initialization of the device.
 
     Args:
         loop: the case with its model.
         batches: its data; the last batch may be smaller.
-        num_batches: how many of them.
-        metrics: what is told of each batch's outputs.
-        on_iteration: told (batches so far, mean seconds) between batches.
+        num_batches: number of batches.
+        metrics: updated with each batch's outputs; the caller reads them.
+        on_iteration: called with (batches so far, mean seconds) between batches.
     """
     phases = phases_for(loop.case.device)
     measured: list[dict[str, tuple[float, float | None]]] = []
@@ -69,15 +70,15 @@ def predict(loop: Loop, batches: Batches, num_batches: int, metrics: Sequence[Me
             step = loop.iteration(phases)
         for metric in metrics:
             metric.update(step.outputs, step.batch)
-        del step  # else two batches would be held while the next one is fetched
+        del step  # so that only one batch is in memory while the next one is fetched
         measured += phases.take()
         on_iteration(number, (perf_counter() - begun) / number)
-    wait_for(loop.case.device)
+    synchronize(loop.case.device)
     wall_s = perf_counter() - begun
-    return Prediction(loading_s, measured + phases.take(wait=True), wall_s)
+    return InferenceTimes(loading_s, measured + phases.take(wait=True), wall_s)
 
 
-def wait_for(device: torch.device) -> None:
-    """Return when the device has done all that it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

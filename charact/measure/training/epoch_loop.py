@@ -1,4 +1,4 @@
-"""A training brought to life: its loop, its data, its schedulers, and one epoch after another."""
+"""Training epochs of a case: its loop, data and schedulers."""
 
 import random
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from charact.workload.metrics import Metric
 
 
 class Trainer:
-    """What an epoch needs, kept from one to the next.
+    """State of a training between its epochs.
 
     Args:
-        training: what to do.
-        on_iteration: told a stage's name and how many of its iterations are done, of how many.
+        training: what to train, and how.
+        on_iteration: called with the stage's name, the number of finished iterations and the total.
 
     Raises:
-        UserError: the data cannot be had, or the weights to start from do not fit.
+        UserError: the data is not available, or the initial weights do not fit.
     """
 
     def __init__(self, training: Training, on_iteration: Callable[[str, int, int], None]) -> None:
@@ -29,7 +29,7 @@ class Trainer:
         if case.device.type == "cuda":
             torch.cuda.set_device(case.device)  # the loader pins memory for the current one
         if case.compiled:
-            torch.compiler.reset()  # so that each case is compiled by itself
+            torch.compiler.reset()  # so that each case is compiled separately
         self.loop = Loop(case, iter(()))
         self._on_iteration = on_iteration
         if training.weights is not None:
@@ -50,17 +50,17 @@ class Trainer:
 
     @property
     def num_samples(self) -> dict[str, int]:
-        """Samples that each stage goes through."""
+        """Number of samples per stage."""
         return {stage: sum(map(batches.size, range(len(batches)))) for stage, batches in self._batches.items()}
 
     @property
     def directions(self) -> dict[str, bool]:
-        """Whether larger is better, by metric; the first one chooses the best weights."""
+        """Whether larger is better, by metric; the first metric selects the best weights."""
         metrics = {metric.name: metric.larger_is_better for metric in self._metrics() if metric.unavailable() is None}
         return metrics | {"loss": False}
 
     def epoch(self, number: int) -> tuple[Stage, Stage]:
-        """Train, validate, and step the schedulers. What is random depends on the seed and the epoch's number alone.
+        """Train, validate, and step the schedulers. Randomness depends only on the seed and the epoch's number.
 
         Raises:
             DivergedError: the loss is not finite.
@@ -86,7 +86,7 @@ class Trainer:
 
 
 def _reseed(seed: int, epoch: int) -> int:
-    """Make all random numbers a function of seed and epoch, so that no state of a generator need be kept."""
+    """Seed all random number generators from seed and epoch, so that checkpoints need no generator state."""
     derived = int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
     random.seed(derived)
     np.random.seed(derived)

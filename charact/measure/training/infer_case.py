@@ -1,4 +1,4 @@
-"""Inference from weights on disk to the last answer: load cold and warm, then predict a whole split."""
+"""Inference cases: load the weights from disk, cold and warm, then run inference on a whole split."""
 
 import contextlib
 import gc
@@ -21,7 +21,7 @@ from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop, placed
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
-from charact.measure.training.dataset_inference import predict, wait_for
+from charact.measure.training.dataset_inference import run_inference, synchronize
 from charact.measure.training.page_cache import drop_cached
 from charact.measure.training.stage_timer import value_of
 from charact.measure.training.weight_files import place_weights, read_weights, save_weights
@@ -33,20 +33,20 @@ from charact.record.writer import RunWriter
 
 @dataclass(frozen=True)
 class InferencePlan:
-    """What is loaded, how often, and how much is predicted."""
+    """Weights to load, number of loads and number of batches."""
 
     weights: Path | None = None
-    """File of the weights; None loads random ones, saved for the purpose."""
+    """File of the weights; None saves and loads random ones."""
     num_warm_loads: int = 5
     max_batches: int | None = None
-    """Batches of the split at most; None predicts them all."""
+    """Maximum number of batches; None for the whole split."""
 
 
 def infer_cases(cases: Sequence[Case], plan: InferencePlan, writer: RunWriter, observer: Observer,
                 interrupt: Interrupt) -> None:
-    """Load and predict each case and flush it to the record; the sweep goes on after a case that fails.
+    """Run each inference case and write it to the record; continue after a case that fails.
 
-    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+    A signal ends the run and keeps the finished cases; `interrupt.signal` is its number.
     """
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
@@ -58,7 +58,7 @@ def infer_cases(cases: Sequence[Case], plan: InferencePlan, writer: RunWriter, o
 
 
 class _InferenceRun:
-    """One case: its loads, its prediction, and what they leave: an entry of the manifest and rows of tables."""
+    """One case: its loads, its inference, and their results: a manifest entry and table rows."""
 
     def __init__(self, case: Case, plan: InferencePlan, folder: Path, observer: Observer) -> None:
         self._case, self._plan, self._folder, self._observer = case, plan, folder, observer
@@ -67,7 +67,7 @@ class _InferenceRun:
         self._entry = case_entry(case) | {"passes": {"inference": self._facts}}
 
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
-        """Load and predict; a failure fails the case."""
+        """Load and run inference; a failure fails the case."""
         try:
             with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
                 self._measure()
@@ -77,7 +77,7 @@ class _InferenceRun:
             self._fail(**failure(error))
         gc.collect()
         if self._case.device.type == "cuda":
-            with contextlib.suppress(RuntimeError):  # after a fault in a kernel: the next case will say so
+            with contextlib.suppress(RuntimeError):  # after a kernel fault: the next case will report it
                 torch.cuda.empty_cache()
         return self._entry, self._tables
 
@@ -86,7 +86,7 @@ class _InferenceRun:
         case = self._case
         if case.device.type == "cuda":
             torch.cuda.set_device(case.device)
-            torch.zeros(1, device=case.device)  # the process's context on the device is no part of a load
+            torch.zeros(1, device=case.device)  # a load must not include the creation of the CUDA context
         if case.compiled:
             torch.compiler.reset()
         torch.manual_seed(case.data.seed)
@@ -98,13 +98,13 @@ class _InferenceRun:
         self._entry["num_parameters"] = sum(parameter.numel() for parameter in model.parameters())
         loop = Loop(case, iter(()), dataset=dataset, model=model)
         try:
-            self._predict(loop)
+            self._run_inference(loop)
         finally:
             loop.close()
 
     @contextlib.contextmanager
     def _weights_file(self, dataset: Dataset[Any]) -> Iterator[Path]:
-        """The plan's file; without one, random weights beside the record, where disks are as for the user's files."""
+        """Yield the plan's file; without one, random weights in the record's directory."""
         if self._plan.weights is not None:
             self._facts |= {"weights": str(self._plan.weights), "weights_reason": None}
             yield self._plan.weights
@@ -118,7 +118,7 @@ class _InferenceRun:
             path.unlink(missing_ok=True)
 
     def _load_repeatedly(self, path: Path, dataset: Dataset[Any]) -> nn.Module:
-        """Load once with the file's pages dropped from memory, then with them there; returns the last model."""
+        """Load once with a cold page cache, then with a warm one; return the last model."""
         cold_reason = self._facts["cold_reason"] = drop_cached(path)
         model, durations = load(self._case, dataset, path)
         if cold_reason is None:
@@ -136,19 +136,19 @@ class _InferenceRun:
             for phase, host_s in durations.items()
         ]
 
-    def _predict(self, loop: Loop) -> None:
+    def _run_inference(self, loop: Loop) -> None:
         case = self._case
         batches = Batches(case, loop.dataset, shuffle=False, whole=False)
         num_batches = min(len(batches), self._plan.max_batches or len(batches))
         num_samples = sum(map(batches.size, range(num_batches)))
         compiling_s = None
-        if case.compiled:  # for every shape that occurs
+        if case.compiled:  # compile for every shape that occurs
             self._observer.pass_started("compilation")
-            compiling_s = predict(loop, batches, num_batches, [], self._observer.iteration).wall_s
+            compiling_s = run_inference(loop, batches, num_batches, [], self._observer.iteration).wall_s
         self._observer.pass_started("prediction")
         metrics = loop.workload.metrics(loop.dataset)
-        told = [metric for metric in metrics if metric.unavailable() is None]
-        prediction = predict(loop, batches, num_batches, told, self._observer.iteration)
+        available = [metric for metric in metrics if metric.unavailable() is None]
+        prediction = run_inference(loop, batches, num_batches, available, self._observer.iteration)
         self._facts |= {
             "num_samples": num_samples, "num_batches": num_batches,
             "compile_s": None if compiling_s is None else max(0.0, compiling_s - prediction.wall_s),
@@ -167,19 +167,19 @@ class _InferenceRun:
 
 
 def load(case: Case, dataset: Dataset[Any], path: Path) -> tuple[nn.Module, dict[str, float]]:
-    """Make the case's model with the weights of a file, ready on its device; returns it and each phase's time in s.
+    """Build the case's model with the weights of a file on its device; return it and each phase's time in seconds.
 
-    build: the model, with the random weights that its layers begin with; read: the file into host memory; place: the
-    weights into the model, and that onto the device in its precision and layout, until the device has it.
+    Phases: build, the model with randomly initialized weights; read, the file into host memory; place, the weights into
+    the model, and the model to the device in its precision and memory format, until the device has finished.
     """
-    moments = [perf_counter()]
+    times_s = [perf_counter()]
     model = case.workload.model(dataset)
-    moments.append(perf_counter())
+    times_s.append(perf_counter())
     state = read_weights(path)
-    moments.append(perf_counter())
+    times_s.append(perf_counter())
     place_weights(model, state, path)
     model = placed(model, case)
-    wait_for(case.device)
-    moments.append(perf_counter())
-    durations = [end - begin for begin, end in itertools.pairwise(moments)]
+    synchronize(case.device)
+    times_s.append(perf_counter())
+    durations = [end - begin for begin, end in itertools.pairwise(times_s)]
     return model, dict(zip(LOAD_PHASES, durations, strict=True))

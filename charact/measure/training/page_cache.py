@@ -1,4 +1,4 @@
-"""The operating system's cache of files: emptied of one file, so that its next reading comes from the disk."""
+"""Page cache of the operating system: evicts a file, so that its next read comes from the disk."""
 
 import ctypes
 import mmap
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def drop_cached(path: Path) -> str | None:
-    """Drop a file's pages from memory; returns why they are still there, None where they are gone.
+    """Evict a file's pages from the page cache; return why pages remain, or None.
 
-    *Error*: what the disk and a hypervisor below keep in caches of their own is beyond reach.
+    *Error*: caches of the disk and of a hypervisor cannot be evicted.
     """
     if sys.platform != "linux":
         return f"{sys.platform} has no posix_fadvise that drops cached pages"
     with path.open("rb") as file:
-        os.fsync(file.fileno())  # pages that wait to be written are not dropped
+        os.fsync(file.fileno())  # dirty pages are not evicted
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     frac = cached_frac(path)
     return f"{frac:.0%} of the file stayed in memory (a file system in memory, or another process uses it)" \
@@ -23,10 +23,10 @@ def drop_cached(path: Path) -> str | None:
 
 
 def cached_frac(path: Path) -> float:
-    """Share of a file's pages that are in memory, by Linux's `mincore`.
+    """Return the share of a file's pages that are in the page cache, by Linux's `mincore`.
 
     Raises:
-        OSError: the system does not tell.
+        OSError: the system call failed.
     """
     num_bytes = path.stat().st_size
     if not num_bytes:
@@ -37,7 +37,7 @@ def cached_frac(path: Path) -> float:
         first = ctypes.c_char.from_buffer(mapped)
         libc = ctypes.CDLL(None, use_errno=True)
         failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(num_bytes), states)
-        del first  # else the map could not be closed
+        del first  # otherwise the map could not be closed
     if failed:
         raise OSError(ctypes.get_errno(), f"mincore: {os.strerror(ctypes.get_errno())}")
     return sum(state & 1 for state in states) / num_pages

@@ -1,4 +1,4 @@
-"""How a case is trained: its epochs, what it is validated on, what it starts from and what it stops at."""
+"""Plan of a case's training: epochs, validation data, initial weights and stop target."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,22 +12,21 @@ from charact.execution.case import Case
 
 
 class Target(NamedTuple):
-    """What a training stops at: a metric's value in a validation."""
+    """Value of a validation metric at which a training stops."""
 
     metric: str
     value: float
 
     def is_reached(self, value: float | None, larger_is_better: bool) -> bool:
-        """Whether a value is as good or better; none is not."""
+        """Return whether a value is as good or better; None is not."""
         return value is not None and (value >= self.value if larger_is_better else value <= self.value)
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a case is trained.
+    """Plan of a case's training.
 
-    Either `validation` names the split that it is validated on, or `holdout_frac` the share of the training split
-    that is held out for it.
+    `validation` names the split for the validation; otherwise `holdout_frac` is the share of the training split.
     """
 
     case: Case
@@ -36,17 +35,17 @@ class Training:
     holdout_frac: float | None = None
     until: Target | None = None
     learning_rate: float | None = None
-    """In place of the workload's own."""
+    """Replaces the workload's own."""
     weights: Path | None = None
-    """File of the weights to start from; None draws them."""
+    """File of the initial weights; None initializes them randomly."""
     protocol: dict[str, Any] | None = None
-    """What the record is told of the published protocol that is followed."""
+    """Facts for the record about the published protocol."""
 
     def parts(self, dataset: Dataset[Any]) -> tuple[Dataset[Any], Dataset[Any]]:
-        """What is trained on, and what is validated on, of the case's dataset or beside it.
+        """Return the training and validation data.
 
         Raises:
-            UserError: the validation's data have other classes or words, or a part is too small.
+            UserError: the validation data has other classes or words, or a part is too small.
         """
         if self.holdout_frac is not None:
             from charact.datasets._common.holdout import hold_out
@@ -59,11 +58,12 @@ class Training:
         return dataset, other
 
     def check(self) -> None:
-        """Refuse what cannot run, before anything is written.
+        """Raise if the training cannot run, before anything is written.
 
         Raises:
-            UserError: as `Case.check`, `parts` and `check_weights`, or the target's metric is none of the workload's
-                or not to be had.
+            UserError: as `Case.check`, `parts` and `check_weights`, or the workload does not have the target's metric,
+                or it
+                is not available.
         """
         self.case.check()
         dataset = self.case.dataset()
@@ -79,7 +79,7 @@ class Training:
             raise UserError(f"--until: {self.case.workload.name} has no metric '{self.until.metric}': choose from "
                             f"{', '.join(['loss', *metrics])}")
         if self.until.metric in metrics and (reason := metrics[self.until.metric].unavailable()):
-            raise UserError(f"--until: {self.until.metric} cannot be told: {reason}")
+            raise UserError(f"--until: {self.until.metric} is not available: {reason}")
 
     def _check_fit(self, dataset: Dataset[Any], other: Dataset[Any]) -> None:
         for what in ("classes", "words"):
@@ -91,6 +91,6 @@ class Training:
 
 
 def _number_of(what: str, dataset: Any) -> int | None:
-    """Classes or words that a dataset says it has; None where it does not say."""
+    """Return the number of classes or words that a dataset declares; None if it declares none."""
     vocabulary = getattr(dataset, "target_vocabulary", None) if what == "words" else None
     return getattr(dataset, f"num_{what}", None) if vocabulary is None else len(vocabulary)

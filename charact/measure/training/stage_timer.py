@@ -1,4 +1,4 @@
-"""A stage of a training: one pass over the batches, with its time by phase, its loss and its metrics."""
+"""Training stages: one pass over the batches, with time by phase, loss and metrics."""
 
 import contextlib
 import math
@@ -19,64 +19,64 @@ from charact.workload.metrics import Metric
 
 
 class DivergedError(Exception):
-    """The loss is no finite number any more."""
+    """The loss is not finite."""
 
 
 class Stage(NamedTuple):
-    """What a pass over the batches leaves: rows of the tables `stages` and `metrics`, and the values by metric."""
+    """Result of a pass over the batches: rows of the tables `stages` and `metrics`, and values by metric."""
 
     stage_rows: Rows
     metric_rows: Rows
     values: dict[str, float | None]
     compile_s: float | None
-    """What compiling the model took of it; None where it is not compiled."""
+    """Time of compilation in seconds; None if the model is not compiled."""
 
 
 def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, metrics: Sequence[Metric],
               on_iteration: Callable[[str, int, int], None]) -> Stage:
     """Train or validate on every batch once.
 
-    Starting and stopping the loader counts as data; metrics, progress and the wait for the device at the end as other.
+    Starting and stopping the loader counts as `data`; metrics, progress and the final synchronization as `other`.
 
     Args:
         name: `training` or `validation`.
         epoch: its number, from 1.
-        loop: what is trained or validated.
-        batches: what on.
+        loop: of the model.
+        batches: data of the stage.
         seed: of the batches' order.
-        metrics: fresh ones.
-        on_iteration: told the stage's name and how many iterations are done, of how many.
+        metrics: new ones.
+        on_iteration: called with the stage's name, the number of finished iterations and the total.
 
     Raises:
         DivergedError: the loss is not finite.
     """
     loop.model.train(name == "training")
     iterate = loop.iteration if name == "training" else loop.validate
-    clock, tally, compiling = _Clock(loop.case.device), _Tally(loop.case.device, metrics), _Compiling(loop)
+    clock, totals, compile_timer = _Clock(loop.case.device), _Totals(loop.case.device, metrics), _CompileTimer(loop)
     with clock.loading():
         loop.feed(batches.epoch(seed))
     for number in range(len(batches)):
-        with clock.phases, compiling.iteration():
+        with clock.phases, compile_timer.iteration():
             step = iterate(clock.phases)
-            tally.add(step, batches.size(number), f"in iteration {number + 1} of the {name} of epoch {epoch}")
+            totals.add(step, batches.size(number), f"in iteration {number + 1} of the {name} of epoch {epoch}")
         clock.read()
         on_iteration(name, number + 1, len(batches))
     del step
     with clock.loading():
         loop.close()
-    values = tally.values(f"over the {name} of epoch {epoch}")
+    values = totals.values(f"over the {name} of epoch {epoch}")
     where = {"stage": name, "number": epoch}
-    counts = {"num_iterations": len(batches), "num_samples": tally.num_samples}
+    counts = {"num_iterations": len(batches), "num_samples": totals.num_samples}
     return Stage(
         [where | {"phase": phase, "host_s": host_s, "device_s": device_s} | counts
          for phase, (host_s, device_s) in clock.stop().items()],
         [where | {"metric": metric, "value": value, "reason": reason} for metric, (value, reason) in values.items()],
-        {metric: value for metric, (value, _) in values.items()}, compiling.seconds(),
+        {metric: value for metric, (value, _) in values.items()}, compile_timer.seconds(),
     )
 
 
 class _Clock:
-    """Adds up a stage's phases; together they are its wall time on the host's clock."""
+    """Sums of a stage's phases, which add up to its wall time on the host's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self.phases = phases_for(device)
@@ -87,13 +87,13 @@ class _Clock:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Count what runs inside, between iterations, as data."""
+        """Count the time inside, between iterations, as `data`."""
         begun = time.perf_counter()
         yield
         self._host_s["data"] += time.perf_counter() - begun
 
     def read(self, *, wait: bool = False) -> None:
-        """Take over the iterations that have ended."""
+        """Add the finished iterations."""
         for durations in self.phases.take(wait=wait):
             for phase, (host_s, device_s) in durations.items():
                 self._host_s[phase] += host_s
@@ -101,7 +101,7 @@ class _Clock:
                     self._device_s[phase] += device_s
 
     def stop(self) -> dict[str, tuple[float, float | None]]:
-        """Wait for the device; the time of each phase on the host and on the device."""
+        """Synchronize the device; return the time of each phase on the host and on the device, in seconds."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self.read(wait=True)
@@ -111,8 +111,8 @@ class _Clock:
         return {phase: (host_s, self._device_s.get(phase)) for phase, host_s in self._host_s.items()}
 
 
-class _Compiling:
-    """Tells by how much the iterations in which something was compiled took longer than the median other one."""
+class _CompileTimer:
+    """Compilation time: the difference between iterations that compiled and the median of the others."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -121,20 +121,20 @@ class _Compiling:
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
-        """Time an iteration, on the host's clock."""
+        """Time an iteration on the host's clock."""
         num_before, begun = self._loop.num_compiled, time.perf_counter()
         yield
         compiled = self._loop.num_compiled > num_before
         (self._compiling_s if compiled else self._usual_s).append(time.perf_counter() - begun)
 
     def seconds(self) -> float | None:
-        """Their sum; None where the model is not compiled."""
+        """Return the sum in seconds; None if the model is not compiled."""
         usual_s = median(self._usual_s) if self._usual_s else 0.0
         return sum(max(0.0, wall_s - usual_s) for wall_s in self._compiling_s) if self._loop.case.compiled else None
 
 
-class _Tally:
-    """Adds up losses, weighted by samples, and metrics; on CUDA nothing of it waits for the device."""
+class _Totals:
+    """Sums of losses, weighted by samples, and of metrics, without synchronization on CUDA."""
 
     def __init__(self, device: torch.device, metrics: Sequence[Metric]) -> None:
         self.num_samples = 0
@@ -145,7 +145,7 @@ class _Tally:
 
     @torch.no_grad()
     def add(self, step: Step, num_samples: int, where: str) -> None:
-        """Count an iteration in; on a CPU its loss must be finite."""
+        """Add an iteration; on a CPU its loss must be finite."""
         assert step.loss is not None
         loss: Tensor = step.loss.detach()
         if self._may_wait:
@@ -156,7 +156,7 @@ class _Tally:
             metric.update(step.outputs, step.batch)
 
     def values(self, where: str) -> dict[str, tuple[float | None, str | None]]:
-        """Mean loss of a sample, which must be finite, and every metric: its value, or none and why."""
+        """Return the mean loss per sample, which must be finite, and each metric's value or the reason for none."""
         loss = float(self._loss_sum) / self.num_samples
         _check_finite(loss, where)
         return {"loss": (loss, None)} | {metric.name: value_of(metric) for metric in self._metrics}
@@ -168,10 +168,10 @@ def _check_finite(loss: float, where: str) -> None:
 
 
 def value_of(metric: Metric) -> tuple[float | None, str | None]:
-    """A metric's value, or why there is none."""
+    """Return a metric's value, or the reason for none."""
     if reason := metric.unavailable():
         return None, reason
     value = metric.value()
     if value is None:
-        return None, "nothing to take it from"
+        return None, "no samples to compute it from"
     return (value, None) if math.isfinite(value) else (None, f"it is {value}")

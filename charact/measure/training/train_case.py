@@ -1,4 +1,4 @@
-"""Training cases from first epoch to last, and going on with them: what is whole is in the record and a checkpoint."""
+"""Training cases: trained or resumed from a checkpoint, with a record and a checkpoint after every epoch."""
 
 import contextlib
 import copy
@@ -27,12 +27,13 @@ from charact.record.writer import RunWriter
 
 
 def train_cases(trainings: Sequence[Training], writer: RunWriter, observer: Observer, interrupt: Interrupt) -> None:
-    """Train each case that the record does not hold finished, and flush it to the record after every epoch.
+    """Train each case that the record does not contain as finished, and write it to the record after every epoch.
 
-    A signal ends it after the last whole epoch: `interrupt.signal` tells which.
+    A signal ends the run and keeps the finished epochs; `interrupt.signal` is its number.
 
     Raises:
-        UserError: the record or a checkpoint cannot be written or read, or weights do not fit; what is whole stays.
+        UserError: the record or a checkpoint cannot be written or read, or weights do not fit; finished epochs are
+            kept.
     """
     for number, training in enumerate(trainings, start=1):
         before = writer.entry(training.case.id)
@@ -46,7 +47,7 @@ def train_cases(trainings: Sequence[Training], writer: RunWriter, observer: Obse
 
 
 class _CaseTraining:
-    """One case from the beginning, or from its checkpoint, to its end."""
+    """Training of one case, from the beginning or from its checkpoint."""
 
     def __init__(self, training: Training, writer: RunWriter, observer: Observer, interrupt: Interrupt,
                  before: dict[str, Any] | None) -> None:
@@ -60,13 +61,13 @@ class _CaseTraining:
             "protocol": training.protocol, "compile_s": None,
         }
         if before is not None:
-            # Until its checkpoint is read, the record keeps what it tells of the whole epochs.
+            # Until its checkpoint is read, the record keeps the facts of the finished epochs.
             self._facts |= before["passes"]["training"] | {"status": "ok", "reason": None}
             self._facts["num_resumed"] += 1
         self._entry = case_entry(self._case) | {"status": "running", "passes": {"training": self._facts}}
 
     def run(self) -> dict[str, Any]:
-        """Train; returns the case's entry in the manifest."""
+        """Train; return the case's manifest entry."""
         try:
             with host_memory_guard(), float32_products(self._case.precision):
                 self._train()
@@ -84,7 +85,7 @@ class _CaseTraining:
             self._checkpoint_path.unlink(missing_ok=True)
         gc.collect()
         if self._case.device.type == "cuda":
-            # After a fault in a kernel the device refuses everything: the next case will say so.
+            # After a kernel fault every CUDA call fails: the next case will report it.
             with contextlib.suppress(RuntimeError):
                 torch.cuda.empty_cache()
         return self._entry
@@ -106,7 +107,7 @@ class _CaseTraining:
             self._facts["compile_s"] = None
         else:
             self._advance(read_checkpoint(self._checkpoint_path, trainer.loop, trainer.schedulers))
-            # It cannot hold how long it took to write, and what comes after it may be missing: once more.
+            # Write it again: it does not contain its own time, and the weights may be missing.
             self._checkpoint(trainer)
         self._flush()
         num_epochs = self._training.num_epochs
@@ -122,7 +123,7 @@ class _CaseTraining:
             self._observer.epoch_ended(number, num_epochs, training.values, validation.values, seconds)
 
     def _take(self, number: int, training: Stage, validation: Stage, trainer: Trainer) -> None:
-        """Add an epoch to what is whole."""
+        """Add a finished epoch to the progress."""
         metric, larger_is_better = next(iter(trainer.directions.items()))
         value, best = validation.values[metric], self._progress.best
         if value is not None and (best is None or (value > best["value"] if larger_is_better
@@ -152,7 +153,7 @@ class _CaseTraining:
         return False
 
     def _checkpoint(self, trainer: Trainer) -> None:
-        """Write the state, then the weights where they are the best so far, and time both."""
+        """Write the checkpoint, then the weights if they are the best so far, and time both."""
         begun = time.perf_counter()
         self._writer.folder(CHECKPOINTS)
         write_checkpoint(self._checkpoint_path, trainer.loop, trainer.schedulers, self._progress)
@@ -165,7 +166,7 @@ class _CaseTraining:
             "host_s": time.perf_counter() - begun, "device_s": None, "num_iterations": 0, "num_samples": 0})
 
     def _flush(self) -> None:
-        # A copy: what is flushed must not change with the epoch that is going on.
+        # A copy, so that the running epoch does not change the written entry.
         entry = copy.deepcopy(self._entry)
         self._writer.add_case(entry, {"stages": self._progress.stages, "metrics": self._progress.metrics})
 

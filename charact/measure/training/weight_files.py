@@ -1,4 +1,4 @@
-"""Weights on disk: written whole or not at all, and read without running what a file may hold."""
+"""Weight files: written atomically, and read without executing code that a file may contain."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,28 +13,28 @@ from charact.execution.tensor_files import Outline, outline, read, write_tensors
 
 T = TypeVar("T")
 State = dict[str, Tensor]
-"""Tensors of a model by their qualified names: what `nn.Module.state_dict` gives."""
+"""Tensors of a model by qualified name, as returned by `nn.Module.state_dict`."""
 Outlines = dict[str, Outline]
-"""The same before the tensors are read."""
+"""Shapes and types of these tensors, without their values."""
 
-_PLACES = ("model", "state_dict", "weights")
-"""Where checkpoints keep the state among other things."""
-_LEAST_LIMIT_BYTES, _LIMIT_RATIO = 2**30, 16
-"""Limit of a file's size where the user sets none: a gibibyte, or so many times the model's. A checkpoint with Adam's
-state in double precision has 6 times."""
+_STATE_KEYS = ("model", "state_dict", "weights")
+"""Keys under which checkpoints store the state dict."""
+_MIN_LIMIT_BYTES, _LIMIT_RATIO = 2**30, 16
+"""Limit of a file's size: the larger of 1 GiB and 16 times the model's size. A checkpoint with Adam's state in double
+precision has 6 times the model's size."""
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the model's state dict with `torch.save`, whole or not at all.
+    """Write the model's state dict atomically with `torch.save`.
 
     Raises:
-        UserError: the disk is full, or the place is not writable.
+        UserError: the disk is full, or the path is not writable.
     """
     write_tensors(model.state_dict(), path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Give a model the weights of a file, converted to the model's type and device.
+    """Load the weights of a file into a model, converted to the model's type and device.
 
     Raises:
         UserError: as `read_outlines`, `read_weights` and `check_fit`.
@@ -50,28 +50,28 @@ def place_weights(model: nn.Module, state: State, path: Path) -> None:
         UserError: as `check_fit`.
     """
     check_fit(model, state, path)
-    model.load_state_dict(state, strict=False)  # what it holds twice may be there once
+    model.load_state_dict(state, strict=False)  # shared weights may be stored once
 
 
 def read_outlines(path: Path, model: nn.Module) -> Outlines:
-    """Names and shapes of a file's weights, without reading these: a state dict, or a checkpoint that holds one.
+    """Return names and shapes of a file's weights, without reading values: a state dict, or a checkpoint with one.
 
     Raises:
-        UserError: there is no such file, it is damaged, holds anything else, or is many times as large as the model.
+        UserError: the file does not exist, is damaged, has other contents, or exceeds the size limit.
     """
     if not path.is_file():
-        raise UserError(f"there is no file of weights {path}: name one that torch.save or safetensors wrote")
+        raise UserError(f"weight file {path} not found: name a file written by torch.save or safetensors")
     return _state_in(outline(path, limit_for(model)), Outline, path)
 
 
 def limit_for(model: nn.Module) -> int:
-    """Largest file in bytes that weights of a model, or a checkpoint of its training, may have."""
+    """Return the size limit in bytes of a model's weight file or checkpoint."""
     num_bytes: int = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict(keep_vars=True).values())
-    return max(_LEAST_LIMIT_BYTES, _LIMIT_RATIO * num_bytes)
+    return max(_MIN_LIMIT_BYTES, _LIMIT_RATIO * num_bytes)
 
 
 def read_weights(path: Path) -> State:
-    """Weights, in host memory, of a file whose structure was checked by `read_outlines`.
+    """Return the weights, in host memory, of a file that `read_outlines` has checked.
 
     Raises:
         UserError: the file is damaged.
@@ -80,25 +80,25 @@ def read_weights(path: Path) -> State:
 
 
 def _state_in(content: Any, kind: type[T], path: Path) -> dict[str, T]:
-    """The state dict in a file's content, which holds it as model, state_dict or weights, or is it.
+    """Return the state dict of a file's content: itself, or its entry model, state_dict or weights.
 
     Raises:
         UserError: there is none.
     """
-    candidates: list[Any] = [content, *(content.get(place) for place in _PLACES)] if isinstance(content, dict) else []
+    candidates: list[Any] = [content, *(content.get(key) for key in _STATE_KEYS)] if isinstance(content, dict) else []
     for candidate in candidates:
         if isinstance(candidate, dict) and candidate and all(
                 isinstance(name, str) and isinstance(tensor, kind) for name, tensor in candidate.items()):
             return dict(candidate)
-    raise UserError(f"{path} holds no state dict, neither by itself nor as {', '.join(_PLACES)}: "
+    raise UserError(f"{path} holds no state dict, neither by itself nor as {', '.join(_STATE_KEYS)}: "
                     "save model.state_dict()")
 
 
 def check_weights(cases: Sequence[Case], weights: Path) -> None:
-    """Refuse weights that do not fit a case's model, before anything is written; the models are made of fake tensors.
+    """Raise if weights do not fit a case's model, before anything is written; the models use fake tensors.
 
     Raises:
-        UserError: the file cannot be read, or is of another model.
+        UserError: the file cannot be read, or belongs to another model.
     """
     state: State = {}
     for case in {case.input_size: case for case in cases}.values():
@@ -110,10 +110,10 @@ def check_weights(cases: Sequence[Case], weights: Path) -> None:
 
 
 def check_fit(model: nn.Module, state: Mapping[str, Tensor] | Mapping[str, Outline], path: Path) -> None:
-    """Compare names and shapes of weights with those of a model, which may be made of fake tensors.
+    """Compare names and shapes of weights with those of a model, which may use fake tensors.
 
     Raises:
-        UserError: a weight is missing, is one too many, or has another shape.
+        UserError: a weight is missing, unexpected, or has another shape.
     """
     wanted = model.state_dict(keep_vars=True)
     # safetensors stores weights that are shared, such as tied embeddings, under one of their names.
@@ -141,7 +141,7 @@ def _some(names: list[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name of a file, as it can be printed in a line."""
+    """Return a name from a file in printable form."""
     return name[:80].encode("ascii", "backslashreplace").decode() if name[:80].isprintable() else ascii(name[:80])
 
 

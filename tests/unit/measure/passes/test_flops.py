@@ -11,7 +11,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.passes.flops import flop_pass
-from charact.measure.passes.operators import operator_pass, place_flop
+from charact.measure.passes.operators import attribute_flop, operator_pass
 from charact.workload.registry import find_workload
 
 BATCH, FEATURES, CLASSES = 64, 512, 10
@@ -107,5 +107,5 @@ def test_all_flop_find_the_operator_that_did_them(tmp_path: Path) -> None:
     loop = Loop(case)
     operators = operator_pass(loop, tmp_path / "trace.json", num_iterations=1).operator_rows
     counted, _ = flop_pass(case, loop.next_batch())
-    place_flop(operators, counted)
+    attribute_flop(operators, counted)
     assert sum(row["flop"] or 0 for row in operators) == pytest.approx(sum(row["flop"] or 0 for row in counted))

@@ -16,7 +16,13 @@ from support.traces import TraceMaker
 from charact.execution.loop import Loop
 from charact.measure.passes import operators
 from charact.measure.passes.event_tree import EventTree, Operator, _shapes
-from charact.measure.passes.operators import ProfiledIteration, operator_pass, operator_rows, place_flop, undisturbed
+from charact.measure.passes.operators import (
+    ProfiledIteration,
+    attribute_flop,
+    operator_pass,
+    operator_rows,
+    undisturbed,
+)
 from charact.traces.attribution import place
 from charact.traces.device import device_ns_by_operator
 from charact.traces.files import read_trace
@@ -103,7 +109,7 @@ def test_flop_go_to_the_row_that_holds_the_time_of_their_layer() -> None:
     rows = [row("forward", "aten::convolution", "convolution", "a", 1e-6),
             row("forward", "aten::mkldnn_convolution", "convolution", "a", 1e-2),
             row("forward", "aten::mkldnn_convolution", "convolution", "b", 1e-2)]
-    unplaced = place_flop(rows, [
+    unplaced = attribute_flop(rows, [
                       {"phase": "forward", "layer": "a", "operator_type": "convolution", "flop": 7.0, "bytes": 3.0},
                       {"phase": "forward", "layer": "a", "operator_type": "convolution", "flop": 1.0, "bytes": 1.0},
                       {"phase": "forward", "layer": "z", "operator_type": "convolution", "flop": 9.0, "bytes": 9.0},
@@ -216,7 +222,7 @@ def test_a_recorded_trace_loses_no_kernel_and_no_time() -> None:
 
 def test_short_iterations_are_profiled_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def profiled(enough_s: float) -> int:
-        monkeypatch.setattr(operators, "_ENOUGH_S", enough_s)
+        monkeypatch.setattr(operators, "_MIN_PROFILED_S", enough_s)
         found = operator_pass(Loop(small_case("infer")), tmp_path / "trace.json")
         return int(found.facts["num_iterations"])
 

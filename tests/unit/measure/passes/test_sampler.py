@@ -115,8 +115,8 @@ def test_no_more_samples_are_taken_than_memory_is_given_to(monkeypatch: pytest.M
     (Made(opening=refuse), "n/a", "somebody else holds it", "ask them"),
     (Made(opening=break_down), "failed", "ValueError: no such", None),
     (Made(sampling=at(0, refuse)), "n/a", "somebody else holds it", "ask them"),
-    (Made(sampling=at(2, refuse)), "n/a", "gave no more after sample 2: somebody else holds it", "ask them"),
-    (Made(sampling=at(1, break_down)), "failed", "gave no more after sample 1: ValueError: no such", None),
+    (Made(sampling=at(2, refuse)), "n/a", "stopped after sample 2: somebody else holds it", "ask them"),
+    (Made(sampling=at(1, break_down)), "failed", "stopped after sample 1: ValueError: no such", None),
     (Made(closing=refuse, period_s=None), "n/a", "somebody else holds it", "ask them"),
     (Made(closing=break_down, period_s=None), "failed", "ValueError: no such", None),
 ])

@@ -22,7 +22,7 @@ from charact.execution.case import Case
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
 from charact.measure.training import infer_case
-from charact.measure.training.dataset_inference import Prediction, predict
+from charact.measure.training.dataset_inference import InferenceTimes, run_inference
 from charact.measure.training.infer_case import InferencePlan, infer_cases, load
 from charact.measure.training.page_cache import cached_frac, drop_cached
 from charact.measure.training.weight_files import check_weights, save_weights
@@ -103,13 +103,13 @@ def saved(workload: TwoLayers, path: Path, seed: int = 7) -> nn.Module:
     return model
 
 
-def predicted(case: Case, num_batches: int) -> tuple[Prediction, float, float]:
+def predicted(case: Case, num_batches: int) -> tuple[InferenceTimes, float, float]:
     """A prediction with a slow metric, the wall time around it, and how much of that the metric slept."""
     loop = Loop(case, iter(()))
     batches = Batches(case, loop.dataset, shuffle=False, whole=False)
     metric = SlowMetric()
     begun = time.perf_counter()
-    prediction = predict(loop, batches, num_batches, [metric], lambda *_: None)
+    prediction = run_inference(loop, batches, num_batches, [metric], lambda *_: None)
     return prediction, time.perf_counter() - begun, metric.slept_s
 
 

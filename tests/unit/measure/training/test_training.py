@@ -383,7 +383,7 @@ class TestGoingOn:
         content = checkpoint.read_bytes()
         for damaged in (b"", content[: len(content) // 2], b"x" * len(content)):
             checkpoint.write_bytes(damaged)
-            with pytest.raises(UserError, match=r"is damaged \(\w+\): remove it, and its case begins anew"):
+            with pytest.raises(UserError, match=r"is damaged \(\w+\): remove it to restart the training of its case"):
                 train(writer, a_training())
         checkpoint.unlink()
         assert train(writer, a_training())["status"] == "ok"
@@ -409,13 +409,13 @@ class TestGoingOn:
                 part = part[key]
             part[place[-1]] = value
         torch.save(state if place else value, path)
-        with pytest.raises(UserError, match=r"is (damaged \(\w+\)|of another model): remove it, and its case begins"):
+        with pytest.raises(UserError, match=r"is (damaged \(\w+\)|of another model): remove it to restart the training"):
             read_checkpoint(path, trainer.loop, trainer.schedulers)
 
     def test_a_checkpoint_of_another_model_is_one_line(self, tmp_path: Path) -> None:
         writer = new_writer(tmp_path)
         train(writer, a_training(), Silent((2, "training", 1)))
-        with pytest.raises(UserError, match=r"is of another model: remove it, and its case begins anew"):
+        with pytest.raises(UserError, match=r"is of another model: remove it to restart the training of its case"):
             train(writer, a_training(TwoLayers(name="learner", default_input_size=8, default_batch_size=50)))
 
 

@@ -162,8 +162,8 @@ class TestRefused:
         assert DAMAGED in refusal(tmp_path / name)
 
     def test_a_place_without_a_file(self, tmp_path: Path) -> None:
-        assert "there is no file of weights" in refusal(tmp_path / "w.pt")
-        assert "there is no file of weights" in refusal(tmp_path)
+        assert "w.pt not found: name a file written by torch.save" in refusal(tmp_path / "w.pt")
+        assert "not found: name a file written by torch.save" in refusal(tmp_path)
 
     def test_safetensors_where_the_package_is_not(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "safetensors.torch", None)
