@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from charact.measure.counters._support.nvml_library import find_gpu, start, torch_uuid
-from charact.measure.counters._support.protocol import Refused, SampledSource
+from charact.measure.counters._support.protocol import SampledSource, UnavailableError
 from charact.measure.counters.gpm import SOURCE as GPM
 from charact.measure.counters.nvml import SOURCE as NVML
 
@@ -31,8 +31,8 @@ def under_load(source: SampledSource, launch: Callable[[], object]) -> tuple[Sam
     torch.cuda.synchronize(DEVICE)
     try:
         reading = source.open(DEVICE)
-    except Refused as refused:
-        pytest.skip(refused.refusal.reason)
+    except UnavailableError as refused:
+        pytest.skip(refused.unavailable.reason)
     begin_s = time.perf_counter()
     samples: Samples = []
     num_launched, due_s = 0, begin_s + 0.2

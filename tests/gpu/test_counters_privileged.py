@@ -8,7 +8,7 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.counters import ncu, pm
 from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY
-from charact.measure.counters._support.protocol import Found, PassSource, Refused
+from charact.measure.counters._support.protocol import Found, PassSource, UnavailableError
 from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
@@ -26,9 +26,9 @@ def take(source: PassSource, case: Case) -> Found:
     loop = Loop(case)
     try:
         return source.take(loop)
-    except Refused as refused:
-        if refused.refusal in (ADMIN_ONLY, BUSY):
-            pytest.skip(f"{refused.refusal.reason}: {refused.refusal.remedy}")
+    except UnavailableError as refused:
+        if refused.unavailable in (ADMIN_ONLY, BUSY):
+            pytest.skip(f"{refused.unavailable.reason}: {refused.unavailable.remedy}")
         raise
     finally:
         loop.close()

@@ -28,7 +28,7 @@ def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     (["profile", "resnet18", "--counters", "hots"],
      f"error: --counters: 'hots' is not one of auto, none, {', '.join(all_sources())}\n"),
     (["profile", "resnet18", "--counters", "host,none"],
-     "error: --counters: none stands alone: leave it out, or the others\n"),
+     "error: --counters: none cannot be combined with other sources: leave it or them out\n"),
     (["profile", "resnet18", "--counters", ","], "error: --counters is empty: give at least one value\n"),
     (["doctor", "cuda"], "error: got unexpected extra argument(s) (cuda) (see charact doctor --help)\n"),
 ])

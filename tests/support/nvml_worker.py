@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from charact.measure.counters._support.protocol import Reading, Refusal, Refused
+from charact.measure.counters._support.protocol import Reading, Unavailable, UnavailableError
 from charact.measure.counters.gpm import GpmCounters
 from charact.measure.counters.nvml import NvmlCounters
 from charact.measure.passes.sampler import Sampler
@@ -30,16 +30,16 @@ def read(source: str, uuid: str, pauses: Sequence[float] = (), later: str = "") 
     found: dict[str, Any] = {"available": told(opened.available())}
     try:
         reading = opened.open(DEVICE)
-    except Refused as refused:
-        return found | {"refused": told(refused.refusal)}
+    except UnavailableError as refused:
+        return found | {"refused": told(refused.unavailable)}
     samples = [attempt(reading, pause_s) for pause_s in pauses]
     if later:
         RULES.write_text(later)
         samples.append(attempt(reading, pauses[-1]))
     try:
         whole: Any = dict(reading.close())
-    except Refused as refused:
-        whole = told(refused.refusal)
+    except UnavailableError as refused:
+        whole = told(refused.unavailable)
     return found | {"samples": samples, "whole": whole, "missing": dict(reading.missing)}
 
 
@@ -48,8 +48,8 @@ def attempt(reading: Reading, pause_s: float) -> Any:
     time.sleep(pause_s)
     try:
         return dict(reading.sample())
-    except Refused as refused:
-        return told(refused.refusal)
+    except UnavailableError as refused:
+        return told(refused.unavailable)
 
 
 def sample(source: str, uuid: str, later: str | None = None) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def sample(source: str, uuid: str, later: str | None = None) -> dict[str, Any]:
     return {"rows": rows, "outcome": sampler.outcomes[source]}
 
 
-def told(refusal: Refusal | None) -> list[str | None] | None:
+def told(refusal: Unavailable | None) -> list[str | None] | None:
     """A refusal as JSON has it."""
     return None if refusal is None else [refusal.reason, refusal.remedy]
 

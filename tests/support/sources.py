@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from charact.measure.counters._support.protocol import Counter, Found, Refusal, Refused
+from charact.measure.counters._support.protocol import Counter, Found, Unavailable, UnavailableError
 
 
 def fine() -> None:
@@ -15,7 +15,7 @@ def fine() -> None:
 
 def refuse() -> None:
     """What a source does that finds out later that it gives nothing."""
-    raise Refused("somebody else holds it", "ask them")
+    raise UnavailableError("somebody else holds it", "ask them")
 
 
 def break_down() -> None:
@@ -42,7 +42,7 @@ class Made:
 
     def __init__(self, name: str = "made", *, period_s: float | None = 0.005, opening: Callable[[], None] = fine,
                  sampling: Callable[[int], None] = lambda _: None, closing: Callable[[], None] = fine,
-                 here: Refusal | None = None, devices: frozenset[str] = frozenset({"cpu", "cuda"})) -> None:
+                 here: Unavailable | None = None, devices: frozenset[str] = frozenset({"cpu", "cuda"})) -> None:
         self.name, self.period_s, self.devices = name, period_s, devices
         self._opening, self._closing, self._here = opening, closing, here
         self._sampling = sampling
@@ -50,7 +50,7 @@ class Made:
         self.missing: Mapping[str, str] = {"num_lost": "not on this device"}
         self.sampled_ns: list[int] = []
 
-    def available(self) -> Refusal | None:
+    def available(self) -> Unavailable | None:
         """As told."""
         return self._here
 

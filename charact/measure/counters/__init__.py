@@ -1,6 +1,6 @@
-"""Counter sources: one file each, holding an object `SOURCE` that keeps to a protocol of `_support/protocol.py`.
+"""Counter sources: one module each, with an object `SOURCE` that implements a protocol of `_support/protocol.py`.
 
-A counter's name ends in its unit or begins with `num_`, and means the same in every source that gives it.
+A counter's name ends in its unit or begins with `num_`, and has the same meaning in every source.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from charact.measure.counters._support.protocol import CounterSource
 
 
 def all_sources() -> dict[str, CounterSource]:
-    """Every counter source by name."""
+    """Return every counter source by name."""
     sources: list[CounterSource] = [module.SOURCE for module in modules_in(__name__)]
     return {source.name: source for source in sources}
 
 
 def chosen_sources(names: Sequence[str] | None) -> list[CounterSource]:
-    """Sources by name; `auto`, or where none are named, stands for all that need no pass of their own.
+    """Return sources by name; `auto`, or no names, selects all that need no pass of their own.
 
     Raises:
         UserError: there is no such source.
@@ -29,7 +29,7 @@ def chosen_sources(names: Sequence[str] | None) -> list[CounterSource]:
         if name == "auto":
             chosen |= {source.name: source for source in sources.values() if source.taken != "own pass"}
         elif name == "none":
-            raise UserError("--counters: none stands alone: leave it out, or the others")
+            raise UserError("--counters: none cannot be combined with other sources: leave it or them out")
         elif name in sources:
             chosen[name] = sources[name]
         else:
@@ -38,7 +38,7 @@ def chosen_sources(names: Sequence[str] | None) -> list[CounterSource]:
 
 
 def described() -> dict[str, dict[str, dict[str, str]]]:
-    """What every counter means, for the manifest: by source and name its definition, method and scope."""
+    """Return definition, method and scope of every counter, by source and name, for the manifest."""
     return {
         source.name: {
             counter.name: {key: value for key, value in asdict(counter).items() if key != "name"}

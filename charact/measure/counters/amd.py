@@ -1,4 +1,4 @@
-"""What AMD's driver tells of a GPU through PyTorch's ROCm build, which asks amdsmi."""
+"""Counters of AMD GPUs, from `torch.cuda` of PyTorch's ROCm build, which calls amdsmi."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -6,18 +6,18 @@ from typing import Any, Literal
 import torch
 
 from charact.execution.case_outcome import one_line
-from charact.measure.counters._support.protocol import Counter, Refusal
+from charact.measure.counters._support.protocol import Counter, Unavailable
 
 _SCOPE = "the device, with all that runs on it"
 
 
 def _number(answer: Any) -> float | None:
-    """An answer of amdsmi, which says `N/A` where there is none."""
+    """Return an answer of amdsmi as a number; None for `N/A`."""
     return None if isinstance(answer, str) else float(answer)
 
 
 def _positive(answer: Any) -> float | None:
-    """The same where PyTorch makes 0 of `N/A`."""
+    """Return an answer as a number; None for 0, which PyTorch returns for `N/A`."""
     return _number(answer) or None
 
 
@@ -26,13 +26,13 @@ def _memory_used(device: torch.device) -> float:
     return float(total - free)
 
 
-# How to ask, what the answer's unit is worth. PyTorch hands on amdsmi's watts, though it documents milliwatts.
+# Query and its unit. PyTorch documents milliwatts, but returns amdsmi's watts.
 _READS: dict[Counter, tuple[Callable[[torch.device], float | None], float]] = {
     Counter("utilization_frac", "share of time in which the graphics engine was active, over the driver's own window",
             "sampled", _SCOPE): (lambda device: _number(torch.cuda.utilization(device)), 0.01),
-    Counter("memory_used_bytes", "memory that is taken, with what the driver keeps for itself", "sampled",
+    Counter("memory_used_bytes", "memory in use, including the driver's own", "sampled",
             _SCOPE): (_memory_used, 1),
-    Counter("power_w", "power of the socket, in the mean over the driver's own window", "sampled",
+    Counter("power_w", "mean power of the socket over the driver's own window", "sampled",
             _SCOPE): (lambda device: _positive(torch.cuda.power_draw(device)), 1),
     Counter("sm_clock_hz", "clock of the graphics engine, whose compute units AMD's multiprocessors are", "sampled",
             _SCOPE): (lambda device: _positive(torch.cuda.clock_rate(device)), 1e6),
@@ -42,46 +42,47 @@ _READS: dict[Counter, tuple[Callable[[torch.device], float | None], float]] = {
 
 
 class AmdCounters:
-    """Amdsmi's answers, some ten times a second.
+    """amdsmi's values, some ten times a second.
 
     *Source*: `torch.cuda` and the documentation of AMD's amdsmi.
     """
 
     name = "amd"
-    cost = "a thread that asks the driver some 10 times a second; kernels run on"
+    cost = "a thread that queries the driver some 10 times a second; kernels are not interrupted"
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["along"] = "along"
     period_s = 0.1
     counters = tuple(_READS)
 
-    def available(self) -> Refusal | None:
-        """Only in a build of PyTorch for AMD's devices."""
+    def available(self) -> Unavailable | None:
+        """Require PyTorch's ROCm build."""
         if torch.version.hip is None:
-            return Refusal(f"torch {torch.__version__} is built without ROCm", "on an AMD GPU, install a ROCm build")
+            return Unavailable(f"torch {torch.__version__} is built without ROCm",
+                               "on an AMD GPU, install a ROCm build")
         return None
 
     def open(self, device: torch.device) -> "_AmdReading":
-        """Nothing is asked before the first sample."""
+        """Return a reading; the first query is the first sample's."""
         return _AmdReading(device)
 
 
 class _AmdReading:
-    """Answers of one device; what it refuses once is asked no more."""
+    """Values of one device; a query that fails once is not repeated."""
 
     def __init__(self, device: torch.device) -> None:
         self.missing: dict[str, str] = {}
         self._device = device
 
     def sample(self) -> Mapping[str, float]:
-        """What amdsmi answers now."""
+        """Return amdsmi's current values."""
         values = {}
         for counter, (ask, unit) in _READS.items():
             if counter.name in self.missing:
                 continue
             try:
                 answer = ask(self._device)
-            except Exception as error:  # amdsmi is optional, and what it raises is of no common type
+            except Exception as error:  # amdsmi is optional, and its errors have no common type
                 self.missing[counter.name] = one_line(error)
                 continue
             if answer is None:
@@ -91,7 +92,7 @@ class _AmdReading:
         return values
 
     def close(self) -> Mapping[str, float]:
-        """Nothing is counted over the whole stretch."""
+        """Return no counters over the whole pass."""
         return {}
 
 

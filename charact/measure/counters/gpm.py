@@ -1,4 +1,4 @@
-"""NVML's GPU performance monitoring (GPM), from Hopper on: how busy multiprocessors, memory and pipes are."""
+"""Counters of NVML's GPU performance monitoring (GPM), from Hopper on: use of multiprocessors, memory and pipelines."""
 
 import contextlib
 import time
@@ -8,17 +8,25 @@ from typing import Any, Literal
 import pynvml
 import torch
 
-from charact.measure.counters._support.nvml_library import Gpu, UuidOf, find_gpu, refusing, start, torch_uuid, words
+from charact.measure.counters._support.nvml_library import (
+    Gpu,
+    UuidOf,
+    error_message,
+    find_gpu,
+    nvml_errors,
+    start,
+    torch_uuid,
+)
 from charact.measure.counters._support.permissions import ADMIN_ONLY
-from charact.measure.counters._support.protocol import Counter, Refusal, Refused
+from charact.measure.counters._support.protocol import Counter, Unavailable, UnavailableError
 
 MIN_WINDOW_S = 0.1
-"""Time between two snapshots below which NVML's documentation promises no metrics."""
+"""Shortest time in seconds between two GPM snapshots, according to NVML's documentation."""
 
 _SCOPE = "the GPU, or the MIG instance, with all that runs on it"
 _PERCENT, _MIB_PER_S = 0.01, 2.0**20
 
-# Counter, GPM's metric, what its unit is worth, definition.
+# Counter, GPM's metric, its unit, definition.
 _METRICS = (
     ("utilization_frac", pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL, _PERCENT,
      "share of time in which the compute or graphics engine was active"),
@@ -48,13 +56,13 @@ _OCCUPANCY = Counter(
 
 
 class GpmCounters:
-    """GPM's metrics between each two snapshots, and between the first and the last.
+    """GPM metrics between consecutive snapshots, and between the first and the last.
 
     *Source*: nvml.h of NVIDIA's driver.
     """
 
     name = "gpm"
-    cost = "a thread that takes 8 snapshots a second of counters that the GPU keeps; kernels run on"
+    cost = "a thread that takes 8 snapshots a second of the GPU's counters; kernels are not interrupted"
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["along"] = "along"
@@ -64,28 +72,28 @@ class GpmCounters:
     def __init__(self, uuid_of: UuidOf = torch_uuid) -> None:
         self._uuid_of = uuid_of
 
-    def available(self) -> Refusal | None:
-        """Only where NVIDIA's driver finds a GPU that has them."""
+    def available(self) -> Unavailable | None:
+        """Require NVIDIA's driver and a GPU with GPM."""
         try:
-            with refusing(), contextlib.ExitStack() as resources:
+            with nvml_errors(), contextlib.ExitStack() as resources:
                 start(resources)
                 supported = any(map(_is_supported_at, range(pynvml.nvmlDeviceGetCount())))
-        except Refused as refused:
-            return refused.refusal
-        return None if supported else Refusal("no GPU here has GPM: Hopper and later do")
+        except UnavailableError as error:
+            return error.unavailable
+        return None if supported else Unavailable("no GPU here has GPM: Hopper and later do")
 
     def open(self, device: torch.device) -> "_GpmReading":
         """Take the first snapshot."""
-        with refusing(), contextlib.ExitStack() as resources:
+        with nvml_errors(), contextlib.ExitStack() as resources:
             start(resources)
             gpu = find_gpu(self._uuid_of(device))
             if not _is_supported(gpu.handle):
-                raise Refused("this GPU has no GPM: Hopper and later do")
+                raise UnavailableError("this GPU has no GPM: Hopper and later do")
             return _GpmReading(gpu, resources)
 
 
 class _GpmReading:
-    """Three snapshots: the first, and two that take turns at being the last one."""
+    """Three snapshots: the first, and two that alternate as the last one."""
 
     def __init__(self, gpu: Gpu, resources: contextlib.ExitStack) -> None:
         self.missing: dict[str, str] = {}
@@ -97,8 +105,8 @@ class _GpmReading:
         self._resources = resources.pop_all()
 
     def sample(self) -> Mapping[str, float]:
-        """Metrics since the last sample; none where that is too short a time ago."""
-        with refusing():
+        """Return metrics since the last sample; none if the interval is too short."""
+        with nvml_errors():
             self._take(self._next)
             if self._next.time_s - self._last.time_s < MIN_WINDOW_S:
                 return {}
@@ -107,8 +115,8 @@ class _GpmReading:
         return values
 
     def close(self) -> Mapping[str, float]:
-        """Metrics of the whole stretch."""
-        with refusing(), self._resources:
+        """Return metrics of the whole pass."""
+        with nvml_errors(), self._resources:
             self._take(self._next)
             if self._next.time_s - self._first.time_s < MIN_WINDOW_S:
                 reason = f"the pass was shorter than {MIN_WINDOW_S} s, over which GPM counts"
@@ -125,12 +133,12 @@ class _GpmReading:
             else:
                 pynvml.nvmlGpmMigSampleGet(self._gpu.handle, self._instance_id, snapshot.buffer)
         except pynvml.NVMLError_NoPermission as error:
-            raise Refused(ADMIN_ONLY.reason, ADMIN_ONLY.remedy) from error
+            raise UnavailableError(ADMIN_ONLY.reason, ADMIN_ONLY.remedy) from error
         snapshot.time_s = time.perf_counter()
 
 
 class _Snapshot:
-    """A buffer of NVML's, and when it was filled."""
+    """A buffer of NVML, and the time at which it was filled."""
 
     def __init__(self, resources: contextlib.ExitStack) -> None:
         self.buffer = pynvml.nvmlGpmSampleAlloc()
@@ -139,7 +147,7 @@ class _Snapshot:
 
 
 def _metrics(begin: _Snapshot, end: _Snapshot) -> tuple[dict[str, float], dict[str, str]]:
-    """Counters between two snapshots, and those that GPM does not give, each with the reason."""
+    """Return counters between two snapshots, and the reasons of those that GPM does not give."""
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     asked.numMetrics = len(_METRICS)
@@ -153,7 +161,7 @@ def _metrics(begin: _Snapshot, end: _Snapshot) -> tuple[dict[str, float], dict[s
         if found.nvmlReturn == pynvml.NVML_SUCCESS:
             values[name] = found.value * unit
         else:
-            missing[name] = words(pynvml.NVMLError(found.nvmlReturn))
+            missing[name] = error_message(pynvml.NVMLError(found.nvmlReturn))
     busy, active = values.get("sm_utilization_frac"), values.get("sm_occupancy_frac")
     if busy and active is not None:
         values[_OCCUPANCY.name] = active / busy

@@ -1,4 +1,4 @@
-"""What the operating system counts for the process: memory, processor time by what threads do, faults, switches."""
+"""Counters of the operating system for the process: memory, processor time by thread pool, page faults, switches."""
 
 import contextlib
 import re
@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from charact.machine.facts import usable_cores
-from charact.measure.counters._support.protocol import Counter, Refusal
+from charact.measure.counters._support.protocol import Counter, Unavailable
 from charact.measure.counters._support.threads import POOLS, ProcessorTimes, lists_children
 
 _PROC = Path("/proc")
@@ -30,7 +30,7 @@ _NO_CHILDREN = "this kernel does not list a process's children (built without CO
 
 
 class HostCounters:
-    """What the operating system counts for all threads of the process, and for its data-loader workers."""
+    """Counters of the operating system for all threads of the process, and for its data-loader workers."""
 
     name = "host"
     cost = "0.1 ms of the processor every 0.1 s; once at the end 10 ms and as much again a GB of resident memory"
@@ -42,8 +42,8 @@ class HostCounters:
         Counter("rss_bytes", "resident memory of the process; over the pass: when it ends", "measured", "process"),
         Counter("peak_rss_bytes", "largest resident memory of the process since it began, not only in this pass",
                 "measured", "process"),
-        Counter("pss_bytes", "resident memory of the process and its data-loader workers when the pass ends; what "
-                "several processes share counts once", "measured", "process and its data-loader workers"),
+        Counter("pss_bytes", "resident memory of the process and its data-loader workers when the pass ends; shared "
+                "memory counts once", "measured", "process and its data-loader workers"),
         Counter("cpu_utilization_frac", "processor time of the process over wall time times usable cores",
                 "measured", "process"),
         *(Counter(f"num_cores_{pool}", f"cores kept busy by {meaning}: processor time over wall time", "measured",
@@ -51,31 +51,31 @@ class HostCounters:
         *(Counter(name, f"{definition}, over the pass", "measured", "process")
           for name, (definition, _) in _CHANGES.items()),
         Counter("num_loader_workers", "processes of PyTorch's data loader", "measured", "data-loader workers"),
-        Counter("loader_workers_rss_bytes", "sum of their resident memory; what they share counts several times",
+        Counter("loader_workers_rss_bytes", "sum of their resident memory; shared memory counts several times",
                 "measured", "data-loader workers"),
         Counter("num_cores_loader_workers", "cores kept busy by them: processor time over wall time", "measured",
                 "data-loader workers"),
     )
 
-    def available(self) -> Refusal | None:
-        """Only on Linux, whose /proc it reads."""
-        return None if sys.platform == "linux" else Refusal(
+    def available(self) -> Unavailable | None:
+        """Require Linux and its /proc."""
+        return None if sys.platform == "linux" else Unavailable(
             f"read from Linux's /proc, which {sys.platform} does not have")
 
     def open(self, device: torch.device) -> "_HostReading":
-        """Take the first reading; the device is the host, whatever the case runs on."""
+        """Take the first reading; the device is ignored."""
         return _HostReading()
 
 
 @dataclass(frozen=True)
-class _Moment:
+class _Totals:
     time_s: float
     cpu_s: float
     changes: dict[str, int]
 
 
 class _HostReading:
-    """Differences from the opening to the close, and from sample to sample."""
+    """Differences from opening to close, and from sample to sample."""
 
     def __init__(self) -> None:
         self.missing: Mapping[str, str] = {
@@ -87,10 +87,10 @@ class _HostReading:
         self._begin = self._last = _now()
 
     def sample(self) -> Mapping[str, float]:
-        """Memory of this moment, and cores in use since the sample before."""
+        """Return the current memory, and cores in use since the last sample."""
         last, self._last = self._last, _now()
         spent_s, length_s = self._times.look(), self._last.time_s - last.time_s
-        return self._told({
+        return self._available({
             "rss_bytes": _rss_bytes("self"),
             "cpu_utilization_frac": (self._last.cpu_s - last.cpu_s) / (length_s * self._num_cores),
             **{f"num_cores_{pool}": spent / length_s for pool, spent in spent_s.items()},
@@ -98,13 +98,13 @@ class _HostReading:
         })
 
     def close(self) -> Mapping[str, float]:
-        """Take the last reading."""
+        """Return the counters of the whole pass."""
         begin, end = self._begin, _now()
         self._times.look()
         length_s = end.time_s - begin.time_s
         whole = {
             "rss_bytes": _rss_bytes("self"),
-            # Not ru_maxrss: a process inherits that from the one that started it.
+            # Not ru_maxrss: a process inherits it from its parent.
             "peak_rss_bytes": _kilobytes("self/status", "VmHWM"),
             "cpu_utilization_frac": (end.cpu_s - begin.cpu_s) / (length_s * self._num_cores),
             **{f"num_cores_{pool}": spent / length_s for pool, spent in self._times.total_s.items()},
@@ -114,15 +114,15 @@ class _HostReading:
         if "pss_bytes" not in self.missing:
             whole["pss_bytes"] = _summed(lambda process: _kilobytes(f"{process}/smaps_rollup", "Pss"),
                                          ["self", *self._times.workers])[0]
-        return self._told(whole)
+        return self._available(whole)
 
-    def _told(self, values: Mapping[str, float]) -> Mapping[str, float]:
+    def _available(self, values: Mapping[str, float]) -> Mapping[str, float]:
         return {name: value for name, value in values.items() if name not in self.missing}
 
 
-def _now() -> _Moment:
+def _now() -> _Totals:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return _Moment(time_s=time.perf_counter(), cpu_s=usage.ru_utime + usage.ru_stime,
+    return _Totals(time_s=time.perf_counter(), cpu_s=usage.ru_utime + usage.ru_stime,
                    changes={name: getattr(usage, field) for name, (_, field) in _CHANGES.items()})
 
 
@@ -132,10 +132,10 @@ def _of_workers(workers: Iterable[int]) -> dict[str, int]:
 
 
 def _summed(bytes_of: Callable[[int | str], int], processes: Iterable[int | str]) -> tuple[int, int]:
-    """Sum over processes, and how many of them were there."""
+    """Return the sum over processes that still exist, and their number."""
     total, number = 0, 0
     for process in processes:
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended
             total += bytes_of(process)
             number += 1
     return total, number
@@ -146,7 +146,7 @@ def _rss_bytes(process: int | str) -> int:
 
 
 def _kilobytes(path: str, field: str) -> int:
-    """Bytes of a field that the kernel tells in its kB; of a process that has ended but lies there still, none."""
+    """Return a field, which the kernel reports in KiB, in bytes; 0 for a zombie process."""
     text = (_PROC / path).read_text(encoding="ascii", errors="replace")
     found = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0

@@ -1,27 +1,27 @@
-"""What the operator pass's trace tells of the device, read by `charact.traces.counters`, as for imported traces."""
+"""Counters from the operator pass's trace, computed by `charact.traces.counters`, as for imported traces."""
 
 from typing import Literal
 
 from charact.machine.facts import gpu_facts
-from charact.measure.counters._support.protocol import Counter, Refusal
+from charact.measure.counters._support.protocol import Counter, Unavailable
 from charact.traces import counters as of_traces
 
 
 class KinetoCounters:
-    """Kernels, copies and gaps between them, from the trace that the operator pass writes anyway."""
+    """Kernels, copies and the gaps between them, from the operator pass's trace."""
 
     name = of_traces.SOURCE
-    cost = "none beside the operator pass, whose profiler slows the host: the device may wait longer than without"
+    cost = "none in addition to the operator pass, whose profiler slows the host, so that the device may wait longer"
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["trace"] = "trace"
     counters = tuple(Counter(name, definition, method, of_traces.SCOPE)
                      for name, (definition, method) in of_traces.DEFINITIONS.items())
 
-    def available(self) -> Refusal | None:
-        """Where there is a GPU."""
+    def available(self) -> Unavailable | None:
+        """Require a GPU."""
         gpus, reason = gpu_facts()
-        return None if gpus else Refusal(f"kernels run on GPUs only: {reason}")
+        return None if gpus else Unavailable(f"kernels run on GPUs only: {reason}")
 
 
 SOURCE = KinetoCounters()

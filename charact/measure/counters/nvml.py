@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells of a GPU through NVML: power, energy, clocks, throttling, memory, temperature, PCIe."""
+"""Counters of NVIDIA's driver through NVML: power, energy, clocks, throttling, memory, temperature, PCIe."""
 
 import contextlib
 import time
@@ -12,24 +12,24 @@ import torch
 from charact.measure.counters._support.nvml_library import (
     Gpu,
     UuidOf,
+    error_message,
     find_gpu,
     is_lasting,
-    refusing,
+    nvml_errors,
     start,
     torch_uuid,
-    words,
 )
-from charact.measure.counters._support.protocol import Counter, Refusal, Refused
+from charact.measure.counters._support.protocol import Counter, Unavailable, UnavailableError
 
 _WHOLE = "the whole GPU, with all that runs on it"
-_OF_THE_WHOLE_GPU = "NVML tells it of the whole GPU only, and the case runs on a MIG instance of it"
+_WHOLE_GPU_ONLY = "NVML reports it for the whole GPU only, and the case runs on a MIG instance"
 
 _POWER = pynvml.nvmlClocksEventReasonSwPowerCap
 _THERMAL = pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
 _HARDWARE = pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
 _THROTTLES = {
     "throttled_frac": ("for power, for heat or by the board", _POWER | _THERMAL | _HARDWARE),
-    "throttled_power_frac": ("to keep to the power limit", _POWER),
+    "throttled_power_frac": ("to stay within the power limit", _POWER),
     "throttled_thermal_frac": ("since the GPU was too hot", _THERMAL),
     "throttled_hardware_frac": ("by the board: too hot, too much power, or its power brake", _HARDWARE),
 }
@@ -37,11 +37,12 @@ _THROTTLES = {
 
 @dataclass(frozen=True)
 class _Read:
-    """One question to NVML, and the counters that the answer gives.
+    """One query of NVML, and its counters.
 
     Args:
-        of: what is asked where the case runs on a MIG instance: the instance itself; the GPU, whose answer holds for
-            its instances; or nobody, since the answer is of them all together.
+        of: handle to query on a MIG instance: the instance; the GPU, if the value also holds for its instances; or
+            none, if
+            the value covers all instances together.
     """
 
     counters: tuple[Counter, ...]
@@ -49,14 +50,14 @@ class _Read:
     of: Literal["instance", "gpu", "nobody"]
 
     def whom(self, gpu: Gpu) -> Any:
-        """The handle to ask; None where there is none."""
+        """Return the handle to query; None if there is none."""
         if gpu.instance is None:
             return gpu.handle
         return {"instance": gpu.instance, "gpu": gpu.handle, "nobody": None}[self.of]
 
 
 def _newest(*names: str) -> Callable[..., Any]:
-    """NVML's function by the first of its names, newest first, that both binding and driver know."""
+    """Return NVML's function under the first name, newest first, that both binding and driver know."""
     functions = [getattr(pynvml, name) for name in names if hasattr(pynvml, name)]
 
     def call(*arguments: Any) -> Any:
@@ -91,11 +92,11 @@ _READS = (
     _Read((Counter("utilization_frac", "share of time in which any kernel ran, over the driver's own window of 1/6 to "
                    "1 s", "sampled", _WHOLE),),
           lambda gpu: (pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,), "nobody"),
-    _Read((Counter("memory_used_bytes", "memory that is taken, with what the driver keeps for itself", "sampled",
+    _Read((Counter("memory_used_bytes", "memory in use, including the driver's own", "sampled",
                    "the device, with all that runs on it"),),
           lambda gpu: (float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),), "instance"),
     _Read((Counter("power_w", "power of the GPU with its memory: over the pass energy_j over time, where there is a "
-                   "meter; a sample is from Ampere on, GA100 apart, the mean of the last second", "sampled", _WHOLE),),
+                   "meter; a sample is, from Ampere on except GA100, the mean of the last second", "sampled", _WHOLE),),
           lambda gpu: (pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,), "nobody"),
     _Read((Counter("sm_clock_hz", "clock of the multiprocessors", "sampled", "the whole GPU"),
            Counter("memory_clock_hz", "clock of the memory", "sampled", "the whole GPU")), _clocks, "gpu"),
@@ -110,16 +111,17 @@ _READS = (
 
 
 class NvmlCounters:
-    """NVML's answers, some ten times a second, and the energy between the opening and the close.
+    """NVML's values, some ten times a second, and the energy of the whole pass.
 
-    *Error*: NVML takes 20 ms for each direction of PCIe, so that the meter may be read up to 40 ms after the pass has
-    ended; the driver renews the meter in steps.
+    *Error*: NVML takes 20 ms for each direction of PCIe, so the energy meter may be read up to 40 ms after the pass.
+    The
+    driver updates the meter in steps.
 
     *Source*: nvml.h of NVIDIA's driver.
     """
 
     name = "nvml"
-    cost = "a thread that asks the driver some 10 times a second; kernels run on"
+    cost = "a thread that queries the driver some 10 times a second; kernels are not interrupted"
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["along"] = "along"
@@ -133,24 +135,24 @@ class NvmlCounters:
     def __init__(self, uuid_of: UuidOf = torch_uuid) -> None:
         self._uuid_of = uuid_of
 
-    def available(self) -> Refusal | None:
-        """Only with NVIDIA's driver and a GPU."""
+    def available(self) -> Unavailable | None:
+        """Require NVIDIA's driver and a GPU."""
         try:
-            with refusing(), contextlib.ExitStack() as resources:
+            with nvml_errors(), contextlib.ExitStack() as resources:
                 start(resources)
-                return None if pynvml.nvmlDeviceGetCount() else Refusal("NVIDIA's driver finds no GPU")
-        except Refused as refused:
-            return refused.refusal
+                return None if pynvml.nvmlDeviceGetCount() else Unavailable("NVIDIA's driver finds no GPU")
+        except UnavailableError as error:
+            return error.unavailable
 
     def open(self, device: torch.device) -> "_NvmlReading":
-        """Find the device and read its meter."""
-        with refusing(), contextlib.ExitStack() as resources:
+        """Find the device and read its energy meter."""
+        with nvml_errors(), contextlib.ExitStack() as resources:
             start(resources)
             return _NvmlReading(find_gpu(self._uuid_of(device)), resources)
 
 
 class _NvmlReading:
-    """Answers of one GPU; what it refuses once is asked no more."""
+    """Values of one GPU; a query that fails once is not repeated."""
 
     def __init__(self, gpu: Gpu, resources: contextlib.ExitStack) -> None:
         self.missing: dict[str, str] = {}
@@ -158,28 +160,28 @@ class _NvmlReading:
         self._asked = []
         for read in _READS:
             if read.whom(gpu) is None:
-                self._miss(read, _OF_THE_WHOLE_GPU)
+                self._miss(read, _WHOLE_GPU_ONLY)
             else:
                 self._asked.append(read)
         self._begin_j, self._begun_s = self._energy_j(), time.perf_counter()
         self._resources = resources.pop_all()
 
     def sample(self) -> Mapping[str, float]:
-        """What NVML answers now."""
-        with refusing():
+        """Return NVML's current values."""
+        with nvml_errors():
             return self._ask()
 
     def close(self) -> Mapping[str, float]:
-        """Read the meter again: what it counted, and that over the time it took.
+        """Return the energy of the pass, and the mean power from it.
 
-        The mean of a pass's samples would be of more than the pass, and of a short one mostly of what came before.
+        The mean of the samples would cover more than the pass: each sample is a mean over the previous second.
         """
-        with refusing(), self._resources:
+        with nvml_errors(), self._resources:
             if self._begin_j is None:
                 return {}
             energy_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu.handle) / 1e3 - self._begin_j
             if energy_j <= 0:
-                self.missing["energy_j"] = "the driver did not renew its meter in so short a pass"
+                self.missing["energy_j"] = "the pass is too short: the driver did not update its energy meter"
                 return {}
             return {"energy_j": energy_j, "power_w": energy_j / (time.perf_counter() - self._begun_s)}
 
@@ -192,21 +194,21 @@ class _NvmlReading:
                 if is_lasting(error):
                     raise
                 self._asked.remove(read)
-                self._miss(read, words(error))
+                self._miss(read, error_message(error))
             else:
                 values |= zip((counter.name for counter in read.counters), answer, strict=True)
         return values
 
     def _energy_j(self) -> float | None:
         if self._gpu.instance is not None:
-            self.missing["energy_j"] = _OF_THE_WHOLE_GPU
+            self.missing["energy_j"] = _WHOLE_GPU_ONLY
             return None
         try:
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu.handle)) / 1e3
         except pynvml.NVMLError as error:
             if is_lasting(error):
                 raise
-            self.missing["energy_j"] = f"{words(error)} (GPUs have the meter from Volta on)"
+            self.missing["energy_j"] = f"{error_message(error)} (GPUs have the meter from Volta on)"
             return None
 
     def _miss(self, read: _Read, reason: str) -> None:

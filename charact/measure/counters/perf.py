@@ -1,4 +1,4 @@
-"""What the processor itself counts, through Linux's perf_event_open: instructions, cycles, cache misses."""
+"""Hardware counters of the processor, from Linux's perf_event_open: instructions, cycles, cache misses."""
 
 import ctypes
 import errno
@@ -12,26 +12,26 @@ from typing import Literal
 
 import torch
 
-from charact.measure.counters._support.protocol import Counter, Refusal, Refused
+from charact.measure.counters._support.protocol import Counter, Unavailable, UnavailableError
 from charact.measure.counters._support.threads import TASKS
 
 LINE_BYTES = 64
-"""A cache line on x86-64 and on most ARM servers."""
+"""Size of a cache line on x86-64 and on most ARM servers."""
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}
 _ATTRIBUTE_BYTES = 112
 """Size of perf_event_attr, version 5 (linux/perf_event.h)."""
 _TOTAL_TIMES = 0b11
-"""Read the time for which an event was enabled, and for which it was counted: there are fewer counters than events."""
+"""Flags to read the enabled and the running time of an event: events share the hardware's counters."""
 _INHERITED, _NO_KERNEL, _NO_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
 _ANY_CORE, _NO_GROUP, _CLOSE_ON_EXEC = -1, -1, 8
 
 OpenEvent = Callable[["Event", int], int]
-"""Opens an event for a thread; returns the file that it is read from."""
+"""Opens an event for a thread; returns its file descriptor."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What is counted: numbers of linux/perf_event.h."""
+    """Type and number of an event in linux/perf_event.h."""
 
     kind: int
     number: int
@@ -40,16 +40,16 @@ class Event:
 HARDWARE = {"num_cycles": Event(0, 0), "num_instructions": Event(0, 1), "num_llc_misses": Event(0, 3)}
 _FOLLOWS = {"num_cycles": ["num_instructions_per_cycle"], "num_instructions": ["num_instructions_per_cycle"],
             "num_llc_misses": ["llc_miss_bytes"]}
-"""Counters that need one of these."""
+"""Counters that are computed from these."""
 
 
 class PerfCounters:
-    """The processor's own counters, in user space, of all threads and of the processes that they begin meanwhile.
+    """Hardware counters in user space, of all threads and of child processes that they start during the pass.
 
-    *Error*: where there are fewer counters than events each is counted for a share of the time, and scaled.
+    *Error*: with fewer hardware counters than events, each event is counted for a part of the time, and scaled.
 
     Args:
-        open_event: asks the kernel for an event.
+        open_event: opens a kernel event.
     """
 
     name = "perf"
@@ -64,54 +64,54 @@ class PerfCounters:
         Counter("num_llc_misses", "accesses that missed the last cache that the processor counts", "measured",
                 "process"),
         Counter("num_instructions_per_cycle", "instructions over cycles", "measured", "process"),
-        Counter("llc_miss_bytes", f"memory traffic as these misses times {LINE_BYTES} bytes: too little, since lines "
-                "that are fetched ahead or written back are no misses", "estimated", "process"),
+        Counter("llc_miss_bytes", f"memory traffic as these misses times {LINE_BYTES} bytes: too low, since lines "
+                "that are prefetched or written back are not misses", "estimated", "process"),
     )
 
     def __init__(self, open_event: OpenEvent) -> None:
         self._open_event = open_event
 
-    def available(self) -> Refusal | None:
-        """Whether the kernel lets this process count cycles."""
+    def available(self) -> Unavailable | None:
+        """Require that the kernel lets this process count cycles."""
         if sys.platform != "linux" or platform.machine() not in _SYSTEM_CALL:
-            return Refusal(f"perf_event_open is not known here: {sys.platform} on {platform.machine()}")
+            return Unavailable(f"perf_event_open is not known here: {sys.platform} on {platform.machine()}")
         try:
             os.close(self._open_event(HARDWARE["num_cycles"], 0))
         except OSError as error:
-            return refusal(error)
+            return unavailable_for(error)
         return None
 
     def open(self, device: torch.device) -> "EventReading":
-        """Begin to count."""
+        """Start to count."""
         return EventReading(HARDWARE, self._open_event)
 
 
 class EventReading:
-    """Events being counted for every thread that there is, and for those that they begin.
+    """Events counted for every existing thread, and for those that they start.
 
     Raises:
-        Refused: none can be counted.
+        UnavailableError: no event can be counted.
     """
 
     def __init__(self, events: Mapping[str, Event], open_event: OpenEvent) -> None:
         self.missing: dict[str, str] = {}
         self._files: dict[str, list[int]] = {}
-        refused: Refusal | None = None
+        unavailable: Unavailable | None = None
         for name, event in events.items():
             try:
                 self._files[name] = _open_for_threads(event, open_event)
             except OSError as error:
-                refused = refusal(error)
-                self._miss(name, refused.reason)
-        if not self._files and refused is not None:
-            raise Refused(refused.reason, refused.remedy)
+                unavailable = unavailable_for(error)
+                self._miss(name, unavailable.reason)
+        if not self._files and unavailable is not None:
+            raise UnavailableError(unavailable.reason, unavailable.remedy)
 
     def sample(self) -> Mapping[str, float]:
-        """Nothing is sampled."""
+        """Return nothing: these counters are not sampled."""
         return {}
 
     def close(self) -> Mapping[str, float]:
-        """Counts over the whole stretch, and what follows from them."""
+        """Return counts over the whole pass, and counters computed from them."""
         counted: dict[str, float] = {}
         for name, files in self._files.items():
             readings = [_read_and_close(file) for file in files]
@@ -119,7 +119,7 @@ class EventReading:
                 counted[name] = sum(count * enabled_ns / running_ns for count, enabled_ns, running_ns in readings
                                     if running_ns)
             else:
-                self._miss(name, "other events kept all of the processor's counters busy")
+                self._miss(name, "other events used all of the processor's counters")
         if counted.get("num_cycles") and "num_instructions" in counted:
             counted["num_instructions_per_cycle"] = counted["num_instructions"] / counted["num_cycles"]
         if "num_llc_misses" in counted:
@@ -131,7 +131,7 @@ class EventReading:
 
 
 def open_perf_event(event: Event, thread: int) -> int:
-    """Begin to count an event for a thread (0: the one that calls); returns the file that it is read from.
+    """Start to count an event for a thread (0: the calling one); return its file descriptor.
 
     Raises:
         OSError: the kernel refuses.
@@ -148,19 +148,20 @@ def open_perf_event(event: Event, thread: int) -> int:
     return file
 
 
-def refusal(error: OSError) -> Refusal:
-    """Why the kernel does not count, and what to do about it."""
+def unavailable_for(error: OSError) -> Unavailable:
+    """Return why the kernel does not count, and the remedy."""
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
-        return Refusal("the processor's counters are not there, as in most virtual machines", "run on the bare machine")
+        return Unavailable("the processor's counters are not available, as in most virtual machines",
+                           "run on the bare machine")
     if error.errno in (errno.EACCES, errno.EPERM):
-        return Refusal("the kernel keeps the processor's counters for administrators",
-                       "sudo sysctl kernel.perf_event_paranoid=1, or give the process CAP_PERFMON (in a container: "
-                       "--cap-add=PERFMON, and a seccomp profile that allows perf_event_open)")
+        return Unavailable("the kernel reserves the processor's counters for administrators",
+                           "sudo sysctl kernel.perf_event_paranoid=1, or give the process CAP_PERFMON (in a container: "
+                           "--cap-add=PERFMON, and a seccomp profile that allows perf_event_open)")
     if error.errno == errno.EMFILE:
-        return Refusal("the process may not open a file for each thread and event", "ulimit -n 65536")
+        return Unavailable("the process may not open a file for each thread and event", "ulimit -n 65536")
     if error.errno == errno.ENOSYS:
-        return Refusal("this kernel has no perf_event_open")
-    return Refusal(f"perf_event_open: {error.strerror}")
+        return Unavailable("this kernel has no perf_event_open")
+    return Unavailable(f"perf_event_open: {error.strerror}")
 
 
 def _open_for_threads(event: Event, open_event: OpenEvent) -> list[int]:
@@ -168,7 +169,7 @@ def _open_for_threads(event: Event, open_event: OpenEvent) -> list[int]:
     for thread in map(int, os.listdir(TASKS)):
         try:
             files.append(open_event(event, thread))
-        except ProcessLookupError:  # it has ended meanwhile
+        except ProcessLookupError:  # it has ended
             continue
         except OSError:
             for file in files:
@@ -178,7 +179,7 @@ def _open_for_threads(event: Event, open_event: OpenEvent) -> list[int]:
 
 
 def _read_and_close(file: int) -> tuple[int, int, int]:
-    """Count, and nanoseconds for which it was enabled and for which it ran."""
+    """Return count, enabled time and running time in ns, and close the file."""
     with os.fdopen(file, "rb", buffering=0) as counter:
         count, enabled_ns, running_ns = struct.unpack("=QQQ", counter.read(24))
     return count, enabled_ns, running_ns

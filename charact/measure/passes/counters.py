@@ -5,7 +5,14 @@ from typing import Any
 
 from charact.execution.loop import Loop
 from charact.measure.counters._support.phase_spans import PhaseTimeline, drawable
-from charact.measure.counters._support.protocol import CounterSource, PassSource, Refused, Rows, outcome, refusal_of
+from charact.measure.counters._support.protocol import (
+    CounterSource,
+    PassSource,
+    Rows,
+    UnavailableError,
+    outcome,
+    why_unavailable,
+)
 from charact.measure.passes.sampler import Sampler, failed
 
 MIN_SECONDS = 1.0
@@ -46,13 +53,13 @@ def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, di
 
 
 def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:
-    refusal = refusal_of(source, loop.case.device)
-    if refusal is not None:
-        return [], outcome(refusal)
+    unavailable = why_unavailable(source, loop.case.device)
+    if unavailable is not None:
+        return [], outcome(unavailable)
     try:
         found = source.take(loop)
-    except Refused as refused:
-        return [], outcome(refused.refusal)
+    except UnavailableError as error:
+        return [], outcome(error.unavailable)
     except Exception as error:  # an optional instrument, whose failure is reported
         return [], failed(error)
     return ([{"phase": None, "time_s": None, "rank": 0, "kernel": None, "source": source.name, **row}

@@ -14,12 +14,12 @@ from charact.measure.counters._support.phase_spans import Span
 from charact.measure.counters._support.protocol import (
     CounterSource,
     Reading,
-    Refusal,
-    Refused,
     Rows,
     SampledSource,
+    Unavailable,
+    UnavailableError,
     outcome,
-    refusal_of,
+    why_unavailable,
 )
 
 MAX_SAMPLES = 2000
@@ -50,14 +50,14 @@ class Sampler:
         """Start to count."""
         self._process = os.getpid()
         # Check all sources before any counts, so that no check is counted by another source.
-        refusals = [refusal_of(source, self._device) for source in self._sources]
-        for source, refusal in zip(self._sources, refusals, strict=True):
-            if refusal is None:
+        unavailable = [why_unavailable(source, self._device) for source in self._sources]
+        for source, reason in zip(self._sources, unavailable, strict=True):
+            if reason is None:
                 thread = _SourceThread(source)
                 thread.attempt(thread.open, self._device)
                 self._threads.append(thread)
             else:
-                self.outcomes[source.name] = outcome(refusal)
+                self.outcomes[source.name] = outcome(reason)
         self.begun_ns = time.perf_counter_ns()
         for thread in self._threads:
             thread.start()
@@ -152,8 +152,8 @@ class _SourceThread(threading.Thread):
         """Call a function of the source and store its first error as the outcome."""
         try:
             act(*args)
-        except Refused as refused:
-            problem = outcome(refused.refusal)
+        except UnavailableError as error:
+            problem = outcome(error.unavailable)
         except Exception as error:
             problem = failed(error)
         else:
@@ -174,4 +174,4 @@ class _SourceThread(threading.Thread):
 
 def failed(error: Exception) -> dict[str, Any]:
     """Return the outcome of a source that failed."""
-    return outcome(Refusal(one_line(error))) | {"status": "failed"}
+    return outcome(Unavailable(one_line(error))) | {"status": "failed"}

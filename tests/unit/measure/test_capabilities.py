@@ -5,15 +5,15 @@ import pytest
 from charact.measure import capabilities
 from charact.measure.capabilities import Check
 from charact.measure.counters import all_sources
-from charact.measure.counters._support.protocol import Counter, Refusal
+from charact.measure.counters._support.protocol import Counter, Unavailable
 
 
-class Refused:
+class UnavailableSource:
     name, cost, taken = "ncu", "minutes", "own pass"
     counters = tuple(Counter(f"number_{index}_s", "", "measured", "device") for index in range(6))
 
-    def available(self) -> Refusal:
-        return Refusal("counters are for administrators only", "ask for them")
+    def available(self) -> Unavailable:
+        return Unavailable("counters are for administrators only", "ask for them")
 
     def open(self, _: object) -> None:
         raise AssertionError("a doctor does not open what is not available")
@@ -50,7 +50,7 @@ def test_with_a_gpu_its_instruments_are_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_source_that_is_refused_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities, "all_sources", lambda: {"ncu": Refused()})
+    monkeypatch.setattr(capabilities, "all_sources", lambda: {"ncu": UnavailableSource()})
     assert capabilities.counter_checks() == [
         Check("Counters", "ncu", "n/a", "counters are for administrators only", "ask for them",
               "would give number_0_s, number_1_s, number_2_s, number_3_s and 2 more (charact list counters); "

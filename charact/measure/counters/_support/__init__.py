@@ -1,1 +1,1 @@
-"""What counter sources share."""
+"""Shared code of the counter sources."""

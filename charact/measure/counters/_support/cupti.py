@@ -1,4 +1,4 @@
-"""What is used of cupti-python: its errors as reasons, a chip's metrics, and the settings of a collector.
+"""Functions of cupti-python that charact uses: its errors, a chip's metrics, and a collector's settings.
 
 Source: cupti-python 13.4, modules `cupti.pm_sampling` and `cupti.profiler_host`.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY, UNSUPPORTED
-from charact.measure.counters._support.protocol import Refusal, Refused
+from charact.measure.counters._support.protocol import Unavailable, UnavailableError
 
 VERSIONS = ("pip install 'charact[cupti]', or where PyTorch pins an older CUPTI: pip install --no-deps "
             "'cupti-python>=13.3' 'nvidia-cuda-cupti>=13.3' cuda-bindings cuda-pathfinder pyelftools")
@@ -16,53 +16,53 @@ _BY_STATUS = {
     "ERROR_INSUFFICIENT_PRIVILEGES": ADMIN_ONLY, "ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES": ADMIN_ONLY,
     "ERROR_HARDWARE_BUSY": BUSY, "ERROR_NOT_SUPPORTED": UNSUPPORTED, "ERROR_INVALID_CHIP_NAME": UNSUPPORTED,
     "ERROR_INVALID_DEVICE": UNSUPPORTED,
-    "ERROR_INVALID_PARAMETER": Refusal("the CUPTI that was loaded is not the one that cupti-python is for", VERSIONS),
+    "ERROR_INVALID_PARAMETER": Unavailable("the loaded CUPTI is not the one that cupti-python needs", VERSIONS),
 }  # fmt: skip
 
 
 def load_library() -> None:
-    """Load CUPTI, the one that cupti-python finds: its first function does, whatever it is.
+    """Load cupti-python's CUPTI, by a call of any of its functions.
 
     Raises:
-        Refused: it does not start.
+        UnavailableError: it does not start.
     """
-    with refusals():
+    with cupti_errors():
         from cupti import cupti
 
         cupti.get_last_error()
 
 
 @contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Turn what cupti-python raises inside into `Refused`."""
+def cupti_errors() -> Iterator[None]:
+    """Raise cupti-python's errors as `UnavailableError`."""
     try:
         yield
     except PermissionError:
-        raise _refused(ADMIN_ONLY) from None
+        raise _error(ADMIN_ONLY) from None
     except (RuntimeError, ImportError) as error:
-        raise _refused(BUSY if "already enabled" in str(error) else Refusal(_told(error), VERSIONS)) from error
+        raise _error(BUSY if "already enabled" in str(error) else Unavailable(_message(error), VERSIONS)) from error
     except (ValueError, MemoryError) as error:
-        raise _refused(Refusal(_told(error))) from error
+        raise _error(Unavailable(_message(error))) from error
     except Exception as error:
         if type(error).__name__ != "cuptiError":
             raise
         from cupti.cupti import Result
 
         name = Result(error.status).name  # type: ignore[attr-defined]
-        raise _refused(_BY_STATUS.get(name) or Refusal(f"CUPTI says {name}", VERSIONS)) from error
+        raise _error(_BY_STATUS.get(name) or Unavailable(f"CUPTI: {name}", VERSIONS)) from error
 
 
-def _refused(refusal: Refusal) -> Refused:
-    return Refused(refusal.reason, refusal.remedy)
+def _error(unavailable: Unavailable) -> UnavailableError:
+    return UnavailableError(unavailable.reason, unavailable.remedy)
 
 
-def _told(error: Exception) -> str:
-    """What an error says, up to its first full stop."""
+def _message(error: Exception) -> str:
+    """Return an error's message, up to its first full stop."""
     return f"CUPTI: {' '.join(str(error).split()).partition('. ')[0]}"
 
 
 def chip_name(device_index: int) -> str:
-    """Name of a device's chip, e.g. GH100."""
+    """Return the name of a device's chip, e.g. GH100."""
     from cupti import cupti
 
     parameters = cupti.DeviceGetChipNameParams()
@@ -73,7 +73,7 @@ def chip_name(device_index: int) -> str:
 
 
 def offered_metrics(chip: str) -> set[str]:
-    """Metrics that can be sampled on a chip, without their suffixes: names differ between generations."""
+    """Return the metrics that can be sampled on a chip, without suffixes; names differ between generations."""
     from cupti.profiler_host import MetricType
 
     with _host(chip) as host:
@@ -82,7 +82,7 @@ def offered_metrics(chip: str) -> set[str]:
 
 
 def num_passes(chip: str, metrics: Sequence[str]) -> int:
-    """Times that work would have to be repeated to count all of the metrics: sampling has one."""
+    """Return the number of passes needed to count all of the metrics; sampling allows one."""
     from cupti.profiler_host import get_num_of_passes
 
     with _host(chip) as host:
@@ -91,7 +91,7 @@ def num_passes(chip: str, metrics: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _host(chip: str) -> Iterator[Any]:
-    """A host object, new for each question: one that is asked again adds to what it was asked before."""
+    """Yield a new host object: a reused one would add metrics to those of earlier queries."""
     from cupti.profiler_host import ProfilerHost, ProfilerType
 
     host = ProfilerHost(chip, ProfilerType.PM_SAMPLING)
@@ -103,7 +103,7 @@ def _host(chip: str) -> Iterator[Any]:
 
 
 def configure(collector: Any, metrics: Sequence[str], interval_ns: int) -> None:
-    """Set what is sampled, how often; where no timer begins samples (Turing, GA100), cycles of about 1 ns do.
+    """Set metrics and sampling interval; without a timer (Turing, GA100) the unit is clock cycles of about 1 ns.
 
     Raises:
         ValueError: the metrics cannot be sampled.

@@ -1,4 +1,4 @@
-"""NVIDIA's management library: opening it, its errors as refusals, and finding the GPU that PyTorch computes on."""
+"""NVIDIA's management library: initialization, error messages, and the lookup of PyTorch's GPU."""
 
 import contextlib
 import os
@@ -10,26 +10,26 @@ import pynvml
 import torch
 
 from charact.measure.counters._support.permissions import BUSY
-from charact.measure.counters._support.protocol import Refusal, Refused
+from charact.measure.counters._support.protocol import Unavailable, UnavailableError
 
 UuidOf = Callable[[torch.device], str]
-"""Tells a device's UUID, with or without the prefix `GPU-`."""
+"""Returns a device's UUID, with or without the prefix `GPU-`."""
 
-_IN_WORDS = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Refusal(
+_KNOWN_ERRORS = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Unavailable(
         "no NVIDIA driver here: libnvidia-ml.so.1 is not found",
         "install NVIDIA's driver, or give the container its GPUs (--gpus all)"),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Refusal("NVIDIA's kernel driver is not loaded", "sudo modprobe nvidia"),
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Refusal(
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Unavailable("NVIDIA's kernel driver is not loaded", "sudo modprobe nvidia"),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Unavailable(
         "NVML and NVIDIA's kernel driver are of different versions",
         "restart the machine: the driver was updated while it ran"),
-    pynvml.NVML_ERROR_NO_PERMISSION: Refusal(
+    pynvml.NVML_ERROR_NO_PERMISSION: Unavailable(
         "NVML refuses this user the GPU", "ask an administrator for access to /dev/nvidia*"),
     pynvml.NVML_ERROR_IN_USE: BUSY,
-    pynvml.NVML_ERROR_GPU_IS_LOST: Refusal(
+    pynvml.NVML_ERROR_GPU_IS_LOST: Unavailable(
         "the GPU is lost: the driver cannot reach it any more",
-        "restart the machine; `sudo dmesg | grep Xid` says why"),
-    pynvml.NVML_ERROR_RESET_REQUIRED: Refusal(
+        "restart the machine; `sudo dmesg | grep Xid` shows why"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: Unavailable(
         "the GPU needs a reset", "end what runs on it, then `sudo nvidia-smi --gpu-reset`"),
 }
 _LASTING = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNINITIALIZED)
@@ -37,50 +37,50 @@ _LASTING = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pyn
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, and where the case runs on a MIG instance of it that one, as NVML's handles."""
+    """NVML's handles of a GPU, and of its MIG instance if the case runs on one."""
 
     handle: Any
     instance: Any = None
 
 
 @contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """Raise NVML's errors as refusals in words."""
+def nvml_errors() -> Iterator[None]:
+    """Raise NVML's errors as `UnavailableError`, with reason and remedy."""
     try:
         yield
     except pynvml.NVMLError as error:
-        refusal = _IN_WORDS.get(error.value, Refusal(words(error)))
-        raise Refused(refusal.reason, refusal.remedy) from error
+        unavailable = _KNOWN_ERRORS.get(error.value, Unavailable(error_message(error)))
+        raise UnavailableError(unavailable.reason, unavailable.remedy) from error
 
 
-def words(error: pynvml.NVMLError) -> str:
-    """An error as NVML words it."""
+def error_message(error: pynvml.NVMLError) -> str:
+    """Return NVML's message."""
     return f"NVML: {error}"
 
 
 def is_lasting(error: pynvml.NVMLError) -> bool:
-    """Whether nothing more can be read after an error."""
+    """Return whether no more values can be read after an error."""
     return error.value in _LASTING
 
 
 def start(resources: contextlib.ExitStack) -> None:
-    """Open NVML until the resources are given back; it counts how often it was opened."""
+    """Initialize NVML until `resources` are closed; NVML counts its initializations."""
     pynvml.nvmlInit()
     resources.callback(pynvml.nvmlShutdown)
 
 
 def torch_uuid(device: torch.device) -> str:
-    """The UUID that CUDA gives a device."""
+    """Return CUDA's UUID of a device."""
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def find_gpu(uuid: str) -> Gpu:
-    """The GPU of a UUID, which unlike an index means the same to CUDA and to NVML.
+    """Return the GPU with a UUID, which CUDA and NVML share, unlike indices.
 
-    Under MIG drivers differ in whether they give CUDA the instance's UUID or that of the whole GPU.
+    Under MIG, some drivers return the instance's UUID to CUDA, others the whole GPU's.
 
     Raises:
-        Refused: there is none, or it cannot be told which of a GPU's instances it is.
+        UnavailableError: there is none, or its MIG instance is not known.
     """
     bare = uuid.removeprefix("GPU-")
     try:
@@ -91,8 +91,8 @@ def find_gpu(uuid: str) -> Gpu:
         return Gpu(gpu)
     name = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if not name.startswith("MIG-"):
-        raise Refused("which MIG instance of the GPU the case runs on cannot be told",
-                      "name it: CUDA_VISIBLE_DEVICES=MIG-..., as `nvidia-smi -L` lists it")
+        raise UnavailableError("the GPU has several MIG instances, and the case's is not known",
+                               "name it: CUDA_VISIBLE_DEVICES=MIG-..., as `nvidia-smi -L` lists it")
     return _instance(name)
 
 
@@ -100,8 +100,8 @@ def _instance(name: str) -> Gpu:
     try:
         instance = pynvml.nvmlDeviceGetHandleByUUID(name)
     except pynvml.NVMLError_NotFound as error:
-        raise Refused(f"NVML has no device {name.removeprefix('MIG-')}",
-                      "compare CUDA_VISIBLE_DEVICES with `nvidia-smi -L`") from error
+        raise UnavailableError(f"NVML has no device {name.removeprefix('MIG-')}",
+                               "compare CUDA_VISIBLE_DEVICES with `nvidia-smi -L`") from error
     return Gpu(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance), instance)
 
 

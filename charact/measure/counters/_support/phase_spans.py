@@ -1,4 +1,4 @@
-"""When each phase ran, so that samples of counters find theirs."""
+"""Spans of phases, to attribute counter samples to phases."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -9,22 +9,23 @@ from typing import Any
 import torch
 
 Span = tuple[int, int, str]
-"""Start, end (ns by `time.perf_counter_ns`) and phase."""
+"""Start and end (ns of `time.perf_counter_ns`) and phase."""
 MAX_SPANS = 600
-"""Spans of phases that are kept for drawing; with more, each would be thinner than a line."""
+"""Maximum number of spans kept for drawing; more would be thinner than a line."""
 
 
 def drawable(spans: Sequence[Span], begun_ns: int) -> list[list[Any]]:
-    """The first of some spans as the manifest keeps them: start and end in seconds since a moment, and phase."""
+    """Return the first spans as stored in the manifest: start and end in seconds since `begun_ns`, and phase."""
     return [[(start_ns - begun_ns) / 1e9, (end_ns - begun_ns) / 1e9, phase]
             for start_ns, end_ns, phase in sorted(spans)[:MAX_SPANS]]
 
 
 class PhaseTimeline:
-    """Marks for the phases of iterations, which tell when each ran.
+    """Context managers of phases that record when each ran.
 
-    On CUDA that is when the device passed the marks: events, laid upon the host's clock at one moment at which the
-    device was idle. *Error*: the two clocks drift by some parts in a million, microseconds in a second.
+    On CUDA these are the times at which the device passed the events, converted to the host's clock from one event
+    recorded
+    on an idle device. *Error*: the two clocks drift by some parts in a million, microseconds per second.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -36,14 +37,14 @@ class PhaseTimeline:
         self._origin_ns = perf_counter_ns()
 
     def __call__(self, phase: str) -> AbstractContextManager[None]:
-        """Mark to enter around a phase."""
+        """Return the context manager of a phase."""
         return self._mark(phase)
 
     def spans(self) -> list[Span]:
-        """The phases so far, by time; waits for the device."""
+        """Return the phases so far, in order of time; synchronizes the device."""
         if self._stream is not None:
             self._stream.synchronize()
-        return [(self._moment_ns(start), self._moment_ns(end), phase) for start, end, phase in self._stamps]
+        return [(self._time_ns(start), self._time_ns(end), phase) for start, end, phase in self._stamps]
 
     @contextlib.contextmanager
     def _mark(self, phase: str) -> Iterator[None]:
@@ -58,7 +59,7 @@ class PhaseTimeline:
         event.record(self._stream)
         return event
 
-    def _moment_ns(self, stamp: Any) -> int:
+    def _time_ns(self, stamp: Any) -> int:
         if self._stream is None:
             return int(stamp)
         return self._origin_ns + round(float(self._origin.elapsed_time(stamp)) * 1e6)

@@ -1,7 +1,7 @@
-"""Sampling the hardware's counters while iterations of a case run, in a process of its own: run by `pm`.
+"""Child process of `pm`: samples the hardware's counters while iterations of a case run.
 
-CUPTI's profiler may be begun and ended only once in a process. And of libraries that have one name, a process gets the
-one that is loaded first: that must be the CUPTI that cupti-python was made for, not the older one that PyTorch brings.
+CUPTI's profiler can be started only once per process. A process also loads only one library of a name: here it must be
+the CUPTI of cupti-python, not the older one that PyTorch bundles.
 """
 
 import json
@@ -10,18 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from charact.measure.counters._support.cupti import load_library
-from charact.measure.counters._support.protocol import Refused
+from charact.measure.counters._support.protocol import UnavailableError
 
 
 def main(case_path: Path, answer_path: Path) -> None:
-    """Count over iterations of the case; the answer is a `Found` or a `Refusal`, as JSON."""
+    """Sample iterations of the case; write a `Found` or an `Unavailable` as JSON."""
     try:
         load_library()
         from charact.measure.counters.pm.sampling_run import sampled_case  # imports torch
 
         answer = {"found": asdict(sampled_case(case_path))}
-    except Refused as refused:
-        answer = {"refusal": asdict(refused.refusal)}
+    except UnavailableError as error:
+        answer = {"unavailable": asdict(error.unavailable)}
     answer_path.write_text(json.dumps(answer), encoding="utf-8")
 
 

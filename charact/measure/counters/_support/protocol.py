@@ -1,4 +1,4 @@
-"""What a counter source is: the protocols that each keeps to, and how one ends without counters."""
+"""Protocols of counter sources, and the reasons why they are unavailable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,88 +15,90 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Counter:
-    """A number that a source gives: its name ends in its unit, or begins with `num_`."""
+    """A number from a source; its name ends in its unit, or begins with `num_`."""
 
     name: str
     definition: str
     method: Method
     scope: str
-    """What the number covers, e.g. the process or the device with all that runs on it."""
+    """Scope of the number, e.g. the process or the device with all that runs on it."""
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why a source gives nothing, and what to do about it where something can be done."""
+class Unavailable:
+    """Why a source is unavailable, and the remedy if there is one."""
 
     reason: str
     remedy: str | None = None
 
 
-class Refused(Exception):
-    """A source gives nothing, from now on."""
+class UnavailableError(Exception):
+    """The source is unavailable from now on."""
 
     def __init__(self, reason: str, remedy: str | None = None) -> None:
         super().__init__(reason)
-        self.refusal = Refusal(reason, remedy)
+        self.unavailable = Unavailable(reason, remedy)
 
 
 class Reading(Protocol):
-    """Counting that goes on, of one source on one device."""
+    """Ongoing reading of one source on one device."""
 
     missing: Mapping[str, str]
-    """Counters that this device does not give, each with the reason."""
+    """Reasons of the counters that this device does not give, by name."""
 
     def sample(self) -> Mapping[str, float]:
-        """Counters of this moment by name; called from a thread of its own, every `period_s`.
+        """Return current values by name; called every `period_s` from a separate thread.
 
         Raises:
-            Refused: there will be no more.
+            UnavailableError: the source is unavailable from now on.
         """
 
     def close(self) -> Mapping[str, float]:
-        """End counting; returns counters over the whole stretch by name.
+        """End the reading; return counters over the whole pass by name.
 
         Raises:
-            Refused: there are none.
+            UnavailableError: there are none.
         """
 
 
 class CounterSource(Protocol):
-    """Where counters come from."""
+    """Source of counters."""
 
     name: str
     counters: tuple[Counter, ...]
     cost: str
-    """What reading it does to the program that is measured, in a few words."""
+    """Effect of the reading on the measured program, in a few words."""
     devices: frozenset[str]
-    """Types of the devices that a case may run on for it to count: `cpu`, `cuda`."""
+    """Device types of cases that it supports: `cpu`, `cuda`."""
     reads: Literal["host", "device"]
-    """Whether its counters are of the host, or of the device that the case runs on."""
+    """Whether its counters are the host's or the case's device's."""
     taken: Literal["along", "trace", "own pass"]
-    """When: along with the iterations of the counter pass, from the operator pass's trace, or in a pass of its own,
-    which is run only when the source is asked for by name."""
+    """When it is read: during the counter pass, from the operator pass's trace, or in its own pass.
 
-    def available(self) -> Refusal | None:
-        """Why this machine cannot give these counters; None where it can."""
+    Sources with their own pass run only if requested by name.
+    """
+
+    def available(self) -> Unavailable | None:
+        """Return why this machine cannot give these counters, or None."""
 
 
 class SampledSource(CounterSource, Protocol):
-    """A source that is read along with iterations, which it does not slow."""
+    """Source that is read along with iterations, without slowing them down."""
 
     period_s: float | None
-    """Time between two samples; None where nothing is sampled."""
+    """Time between two samples; None for no samples."""
 
     def open(self, device: "torch.device") -> Reading:
-        """Begin to count on a device.
+        """Start to count on a device.
 
         Raises:
-            Refused: that device gives nothing.
+            UnavailableError: the device gives no counters.
         """
 
 
 @dataclass(frozen=True)
 class Found:
-    """Rows of the table `counters` from a pass of its own, without `case` and `source`; and what it did not find."""
+    """Rows of the table `counters` from a source's own pass, without `case` and `source`; missing counters; facts."""
 
     rows: Rows
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -104,25 +106,25 @@ class Found:
 
 
 class PassSource(CounterSource, Protocol):
-    """A source that needs iterations of its own, since it slows them or locks the device's clocks."""
+    """Source that needs its own iterations, since it slows them down or locks the device's clocks."""
 
     def take(self, loop: "Loop") -> Found:
         """Count over some iterations.
 
         Raises:
-            Refused: it cannot.
+            UnavailableError: it cannot count.
         """
 
 
-def refusal_of(source: CounterSource, device: "torch.device") -> Refusal | None:
-    """Why a source gives nothing for a case on a device; None where it may."""
+def why_unavailable(source: CounterSource, device: "torch.device") -> Unavailable | None:
+    """Return why a source cannot count for a case on a device; None if it may."""
     if device.type not in source.devices:
-        return Refusal(f"counts on {' and '.join(sorted(source.devices))} devices only")
+        return Unavailable(f"counts on {' and '.join(sorted(source.devices))} devices only")
     return source.available()
 
 
-def outcome(refusal: Refusal | None, missing: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """How reading a source ended, for the manifest: `missing` are counters that the device does not give."""
-    if refusal is None:
+def outcome(unavailable: Unavailable | None, missing: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the outcome of a source for the manifest; `missing` are counters that the device does not give."""
+    if unavailable is None:
         return {"status": "ok", "reason": None, "remedy": None, "missing": dict(missing or {})}
-    return {"status": "n/a", "reason": refusal.reason, "remedy": refusal.remedy, "missing": dict(missing or {})}
+    return {"status": "n/a", "reason": unavailable.reason, "remedy": unavailable.remedy, "missing": dict(missing or {})}

@@ -1,4 +1,4 @@
-"""Running a case once more in a process of its own, under another tool or where a crash costs nothing."""
+"""Reruns of a case in a child process, under another tool or isolated from crashes."""
 
 import contextlib
 import json
@@ -19,53 +19,53 @@ from charact.datasets._common.request import DataRequest, Synthetic
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.precision import float32_products
-from charact.measure.counters._support.protocol import Refusal, Refused
+from charact.measure.counters._support.protocol import Unavailable, UnavailableError
 from charact.workload.base import Workload
 from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import OwnModel, own_model
 
 NUM_WARM_UPS = 3
-"""Iterations before those that count: libraries choose their algorithms, optimizers make their state."""
+"""Warm-up iterations: libraries select algorithms, optimizers create their state."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child process ended: what it returned, negative where a signal ended it, and all that it wrote."""
+    """End of a child process: its exit status, negative for a signal, and its output."""
 
     status: int
     output: str
 
 
 def write_case(case: Case, path: Path) -> None:
-    """Write down a case so that another process can bring it to life: `read_case` gives an equal one.
+    """Write a case to a file, from which `read_case` in another process restores an equal one.
 
     Raises:
-        Refused: its workload cannot be found by name.
+        UnavailableError: its workload cannot be found by name.
     """
-    told = {
+    facts = {
         "workload": _workload_facts(case.workload), "num_threads": torch.get_num_threads(),
         "data": asdict(case.data) | {"directory": case.data.directory and str(case.data.directory)},
         "case": {"input_size": case.input_size, "batch_size": case.batch_size, "mode": case.mode,
                  "precision": case.precision, "device": str(case.device), "num_workers": case.num_workers,
                  "channels_last": case.channels_last, "compiled": case.compiled, "accumulate": case.accumulate},
     }  # fmt: skip
-    path.write_text(json.dumps(told), encoding="utf-8")
+    path.write_text(json.dumps(facts), encoding="utf-8")
 
 
 def read_case(path: Path) -> Case:
-    """The case that was written down; PyTorch's number of threads is set to what it was there."""
-    told = json.loads(path.read_text(encoding="utf-8"))
-    torch.set_num_threads(told["num_threads"])
-    data, case = told["data"], told["case"]
+    """Restore a case; sets PyTorch's number of threads to the original one."""
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    torch.set_num_threads(facts["num_threads"])
+    data, case = facts["data"], facts["case"]
     directory = None if data["directory"] is None else Path(data["directory"])
     request = DataRequest(**data | {"directory": directory, "synthetic": Synthetic(**data["synthetic"])})
-    return Case(workload=_workload(told["workload"]), data=request, **case | {"device": torch.device(case["device"])})
+    return Case(workload=_workload(facts["workload"]), data=request, **case | {"device": torch.device(case["device"])})
 
 
 @contextlib.contextmanager
 def warm_loop(path: Path) -> Iterator[Loop]:
-    """The case that was written down, brought to life and warmed up."""
+    """Yield a warmed-up loop of a case from a file."""
     case = read_case(path)
     if case.device.type == "cuda":
         torch.cuda.set_device(case.device)
@@ -91,8 +91,8 @@ def _workload_facts(workload: Workload) -> dict[str, Any]:
     except UserError:
         same = False
     if not same:
-        raise Refused(f"needs {workload.name} in another process, where it cannot be found by its name",
-                      "give it an entry point of the group charact.workloads")
+        raise UnavailableError(f"needs {workload.name} in another process, where it cannot be found by its name",
+                               "register it as an entry point of the group charact.workloads")
     return facts
 
 
@@ -103,22 +103,22 @@ def _workload(facts: Mapping[str, Any]) -> Workload:
 
 
 def child_command(module: str, *arguments: Path) -> list[str]:
-    """Command that runs a module of this package with this Python, and nothing from the working directory."""
+    """Return the command that runs a module of this package with this Python, isolated from the working directory."""
     return [sys.executable, "-P", "-m", f"charact.measure.counters.{module}", *map(str, arguments)]
 
 
 def run_child(command: Sequence[str], timeout_s: float, output: Path) -> Ended:
-    """Run a command to its end; whatever ends this earlier ends the command and all that it started, too.
+    """Run a command to its end; an exception ends the command and all its child processes.
 
-    Its modules are found where this process finds them.
+    It has the same module search path as this process.
 
     Args:
-        command: what to run.
-        timeout_s: time that it may take.
-        output: file for what it writes.
+        command: to run.
+        timeout_s: time limit.
+        output: file for its output.
 
     Raises:
-        Refused: it took longer.
+        UnavailableError: it exceeded the limit.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with output.open("wb") as file:
@@ -128,7 +128,7 @@ def run_child(command: Sequence[str], timeout_s: float, output: Path) -> Ended:
             status = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             _end(child)
-            raise Refused(f"was not done after {timeout_s:.0f} s", "choose smaller --batch-sizes") from None
+            raise UnavailableError(f"did not end within {timeout_s:.0f} s", "choose smaller --batch-sizes") from None
         except BaseException:
             _end(child)
             raise
@@ -136,20 +136,20 @@ def run_child(command: Sequence[str], timeout_s: float, output: Path) -> Ended:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a child and its group; tools that start programs of their own may leave these behind otherwise."""
+    """End a child and its process group, including processes that tools leave running."""
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
-def child_refusal(ended: Ended) -> Refusal | None:
-    """Why a child gave nothing, from how it ended; None where it went well."""
+def child_failure(ended: Ended) -> Unavailable | None:
+    """Return why a child failed; None if it succeeded."""
     if ended.status == 0:
         return None
     if re.search(r"out ?of ?memory", ended.output, re.IGNORECASE):
-        return Refusal("there is not enough memory to run the case a second time beside this process",
-                       "choose smaller --batch-sizes")
+        return Unavailable("not enough memory to run the case a second time in addition to this process",
+                           "choose smaller --batch-sizes")
     if ended.status < 0:
-        return Refusal(f"the process that runs the case again was ended by signal {-ended.status}",
-                       "look for it in the system's log")
+        return Unavailable(f"the process that reruns the case was ended by signal {-ended.status}",
+                           "look for it in the system's log")
     lines = [line.strip() for line in ended.output.splitlines() if line.strip()]
-    return Refusal(f"running the case again failed: {lines[-1][:200] if lines else f'status {ended.status}'}")
+    return Unavailable(f"rerunning the case failed: {lines[-1][:200] if lines else f'status {ended.status}'}")

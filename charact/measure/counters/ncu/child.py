@@ -1,4 +1,4 @@
-"""One iteration of a case between marks that Nsight Compute sees: run by `ncu`, with the file of a case."""
+"""Child process of `ncu`: runs one iteration of a case with NVTX ranges."""
 
 import contextlib
 import sys
@@ -22,7 +22,7 @@ def main(path: Path) -> None:
 
 @contextlib.contextmanager
 def _range(phase: str) -> Iterator[None]:
-    """A range of the whole process: one that is pushed belongs to a thread, and backward runs in another one."""
+    """Open a range of the whole process: a pushed range belongs to one thread, and backward runs in another."""
     number = torch.cuda.nvtx.range_start(RANGE_PREFIX + phase)
     yield
     torch.cuda.nvtx.range_end(number)

@@ -1,10 +1,10 @@
-"""The CSV that Nsight Compute writes, as launches of kernels.
+"""Parser of Nsight Compute's CSV output.
 
-Source: `ncu --csv --page raw` with `--nvtx` writes lines that begin with == about its progress, a header, a row of
-units, and a row for each launch, all fields quoted. Numbers have commas between thousands; what could not be counted
-is `n/a` or `nan`. Ranges are in columns named `thread Domain:Push/Pop_Range:PL_Type:...` and
-`Id:Domain:Start/Stop_Range:PL_Type:...`, as `<default domain>:name:none:...` (Nsight Compute CLI, "NVTX Filtering" and
-"Page Options"; the forms as in exports of the versions 2023 to 2026).
+Source: `ncu --csv --page raw` with `--nvtx` writes progress lines that begin with ==, a header, a row of units, and a
+row per launch, with all fields quoted. Numbers have commas between thousands; missing values are `n/a` or `nan`. Ranges
+are in columns named `thread Domain:Push/Pop_Range:PL_Type:...` and `Id:Domain:Start/Stop_Range:PL_Type:...`, as
+`<default domain>:name:none:...` (Nsight Compute CLI, "NVTX Filtering" and "Page Options"; formats as in exports of the
+versions 2023 to 2026).
 """
 
 import csv
@@ -17,12 +17,12 @@ _UNITS = {
     "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
     "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3,
 }
-"""Factors to base units, of those units that are none. Percentages are told by a metric's name."""
+"""Factors to base units. Percentages are recognized by the metric's name."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel: the phase that it was launched in, and its metrics in base units by name."""
+    """One kernel launch: its phase, and its metrics in base units by name."""
 
     phase: str | None
     kernel: str
@@ -30,11 +30,11 @@ class Launch:
 
 
 def read_launches(text: str, range_prefix: str) -> tuple[list[Launch], int]:
-    """Launches in the text, and the number of rows that are no whole launch, as of a file that is cut off.
+    """Return the launches in the text, and the number of incomplete rows, as in a truncated file.
 
     Args:
-        text: what `ncu` wrote.
-        range_prefix: what ranges begin with that are phases.
+        text: output of `ncu`.
+        range_prefix: prefix of the ranges that are phases.
     """
     rows = [row for row in map(_fields, text.splitlines()) if row is not None]
     start = next((number for number, row in enumerate(rows) if "ID" in row and "Kernel Name" in row), None)
@@ -49,7 +49,7 @@ def read_launches(text: str, range_prefix: str) -> tuple[list[Launch], int]:
 
 
 def _fields(line: str) -> list[str] | None:
-    """Fields of a line; None for one that is none of the table's. Lines are read singly: a quote may be cut off."""
+    """Return the fields of a line of the table, else None. Lines are parsed separately: a quote may be cut off."""
     line = line.strip().replace("\0", "")
     return next(csv.reader([line])) if line.startswith('"') else None
 
@@ -63,7 +63,7 @@ def _launch(row: Mapping[str, str], units: Mapping[str, str], range_prefix: str)
 
 
 def _number(cell: str, name: str, unit: str) -> float | None:
-    """A cell as a number in base units; None where it is none."""
+    """Return a cell as a number in base units, or None."""
     factor = 0.01 if ".pct" in name else _UNITS.get(unit.strip().lower(), 1.0)
     try:
         value = float(cell.replace(",", ""))
@@ -73,12 +73,12 @@ def _number(cell: str, name: str, unit: str) -> float | None:
 
 
 def listed_metrics(text: str) -> set[str]:
-    """Names of the metrics in what `ncu --query-metrics` writes, without their suffixes, as CSV or as columns."""
+    """Return the metrics in the output of `ncu --query-metrics`, without suffixes, from CSV or columns."""
     return set(re.findall(r'^"?([a-z0-9]+__\w+)', text, re.MULTILINE))
 
 
 def launches_by(launches: Sequence[Launch]) -> dict[tuple[str | None, str | None], list[Launch]]:
-    """Launches of the whole, of each phase, and of each kernel in a phase: by (phase, kernel)."""
+    """Return the launches by (phase, kernel): of the whole, of each phase, and of each kernel in a phase."""
     groups: dict[tuple[str | None, str | None], list[Launch]] = {(None, None): list(launches)}
     for launch in launches:
         if launch.phase is not None:

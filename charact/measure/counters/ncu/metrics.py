@@ -1,4 +1,4 @@
-"""What is asked of Nsight Compute, and the counters that its metrics give."""
+"""Metrics of Nsight Compute, and the counters computed from them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +13,20 @@ SHARES = {
     "nonpredicated_efficiency_frac": "smsp__thread_inst_executed_pred_on_per_inst_executed.pct",
     "bandwidth_utilization_frac": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
 }
-"""Counters that are shares, each with its metric."""
+"""Metrics of counters that are shares."""
 _BYTES = "dram__bytes.sum"
 _FLOP_OF = {f"smsp__sass_thread_inst_executed_op_{width}{operation}_pred_on.sum": flop
             for width in "hfd" for operation, flop in (("add", 1), ("mul", 1), ("fma", 2))}
-"""FLOP of an instruction that one thread has executed."""
+"""FLOP of an instruction executed by one thread."""
 _TENSOR = re.compile(r"sm__ops_path_tensor_src_(?:fp|bf|tf)\w+")
 
 
 def wanted_metrics(listed: AbstractSet[str]) -> list[str]:
-    """Metrics to ask for, of those that are listed for the chip; names without suffix are compared.
+    """Return the metrics to request, of those that the chip has; names are compared without suffix.
 
-    Operations on tensor cores have names that differ by chip, some of them with parts (`..._dst_fp32`) beside the sum:
-    then the sum is taken.
+    Metrics of tensor-core operations differ by chip, and some have parts (`..._dst_fp32`) in addition to the sum; then
+    only
+    the sum is used.
     """
     tensor = sorted(name for name in listed if _TENSOR.fullmatch(name))
     whole = [name for name in tensor if not any(name.startswith(f"{other}_") for other in tensor)]
@@ -34,9 +35,9 @@ def wanted_metrics(listed: AbstractSet[str]) -> list[str]:
 
 
 def counters_of(launches: Sequence[Launch]) -> dict[str, float]:
-    """Counters over some launches by name: shares are means weighted by duration, the rest are sums.
+    """Return counters over some launches by name: shares are means weighted by duration, the others are sums.
 
-    A sum to which a launch gives nothing is left out.
+    A sum is omitted if a launch does not contain its metric.
     """
     found: dict[str, float] = {"num_launches": len(launches)}
     for counter, metric in SHARES.items():
@@ -57,7 +58,7 @@ def counters_of(launches: Sequence[Launch]) -> dict[str, float]:
 
 
 def _flop(values: Mapping[str, float]) -> float | None:
-    """FLOP of a launch: additions, multiplications and twice the fused ones, of 2, 4 and 8 bytes, and tensor cores'."""
+    """Return the FLOP of a launch: of 2, 4 and 8 bytes, fused operations count twice, and of tensor cores."""
     counted = [values[name] * flop for name, flop in _FLOP_OF.items() if name in values]
     if len(counted) < len(_FLOP_OF):
         return None

@@ -1,24 +1,24 @@
-"""What is asked of CUPTI's sampling, in as many sets as the chip needs to count each in one go."""
+"""Metrics of CUPTI's sampling, split into sets that the chip can count in one pass."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 ACTIVE = "sm__cycles_active.sum"
-"""Cycles in which multiprocessors were at work: tells when the device was, and is in every set."""
+"""Active cycles of multiprocessors; in every set, to find when the device was active."""
 
 
 DRAM_BYTES = "dram_bytes"
 _PERCENT, _OF_32_THREADS = 1 / 100, 1 / 32
 Fits = Callable[[Sequence[str]], bool]
-"""Whether the hardware counts some metrics all at once: sampling cannot repeat what it counts."""
+"""Returns whether the hardware can count some metrics in one pass; sampling has only one."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A counter and the metric that gives it, times a factor.
+    """A counter and its metric, times a factor.
 
-    A mean over samples is weighted by another metric: the amount that the share is a share of; None is time.
+    A mean over samples is weighted by another metric, the denominator of the share; None weights by time.
     """
 
     counter: str
@@ -41,19 +41,19 @@ WANTED = (
     Chosen("tensor_pipe_frac", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"),
     Chosen("tensor_pipe_frac", "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed"),
 )
-"""In order of importance; of the metrics that give a counter, the first one that the chip has and can sample counts.
+"""Counters in order of importance; of several metrics, the first that the chip can sample.
 
-Source: asked of CUPTI 13.0 for every chip from TU102 to GB20B. Metrics of all threads of an instruction take three
-passes on each of them, so that the execution efficiency of warps cannot be sampled so far.
+Source: queries of CUPTI 13.0 for every chip from TU102 to GB20B. Metrics of all threads of an instruction need three
+passes on each of them, so that the warp execution efficiency cannot be sampled.
 """
 
 
 def chosen_metrics(offered: AbstractSet[str], fits: Fits) -> tuple[list[Chosen], dict[str, str]]:
-    """What the chip can give of what is wanted, and why it does not give the rest, by counter.
+    """Return the counters that the chip can sample, and the reasons of the others, by counter.
 
     Args:
         offered: names of metrics without their suffixes.
-        fits: whether metrics can be sampled at once.
+        fits: whether metrics can be sampled in one pass.
     """
     chosen: dict[str, Chosen] = {}
     missing: dict[str, str] = {}
@@ -66,18 +66,18 @@ def chosen_metrics(offered: AbstractSet[str], fits: Fits) -> tuple[list[Chosen],
         elif fits(metrics_of([one])):
             chosen[one.counter] = one
         else:
-            missing[one.counter] = "the chip counts it in more than one pass, and sampling has one: take --counters ncu"
+            missing[one.counter] = "the chip counts it in more than one pass, and sampling has one: use --counters ncu"
     return list(chosen.values()), {name: reason for name, reason in missing.items() if name not in chosen}
 
 
 def metrics_of(chosen: Sequence[Chosen]) -> list[str]:
-    """Metrics to sample for some counters, each once."""
+    """Return the distinct metrics of some counters."""
     weights = [one.weight for one in chosen if one.weight is not None]
     return list(dict.fromkeys([ACTIVE, *weights, *(one.metric for one in chosen)]))
 
 
 def sets_of(chosen: Sequence[Chosen], fits: Fits) -> list[list[Chosen]]:
-    """Counters put into sets, each of which fits; each counter is put into the first that has room for it."""
+    """Split counters into sets that fit; each counter goes to the first set with room for it."""
     sets: list[list[Chosen]] = []
     for one in chosen:
         room = next((held for held in sets if fits(metrics_of([*held, one]))), None)

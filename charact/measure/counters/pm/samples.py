@@ -1,4 +1,4 @@
-"""Samples of the hardware's counters: laid onto the host's clock, shared out among phases, averaged."""
+"""Samples of hardware counters: alignment with the host's clock, attribution to phases, averages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from charact.measure.counters.pm.metrics import ACTIVE, DRAM_BYTES, Chosen
 
 @dataclass(frozen=True)
 class Sample:
-    """Metrics between two moments, in ns of the device's clock, later of the host's."""
+    """Metrics of an interval, in ns of the device's clock, later of the host's."""
 
     start_ns: int
     end_ns: int
@@ -19,9 +19,9 @@ class Sample:
 
 
 def good_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Samples without the first, which began before counting did, and without those whose times are impossible.
+    """Return samples without the first, which began before counting, and without those with impossible times.
 
-    Impossible are those that end before they begin, begin before the last one ended, or are ten times as long as most.
+    Impossible: it ends before it begins, begins before the previous one ended, or is ten times as long as the median.
     """
     lengths = [sample.end_ns - sample.start_ns for sample in samples[1:]]
     longest = 10 * median(lengths) if lengths else 0
@@ -34,24 +34,25 @@ def good_samples(samples: Sequence[Sample]) -> list[Sample]:
 
 @dataclass(frozen=True)
 class Clock:
-    """How the device's clock is laid onto the host's: what is added to it, and how wrong that may be."""
+    """Offset from the device's clock to the host's, and its error bound."""
 
     offset_ns: int
     error_ns: int
 
 
 def clock_of(samples: Sequence[Sample], bursts: Sequence[tuple[int, int]], rest_ns: int) -> Clock:
-    """The clock by which the device is at work within each burst, which host events enclose.
+    """Return the clock by which the device is active inside each burst, which host times enclose.
 
-    CUPTI does not say which clock its samples have. A burst begins after its start and ends before its end: that bounds
-    the offset on both sides, and of several bursts the tightest bounds count, since the host may be held up in one.
+    CUPTI does not document the clock of its samples. A burst begins after its start and ends before its end, which
+    bounds
+    the offset on both sides. The tightest bounds of all bursts count, since the host may be delayed in some.
 
-    *Error*: half of what lies between the bounds, no less than half a sample.
+    *Error*: half the distance of the bounds, at least half a sample.
 
     Args:
         samples: in order of time.
-        bursts: start and end of each on the host's clock; half of them come before all other work, half after it.
-        rest_ns: for how long the device does nothing around each.
+        bursts: start and end of each on the host's clock; half of them before all other work, half after it.
+        rest_ns: idle time of the device around each.
 
     Raises:
         ValueError: the samples do not show the bursts.
@@ -59,17 +60,17 @@ def clock_of(samples: Sequence[Sample], bursts: Sequence[tuple[int, int]], rest_
     runs = _runs(samples, rest_ns // 2)
     half = len(bursts) // 2
     if len(runs) < len(bursts):
-        raise ValueError(f"they show {len(runs)} stretches of work, and there were {len(bursts)} at least")
+        raise ValueError(f"they show {len(runs)} intervals of work instead of at least {len(bursts)}")
     pairs = [*zip(bursts[:half], runs[:half], strict=True), *zip(bursts[-half:], runs[-half:], strict=True)]
     low = max(start_ns - run[0].end_ns for (start_ns, _), run in pairs)
     high = min(end_ns - run[-1].start_ns for (_, end_ns), run in pairs)
     if low > high:
-        raise ValueError("they show work that was not the case's")
+        raise ValueError("they show work of another program")
     return Clock((low + high) // 2, (high - low + 1) // 2)
 
 
 def _runs(samples: Sequence[Sample], idle_ns: int) -> list[list[Sample]]:
-    """Samples that show the device at work, in stretches with some idle time between them."""
+    """Return intervals of samples in which the device is active, separated by idle time."""
     runs: list[list[Sample]] = []
     for sample in samples:
         if sample.values[ACTIVE] > 0:
@@ -81,13 +82,13 @@ def _runs(samples: Sequence[Sample], idle_ns: int) -> list[list[Sample]]:
 
 
 def on_clock(samples: Sequence[Sample], clock: Clock) -> list[Sample]:
-    """Samples on the host's clock."""
+    """Return samples on the host's clock."""
     return [replace(sample, start_ns=sample.start_ns + clock.offset_ns, end_ns=sample.end_ns + clock.offset_ns)
             for sample in samples]
 
 
 def shares(samples: Sequence[Sample], spans: Sequence[Span]) -> list[dict[str, float]]:
-    """For each sample the share of it that lies in each phase; both are in order of time."""
+    """Return for each sample its share of time in each phase; both are in order of time."""
     found: list[dict[str, float]] = []
     first = 0
     for sample in samples:
@@ -105,13 +106,13 @@ def shares(samples: Sequence[Sample], spans: Sequence[Span]) -> list[dict[str, f
 
 def totals(samples: Sequence[Sample], parts: Sequence[float], chosen: Sequence[Chosen], num_iterations: int
            ) -> dict[str, float]:
-    """Counters over the parts of samples: means by their weights, and bytes of one iteration.
+    """Return counters over parts of samples: weighted means, and bytes per iteration.
 
     Args:
         samples: with the metrics.
-        parts: the share of each sample that counts.
+        parts: share of each sample that counts.
         chosen: counters with their metrics.
-        num_iterations: that the samples are of.
+        num_iterations: number of iterations in the samples.
     """
     found: dict[str, float] = {}
     for one in chosen:
@@ -129,7 +130,7 @@ def totals(samples: Sequence[Sample], parts: Sequence[float], chosen: Sequence[C
 
 
 def weight(sample: Sample, chosen: Chosen) -> float:
-    """What a sample counts for in a mean: the amount that its share is of, else its length."""
+    """Return a sample's weight in a mean: the denominator of its share, else its duration."""
     if chosen.weight is None:
         return float(sample.end_ns - sample.start_ns)
     amount = sample.values[chosen.weight]

@@ -1,4 +1,4 @@
-"""The iterations over which CUPTI samples, and the rows that come of it."""
+"""Iterations during which CUPTI samples, and their rows."""
 
 import contextlib
 import math
@@ -10,35 +10,35 @@ from typing import Any
 import torch
 
 from charact.execution.loop import Loop
-from charact.measure.counters._support.cupti import chip_name, configure, num_passes, offered_metrics, refusals
+from charact.measure.counters._support.cupti import chip_name, configure, cupti_errors, num_passes, offered_metrics
 from charact.measure.counters._support.phase_spans import PhaseTimeline, Span
-from charact.measure.counters._support.protocol import Found, Refused, Rows
+from charact.measure.counters._support.protocol import Found, Rows, UnavailableError
 from charact.measure.counters._support.rerun_case import warm_loop
 from charact.measure.counters.pm.metrics import DRAM_BYTES, Chosen, chosen_metrics, metrics_of, sets_of
 from charact.measure.counters.pm.samples import Sample, clock_of, good_samples, on_clock, shares, totals, weight
 
 NUM_ITERATIONS = 2
 NUM_SAMPLES = 2000
-"""About so many: evaluating one takes time, and a figure shows no more."""
+"""Approximate number of samples: evaluation takes time, and more are not visible in a plot."""
 _SHORTEST_INTERVAL_NS = 10_000
 _BURST, _NUM_BURSTS = "burst", 4
 
 
 def sampled_case(path: Path) -> Found:
-    """Bring a case to life and sample its iterations.
+    """Create a case and sample its iterations.
 
     Raises:
-        Refused: CUPTI cannot.
+        UnavailableError: CUPTI cannot sample.
     """
     with warm_loop(path) as loop:
         return sampled(loop)
 
 
 def sampled(loop: Loop) -> Found:
-    """Sample iterations of a loop that is warm; those of a second set of metrics follow after.
+    """Sample iterations of a warm loop, one set of metrics after another.
 
     Raises:
-        Refused: CUPTI cannot.
+        UnavailableError: CUPTI cannot sample.
     """
     from cupti.pm_sampling import Collector
 
@@ -47,13 +47,13 @@ def sampled(loop: Loop) -> Found:
 
     index = loop.case.device.index or 0
     collector = Collector(device_index=index)
-    with refusals():
+    with cupti_errors():
         chip = chip_name(index)
         offered = offered_metrics(chip)
         chosen, missing = chosen_metrics(offered, fits)
         sets = sets_of(chosen, fits)
         if not sets:
-            raise Refused(f"CUPTI can sample nothing of use on {chip}", "take --counters ncu")
+            raise UnavailableError(f"CUPTI can sample none of the counters on {chip}", "use --counters ncu")
         collector.enable()
     try:
         interval_ns = _interval_ns(loop)
@@ -67,7 +67,7 @@ def sampled(loop: Loop) -> Found:
 
 
 def _interval_ns(loop: Loop) -> int:
-    """Time between two samples, for about as many as are wanted."""
+    """Return the sampling interval in ns for about `NUM_SAMPLES` samples."""
     begun_ns = time.perf_counter_ns()
     loop.iteration(contextlib.nullcontext)
     _wait(loop.case.device)
@@ -75,22 +75,22 @@ def _interval_ns(loop: Loop) -> int:
 
 
 def _sampled_set(collector: Any, loop: Loop, chosen: Sequence[Chosen], interval_ns: int) -> tuple[Rows, dict[str, Any]]:
-    """Rows of one set of metrics, and facts about its iterations."""
+    """Return rows of one set of metrics, and facts about its iterations."""
     metrics = metrics_of(chosen)
     matrix = torch.ones(512, 512, device=loop.case.device)
     torch.mm(matrix, matrix)  # the first product loads libraries
     _wait(loop.case.device)
-    with refusals():
+    with cupti_errors():
         configure(collector, metrics, interval_ns)
         started_ns = time.perf_counter_ns()
         collector.start()
     try:
         spans = _work(loop, matrix, interval_ns)
     finally:
-        with refusals():
+        with cupti_errors():
             collector.stop()
     max_samples = 1000 + 2 * (time.perf_counter_ns() - started_ns) // interval_ns  # cycles may be shorter than 1 ns
-    with refusals():
+    with cupti_errors():
         decoded = [Sample(one.start_timestamp, one.end_timestamp, dict(zip(metrics, one.metric_values, strict=True)))
                    for one in collector.decode(max_samples=max_samples)]
     samples = good_samples(decoded)
@@ -100,8 +100,8 @@ def _sampled_set(collector: Any, loop: Loop, chosen: Sequence[Chosen], interval_
     try:
         clock = clock_of(samples, bursts, _rest_ns(interval_ns))
     except ValueError as error:
-        raise Refused(f"phases cannot be told in CUPTI's {len(decoded)} samples: {error}",
-                      "end what else runs on the device") from error
+        raise UnavailableError(f"phases were not found in CUPTI's {len(decoded)} samples: {error}",
+                               "end other programs on the device") from error
     return _rows(on_clock(samples, clock), phases, chosen), {
         "sampling_interval_s": interval_ns / 1e9, "num_samples": len(samples), "clock_error_s": clock.error_ns / 1e9,
         "spans": [[(start_ns - begun_ns) / 1e9, (end_ns - begun_ns) / 1e9, phase]
@@ -110,7 +110,7 @@ def _sampled_set(collector: Any, loop: Loop, chosen: Sequence[Chosen], interval_
 
 
 def _work(loop: Loop, matrix: torch.Tensor, interval_ns: int) -> list[Span]:
-    """Iterations between bursts of work, by which clocks are compared, with rests around each; all of their spans."""
+    """Run iterations between bursts of work with idle time, for the alignment of clocks; return all spans."""
     device = loop.case.device
 
     def rest() -> None:
@@ -134,7 +134,7 @@ def _work(loop: Loop, matrix: torch.Tensor, interval_ns: int) -> list[Span]:
 
 
 def _rest_ns(interval_ns: int) -> int:
-    """Long enough to be seen in samples."""
+    """Return an idle time that is long enough to be visible in samples."""
     return max(20 * interval_ns, 1_000_000)
 
 
@@ -144,7 +144,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _rows(samples: Sequence[Sample], phases: Sequence[Span], chosen: Sequence[Chosen]) -> Rows:
-    """Rows over all iterations, over each phase, and of the samples."""
+    """Return rows over all iterations, over each phase, and of the samples."""
     begun_ns, ended_ns = phases[0][0], phases[-1][1]
     of_phase = shares(samples, phases)
     of_all = [part.get("all", 0.0) for part in shares(samples, [(begun_ns, ended_ns, "all")])]

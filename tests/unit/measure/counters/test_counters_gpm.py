@@ -106,7 +106,7 @@ def test_a_gpu_that_is_lost_is_a_refusal(stub_nvml: StubNvml, later: str) -> Non
     assert found["samples"][0] == pytest.approx(ODD)
     assert found["samples"][1] == found["whole"] == [
         "the GPU is lost: the driver cannot reach it any more",
-        "restart the machine; `sudo dmesg | grep Xid` says why"]
+        "restart the machine; `sudo dmesg | grep Xid` shows why"]
 
 
 def test_the_sampler_keeps_the_windows_before_the_gpu_was_lost(stub_nvml: StubNvml) -> None:

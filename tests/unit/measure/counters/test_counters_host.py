@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from charact.machine.facts import usable_cores
 from charact.measure.counters import host
 from charact.measure.counters._support import threads
-from charact.measure.counters._support.protocol import Refusal
+from charact.measure.counters._support.protocol import Unavailable
 from charact.measure.counters.host import SOURCE, HostCounters
 
 pytestmark = [pytest.mark.clock, pytest.mark.skipif(sys.platform != "linux", reason="the source reads Linux's /proc")]
@@ -195,4 +195,4 @@ def test_a_kernel_that_lists_no_children_gives_a_reason(monkeypatch: pytest.Monk
 
 def test_another_system_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert HostCounters().available() == Refusal("read from Linux's /proc, which darwin does not have")
+    assert HostCounters().available() == Unavailable("read from Linux's /proc, which darwin does not have")

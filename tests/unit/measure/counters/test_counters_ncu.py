@@ -19,7 +19,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.counters import ncu
-from charact.measure.counters._support.protocol import Found, Refused
+from charact.measure.counters._support.protocol import Found, UnavailableError
 from charact.measure.passes.counters import counter_pass
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
@@ -99,7 +99,7 @@ def test_rows_are_those_of_the_counter_pass(stub: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("failure", "reason", "remedy"), [
-    ("permission", "administrators only", "NVreg_RestrictProfilingToAdminUsers=0"),
+    ("permission", "only administrators", "NVreg_RestrictProfilingToAdminUsers=0"),
     ("busy", "another profiler", "dcgmi profile --pause"),
     ("unsupported", "architecture", "release notes"),
     ("memory", "not enough memory", "--batch-sizes"),
@@ -108,10 +108,10 @@ def test_what_ncu_refuses_is_one_line_with_its_remedy(
     stub: Path, monkeypatch: pytest.MonkeyPatch, failure: str, reason: str, remedy: str,
 ) -> None:
     monkeypatch.setenv("STUB_NCU", failure)
-    with pytest.raises(Refused, match=reason) as refused:
+    with pytest.raises(UnavailableError, match=reason) as refused:
         take(own_case())
-    assert remedy in str(refused.value.refusal.remedy)
-    assert "\n" not in refused.value.refusal.reason
+    assert remedy in str(refused.value.unavailable.remedy)
+    assert "\n" not in refused.value.unavailable.reason
 
 
 @pytest.mark.parametrize(("failure", "said"), [
@@ -122,33 +122,33 @@ def test_another_error_is_told_as_ncu_said_it(
     stub: Path, monkeypatch: pytest.MonkeyPatch, failure: str, said: str,
 ) -> None:
     monkeypatch.setenv("STUB_NCU", failure)
-    with pytest.raises(Refused, match=rf"again failed: {said}$"):
+    with pytest.raises(UnavailableError, match=rf"rerunning the case failed: {said}$"):
         take(own_case())
 
 
 def test_a_command_that_lists_no_metrics_is_told(stub: Path) -> None:
     stub.write_text("#!/bin/sh\n", encoding="utf-8")
-    with pytest.raises(Refused, match="lists no metrics"):
+    with pytest.raises(UnavailableError, match="lists no metrics"):
         take(own_case())
 
 
 @pytest.mark.parametrize(("model", "reason"), [
     pytest.param("NoMemory", "not enough memory", marks=pytest.mark.slow), ("Killed", "ended by signal 9")])
 def test_a_child_that_breaks_down_is_told(stub: Path, model: str, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(UnavailableError, match=reason):
         take(own_case(model))
 
 
 def test_a_workload_that_another_process_cannot_find_is_refused(stub: Path) -> None:
-    with pytest.raises(Refused, match="two_layers in another process") as refused:
+    with pytest.raises(UnavailableError, match="two_layers in another process") as refused:
         take(small_case())
-    assert "charact.workloads" in str(refused.value.refusal.remedy)
+    assert "charact.workloads" in str(refused.value.unavailable.remedy)
 
 
 def test_what_takes_too_long_is_ended(stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_NCU", "hangs")
     monkeypatch.setattr(ncu, "TIMEOUT_S", 3.0)
-    with pytest.raises(Refused, match="not done after 3 s"):
+    with pytest.raises(UnavailableError, match="did not end within 3 s"):
         take(own_case())
     assert not children()
 

@@ -19,7 +19,7 @@ THROTTLES = [  # any, power, heat, hardware: of the stub's four moments, which c
 ]  # fmt: skip
 NOT_OF_AN_INSTANCE = {"utilization_frac", "power_w", "energy_j", "pcie_sent_bytes_per_s", "pcie_received_bytes_per_s"}
 GONE = ["the GPU is lost: the driver cannot reach it any more",
-        "restart the machine; `sudo dmesg | grep Xid` says why"]
+        "restart the machine; `sudo dmesg | grep Xid` shows why"]
 
 
 def throttles(sample: dict[str, float]) -> tuple[float, ...]:
@@ -58,7 +58,7 @@ def test_an_instance_tells_its_memory_and_of_its_gpu_only_what_holds_for_it(stub
     assert steady(found["samples"][0]) == pytest.approx(CLOCKS | {"memory_used_bytes": 2147483648.0})
     assert set(found["missing"]) == NOT_OF_AN_INSTANCE
     assert set(found["missing"].values()) == {
-        "NVML tells it of the whole GPU only, and the case runs on a MIG instance of it"}
+        "NVML reports it for the whole GPU only, and the case runs on a MIG instance"}
     assert found["whole"] == {}
 
 
@@ -66,7 +66,7 @@ def test_an_instance_is_found_by_its_gpu_and_the_environment(stub_nvml: StubNvml
     named = stub_nvml.ask("read", "nvml", DIVIDED, visible=f"MIG-{INSTANCE}", pauses=[0])
     assert named["samples"][0]["memory_used_bytes"] == 2147483648.0
     unnamed = stub_nvml.ask("read", "nvml", DIVIDED)
-    assert unnamed["refused"] == ["which MIG instance of the GPU the case runs on cannot be told",
+    assert unnamed["refused"] == ["the GPU has several MIG instances, and the case's is not known",
                                   "name it: CUDA_VISIBLE_DEVICES=MIG-..., as `nvidia-smi -L` lists it"]
 
 
@@ -153,7 +153,7 @@ def test_a_meter_that_stood_still_is_no_zero(tmp_path: Path) -> None:
     with StubNvml(tmp_path, "-DSTILL_METER") as still:
         found = still.ask("read", "nvml", pauses=[0])
     assert found["whole"] == {}
-    assert found["missing"] == {"energy_j": "the driver did not renew its meter in so short a pass"}
+    assert found["missing"] == {"energy_j": "the pass is too short: the driver did not update its energy meter"}
 
 
 @pytest.mark.skipif(driver_version() is not None, reason="NVIDIA's driver is here")

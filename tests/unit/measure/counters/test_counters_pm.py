@@ -16,7 +16,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.counters import pm
-from charact.measure.counters._support.protocol import Found, Refused
+from charact.measure.counters._support.protocol import Found, UnavailableError
 from charact.measure.counters._support.rerun_case import child_command, run_child
 from charact.measure.counters.pm.sampling_run import sampled
 from charact.workload.user_model.input_spec import parse_input_spec
@@ -127,53 +127,53 @@ def test_a_chip_without_a_timer_samples_by_cycles(stub: None, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("failure", "reason", "remedy"), [
-    ("permission", "administrators only", "NVreg_RestrictProfilingToAdminUsers=0"),
-    ("old CUPTI", "not the one that cupti-python is for", "charact[cupti]"),
+    ("permission", "only administrators", "NVreg_RestrictProfilingToAdminUsers=0"),
+    ("old CUPTI", "not the one that cupti-python needs", "charact[cupti]"),
     ("enabled", "another profiler", "dcgmi"),
     ("libraries", "could not load the nvperf", "charact[cupti]"),
-    ("blind", "nothing of use on ST100", "ncu"),
-    ("empty", "0 stretches of work", "end what else"),
+    ("blind", "none of the counters on ST100", "ncu"),
+    ("empty", "0 intervals of work", "end other programs"),
 ])
 def test_what_cupti_refuses_is_one_line_with_its_remedy(
     stub: None, monkeypatch: pytest.MonkeyPatch, failure: str, reason: str, remedy: str,
 ) -> None:
     monkeypatch.setenv("STUB_CUPTI", failure)
-    with pytest.raises(Refused, match=reason) as refused:
+    with pytest.raises(UnavailableError, match=reason) as refused:
         sampled_here(own_case())
-    assert remedy in str(refused.value.refusal.remedy)
-    assert "\n" not in refused.value.refusal.reason
+    assert remedy in str(refused.value.unavailable.remedy)
+    assert "\n" not in refused.value.unavailable.reason
 
 
 @pytest.mark.parametrize(("failure", "reason"), [
-    ("no driver", "driver is not found"), pytest.param("permission", "administrators only", marks=pytest.mark.slow)])
+    ("no driver", "driver is not found"), pytest.param("permission", "only administrators", marks=pytest.mark.slow)])
 def test_what_the_child_is_refused_its_parent_tells(
     stub: None, monkeypatch: pytest.MonkeyPatch, failure: str, reason: str,
 ) -> None:
     monkeypatch.setenv("STUB_CUPTI", failure)
-    with pytest.raises(Refused, match=reason) as refused:
+    with pytest.raises(UnavailableError, match=reason) as refused:
         take(own_case())
-    assert refused.value.refusal.remedy is not None
+    assert refused.value.unavailable.remedy is not None
 
 
 @pytest.mark.parametrize(("model", "reason"), [
     pytest.param("NoMemory", "not enough memory", marks=pytest.mark.slow), ("Killed", "ended by signal 9")])
 def test_a_child_that_breaks_down_is_told(stub: None, model: str, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(UnavailableError, match=reason):
         take(own_case(model))
 
 
 def test_without_cupti_python_the_remedy_is_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Refused, match="not installed") as refused:
+    with pytest.raises(UnavailableError, match="not installed") as refused:
         pm.SOURCE.take(None)  # type: ignore[arg-type]
-    assert "charact[cupti]" in str(refused.value.refusal.remedy)
+    assert "charact[cupti]" in str(refused.value.unavailable.remedy)
 
 
 def test_a_cupti_python_that_cannot_sample_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cupti").mkdir()
     (tmp_path / "cupti" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(Refused, match=r"13\.3 or later"):
+    with pytest.raises(UnavailableError, match=r"13\.3 or later"):
         pm.SOURCE.take(None)  # type: ignore[arg-type]
 
 
@@ -185,7 +185,7 @@ def test_cupti_is_loaded_before_pytorch(tmp_path: Path) -> None:
 
 
 def test_a_workload_that_another_process_cannot_find_is_refused(stub: None) -> None:
-    with pytest.raises(Refused, match="two_layers in another process"):
+    with pytest.raises(UnavailableError, match="two_layers in another process"):
         take(small_case())
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from charact.measure.counters import perf
-from charact.measure.counters._support.protocol import Refusal, Refused
+from charact.measure.counters._support.protocol import Unavailable, UnavailableError
 from charact.measure.counters.perf import (
     HARDWARE,
     LINE_BYTES,
@@ -22,7 +22,7 @@ from charact.measure.counters.perf import (
     EventReading,
     PerfCounters,
     open_perf_event,
-    refusal,
+    unavailable_for,
 )
 
 pytestmark = [pytest.mark.clock, pytest.mark.skipif(sys.platform != "linux", reason="perf_event_open is Linux's")]
@@ -111,11 +111,11 @@ class TestRealEvents:
             open_perf_event(TASK_CLOCK, 2**22 + 1)
 
     def test_the_source_says_what_the_kernel_says(self) -> None:
-        expected: Refusal | None = None
+        expected: Unavailable | None = None
         try:
             os.close(open_perf_event(HARDWARE["num_cycles"], 0))
         except OSError as error:
-            expected = refusal(error)
+            expected = unavailable_for(error)
         assert SOURCE.available() == expected
 
 
@@ -140,10 +140,10 @@ def test_an_event_that_is_not_there_is_missing_with_what_follows_from_it(tmp_pat
     reading = PerfCounters(of_kernel(tmp_path, told)).open(CPU)
     assert counted(reading) == {"num_cycles": 1000}
     assert reading.missing == {
-        "num_llc_misses": "the processor's counters are not there, as in most virtual machines",
-        "llc_miss_bytes": "the processor's counters are not there, as in most virtual machines",
-        "num_instructions": "other events kept all of the processor's counters busy",
-        "num_instructions_per_cycle": "other events kept all of the processor's counters busy"}
+        "num_llc_misses": "the processor's counters are not available, as in most virtual machines",
+        "llc_miss_bytes": "the processor's counters are not available, as in most virtual machines",
+        "num_instructions": "other events used all of the processor's counters",
+        "num_instructions_per_cycle": "other events used all of the processor's counters"}
 
 
 @pytest.mark.parametrize(("number", "reason", "remedy"), [
@@ -159,9 +159,9 @@ def test_each_refusal_has_its_reason(tmp_path: Path, number: int, reason: str, r
     assert "\n" not in f"{found.reason}{found.remedy}"
     assert (found.remedy is None) == (remedy is None)
     assert remedy is None or (found.remedy is not None and remedy in found.remedy)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UnavailableError) as refused:
         source.open(CPU)
-    assert refused.value.refusal == found
+    assert refused.value.unavailable == found
 
 
 def test_a_thread_that_ends_meanwhile_is_left_out(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_files_of_other_threads_are_closed_where_one_is_refused(tmp_path: Path, 
         opened.append(os.open(tmp_path, os.O_RDONLY))
         return opened[0]
 
-    with pytest.raises(Refused):
+    with pytest.raises(UnavailableError):
         EventReading({"task": TASK_CLOCK}, open_event)
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(opened[0])
@@ -187,4 +187,4 @@ def test_files_of_other_threads_are_closed_where_one_is_refused(tmp_path: Path, 
 
 def test_an_unknown_architecture_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    assert SOURCE.available() == Refusal("perf_event_open is not known here: linux on riscv64")
+    assert SOURCE.available() == Unavailable("perf_event_open is not known here: linux on riscv64")

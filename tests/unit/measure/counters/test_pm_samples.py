@@ -50,8 +50,8 @@ def test_a_host_that_was_held_up_in_one_burst_is_set_right_by_the_others() -> No
 
 
 @pytest.mark.parametrize(("stretches", "message"), [
-    ([(500, 600)], "1 stretches of work"),
-    ([(1000, 1100), (5000, 5100), (9000, 9100)], "was not the case's"),
+    ([(500, 600)], "1 intervals of work"),
+    ([(1000, 1100), (5000, 5100), (9000, 9100)], "work of another program"),
 ])
 def test_samples_that_do_not_show_the_bursts_give_no_clock(stretches: list[tuple[int, int]], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from charact.measure.counters._support.protocol import Refused
+from charact.measure.counters._support.protocol import UnavailableError
 from charact.measure.counters.rapl import RaplCounters
 
 pytestmark = pytest.mark.clock
@@ -109,12 +109,12 @@ def test_administrators_counters_have_a_remedy(tree: Tree, monkeypatch: pytest.M
     source = RaplCounters(tree.root)
     found = source.available()
     assert found is not None
-    assert found.reason == "energy counters are for administrators only"
+    assert found.reason == "energy counters are for only administrators"
     assert found.remedy == f"sudo chmod a+r {tree.root}/intel-rapl:*/energy_uj, until the next boot"
 
 
 def test_a_counter_that_goes_away_is_refused(tree: Tree) -> None:
     reading = RaplCounters(tree.root).open(CPU)
     (tree.root / "intel-rapl:1" / "energy_uj").unlink()
-    with pytest.raises(Refused, match="cannot be read any more"):
+    with pytest.raises(UnavailableError, match="cannot be read any more"):
         reading.sample()

@@ -13,9 +13,9 @@ from charact.datasets._common.request import DataRequest, Synthetic
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.counters._support import permissions
-from charact.measure.counters._support.permissions import ADMIN_ONLY, admin_only, counters_refusal, privileged
-from charact.measure.counters._support.protocol import Refused
-from charact.measure.counters._support.rerun_case import Ended, child_refusal, read_case, run_child, write_case
+from charact.measure.counters._support.permissions import ADMIN_ONLY, admin_only, counters_unavailable, privileged
+from charact.measure.counters._support.protocol import UnavailableError
+from charact.measure.counters._support.rerun_case import Ended, child_failure, read_case, run_child, write_case
 from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
@@ -75,9 +75,9 @@ def test_threads_are_as_many_as_they_were(tmp_path: Path) -> None:
 
 def test_a_workload_that_differs_from_the_one_of_its_name_is_refused(tmp_path: Path) -> None:
     changed = replace(find_workload("resnet18").prepare(), source="changed by hand")
-    with pytest.raises(Refused, match="resnet18 in another process"):
+    with pytest.raises(UnavailableError, match="resnet18 in another process"):
         write_case(replace(EVERYTHING, workload=changed), tmp_path / "case.json")
-    with pytest.raises(Refused, match="two_layers in another process"):
+    with pytest.raises(UnavailableError, match="two_layers in another process"):
         write_case(small_case(), tmp_path / "case.json")
 
 
@@ -94,11 +94,11 @@ def test_a_child_finds_the_modules_that_its_parent_does(tmp_path: Path, monkeypa
     (Ended(-11, ""), "ended by signal 11"), (Ended(3, ""), "failed: status 3"),
 ])
 def test_how_a_child_ended_is_told_in_one_line(ended: Ended, reason: str) -> None:
-    refusal = child_refusal(ended)
+    refusal = child_failure(ended)
     assert refusal is not None
     assert reason in refusal.reason
     assert "\n" not in refusal.reason
-    assert child_refusal(Ended(0, "out of memory")) is None
+    assert child_failure(Ended(0, "out of memory")) is None
 
 
 @pytest.mark.parametrize(("text", "restricted"), [
@@ -123,13 +123,13 @@ def test_capabilities_are_read(tmp_path: Path, held: str, may: bool) -> None:
 
 def test_a_refusal_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert "built without CUDA" in str(counters_refusal())
+    assert "built without CUDA" in str(counters_unavailable())
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "finds none" in str(counters_refusal())
+    assert "finds none" in str(counters_unavailable())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(permissions, "admin_only", lambda: True)
     monkeypatch.setattr(permissions, "privileged", lambda: False)
-    assert counters_refusal() == ADMIN_ONLY
+    assert counters_unavailable() == ADMIN_ONLY
     monkeypatch.setattr(permissions, "privileged", lambda: True)
-    assert counters_refusal() is None
+    assert counters_unavailable() is None

@@ -15,7 +15,7 @@ from charact.core.errors import UserError
 from charact.execution.loop import Loop
 from charact.measure.counters import all_sources, chosen_sources, described
 from charact.measure.counters._support.phase_spans import MAX_SPANS, PhaseTimeline, drawable
-from charact.measure.counters._support.protocol import Refusal
+from charact.measure.counters._support.protocol import Unavailable
 from charact.measure.passes import counters as module
 from charact.measure.passes.counters import MIN_ITERATIONS, counter_pass
 from charact.record.schema import column_names
@@ -80,7 +80,7 @@ class TestSourcesOfTheirOwnPass:
     @pytest.mark.parametrize(("source", "status", "reason"), [
         (MadePass(opening=refuse), "n/a", "somebody else holds it"),
         (MadePass(opening=break_down), "failed", "ValueError: no such"),
-        (MadePass(here=Refusal("too old"), opening=break_down), "n/a", "too old"),
+        (MadePass(here=Unavailable("too old"), opening=break_down), "n/a", "too old"),
         (MadePass(devices=frozenset({"cuda"}), opening=break_down), "n/a", "counts on cuda devices only"),
     ])
     def test_its_failure_is_kept_as_its_outcome(self, source: MadePass, status: str, reason: str) -> None:

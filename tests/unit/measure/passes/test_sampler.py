@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.sources import Made, break_down, fine, refuse
 
-from charact.measure.counters._support.protocol import Refusal
+from charact.measure.counters._support.protocol import Unavailable
 from charact.measure.passes import sampler
 from charact.measure.passes.sampler import Sampler
 from charact.record.schema import column_names
@@ -110,7 +110,7 @@ def test_no_more_samples_are_taken_than_memory_is_given_to(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("source", "status", "reason", "remedy"), [
-    (Made(here=Refusal("too old", "buy one")), "n/a", "too old", "buy one"),
+    (Made(here=Unavailable("too old", "buy one")), "n/a", "too old", "buy one"),
     (Made(devices=frozenset({"cuda"})), "n/a", "counts on cuda devices only", None),
     (Made(opening=refuse), "n/a", "somebody else holds it", "ask them"),
     (Made(opening=break_down), "failed", "ValueError: no such", None),
@@ -149,7 +149,7 @@ def test_all_are_asked_before_any_counts() -> None:
     order: list[str] = []
 
     class Asked(Made):
-        def available(self) -> Refusal | None:
+        def available(self) -> Unavailable | None:
             order.append(f"{self.name} asked")
             return None
 

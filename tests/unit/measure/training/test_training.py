@@ -409,7 +409,7 @@ class TestGoingOn:
                 part = part[key]
             part[place[-1]] = value
         torch.save(state if place else value, path)
-        with pytest.raises(UserError, match=r"is (damaged \(\w+\)|of another model): remove it to restart the training"):
+        with pytest.raises(UserError, match=r"is (damaged \(\w+\)|of another model): remove it to restart "):
             read_checkpoint(path, trainer.loop, trainer.schedulers)
 
     def test_a_checkpoint_of_another_model_is_one_line(self, tmp_path: Path) -> None:
