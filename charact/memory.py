@@ -1,4 +1,4 @@
-"""Memory before anything runs: how much a training or an inference will hold, and whether it fits a device."""
+"""Memory estimates before a run: how much memory training or inference needs, and whether it fits a device."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Estimate:
-    """What an iteration will hold on a device, and on others when asked."""
+    """Estimated memory of an iteration on a device."""
 
     name: str
     device: str
-    """Name of the device that it is predicted for."""
+    """Name of the device."""
     _target: "Target" = field(repr=False)
     _predict: "Callable[[Target], Prediction]" = field(repr=False)
     _made: "Prediction" = field(init=False, repr=False)
@@ -30,27 +30,27 @@ class Estimate:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held through PyTorch's allocator at a time."""
+        """Peak memory in PyTorch's allocator."""
         return self._made.peak_bytes
 
     @property
     def low_bytes(self) -> int:
-        """The least that the peak can be, as stated."""
+        """Lower bound of the peak."""
         return self._made.low_bytes
 
     @property
     def high_bytes(self) -> int:
-        """The most that the peak can be, as stated."""
+        """Upper bound of the peak."""
         return self._made.high_bytes
 
     @property
     def needed_bytes(self) -> int:
-        """What the device must have: at the high end, on CUDA with what its allocator keeps and the context takes."""
+        """Memory that the device needs: the upper bound, on CUDA with the allocator's reserve and the context."""
         return self._made.needed_bytes
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the prediction is made of and how sure it is, as a run's manifest has it of the pass `prediction`."""
+        """Parts and uncertainty of the estimate, as in a run's manifest for the pass `prediction`."""
         return dict(self._made.facts)
 
     @property
@@ -60,26 +60,26 @@ class Estimate:
 
     @property
     def phases(self) -> "pd.DataFrame":
-        """The same at the peak of each phase."""
+        """Bytes at the peak of each phase. Columns as in `composition`."""
         return self._table("phase_peak")
 
     def fits(self, device: str | int | None = None) -> bool:
-        """Whether a device has what is needed: the estimate's own where none is given.
+        """Return whether a device has enough memory; by default the estimate's own device.
 
         Args:
-            device: a name of the table ("a100-80gb"), an amount of memory ("16GiB", or bytes), "cpu" or "cuda".
+            device: a device's name ("a100-80gb"), an amount of memory ("16GiB", or bytes), "cpu" or "cuda".
 
         Raises:
-            UserError: there is no such device.
+            UserError: there is no such device, or its memory is not known.
         """
         target = self._target if device is None else target_of(device, self._target.kind)
         if target.memory_bytes is None:
-            raise UserError(f"how much memory {target.name} has is not known: say it, as in fits('16GiB')")
+            raise UserError(f"the memory of {target.name} is not known: give it, as in fits('16GiB')")
         return self._on(target).needed_bytes <= target.memory_bytes
 
     def _on(self, target: "Target") -> "Prediction":
-        alike = (target.kind, target.capability) == (self._target.kind, self._target.capability)
-        return self._made if alike else self._predict(target)
+        is_same = (target.kind, target.capability) == (self._target.kind, self._target.capability)
+        return self._made if is_same else self._predict(target)
 
     def _table(self, kind: str) -> "pd.DataFrame":
         import pandas as pd
@@ -105,28 +105,28 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
              batch_size: int | None = None, mode: str = "train", precision: str = "fp32", variant: str | None = None,
              device: str | int = "cpu", input_spec: str | None = None, model_args: str = "", loss: str | None = None,
              optimizer: str = "SGD", learning_rate: float = 0.01) -> Estimate:
-    """Predict the memory of an iteration, without running it and without the device.
+    """Estimate the memory of an iteration, without running it and without the device.
 
     Args:
-        what: a workload or its name; `package.module:factory` of your model, with `input_spec`; or a function of no
-            arguments that makes model, optimizer and inputs, and returns a function that runs one iteration. It sees
-            fake tensors, which take no memory and have no values.
-        input_size: side in pixels, or sequence length; not for a function. Default: the workload's.
+        what: a workload or its name; `package.module:factory` of your model, with `input_spec`; or a function without
+            arguments that creates model, optimizer and inputs, and returns a function that runs one iteration. It uses
+            fake tensors, which have no values and need no memory.
+        input_size: size in pixels, or sequence length; not for a function. Default: the workload's.
         batch_size: samples; not for a function. Default: the workload's.
         mode: "train" or "infer"; not for a function.
         precision: as in `charact profile`; not for a function.
-        variant: form of the workload's model.
-        device: a name of the table ("a100-80gb"), an amount of memory ("16GiB", or bytes: of a CUDA device), "cpu" or
-            "cuda" (the one of this machine).
-        input_spec: what your model is fed, as in `charact profile --model`.
-        model_args: what it is called with, as in "depth=50".
+        variant: variant of the workload's model.
+        device: a device's name ("a100-80gb"), an amount of memory of a CUDA device ("16GiB", or bytes), or "cpu" or
+            "cuda" of this machine.
+        input_spec: your model's inputs, as in `charact profile --model`.
+        model_args: arguments of your model, as in "depth=50".
         loss: as in `charact profile --loss`.
         optimizer: a class of torch.optim, for your model.
         learning_rate: of that optimizer.
 
     Raises:
-        UserError: a name or size is wrong, or the model does on fake tensors what only real ones can (the message
-            names the operator).
+        UserError: a name or size is invalid, or the model needs an operator that fake tensors do not support (the
+            message names it).
     """
     target = target_of(device, "cuda")
     if not isinstance(what, str) and callable(what):
@@ -137,7 +137,7 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
 
 
 def target_of(device: str | int, kind: Any) -> "Target":
-    """The device that a name or an amount of memory tells; a mere amount is of a device of that kind.
+    """Return the device with a name, or a device of this kind with an amount of memory.
 
     Raises:
         UserError: there is no such device.
@@ -165,7 +165,7 @@ def _workload(what: "str | Workload", variant: str | None, input_spec: str | Non
     if ":" not in what:
         return find_workload(what).prepare(variant)
     if input_spec is None:
-        raise UserError(f"tell what {what} is fed with input_spec, as in input_spec='3xSxS -> int64[1000]'")
+        raise UserError(f"{what} needs input_spec, as in input_spec='3xSxS -> int64[1000]'")
     return own_model(what, model_args, parse_input_spec(input_spec), loss, optimizer, learning_rate).prepare()
 
 

@@ -1,4 +1,4 @@
-"""The Python API: a program's own code, watched block by block or call by call."""
+"""Python API: profiles a program's own code, as a `with` block or as repeated calls of a function."""
 
 import os
 import subprocess
@@ -32,26 +32,26 @@ _ENTERING = threading.Lock()
 
 
 class Profiler:
-    """Watches the code of a `with` block, and writes its run when the block is left, in whatever way.
+    """Profiles the code of a `with` block, and writes its run when the block ends, also by an error.
 
         with charact.Profiler("my model") as p:
             for batch in p.iterate(loader):
                 ...
         p.phases
 
-    Iterations and their phases are found by watching what the thread that entered the block calls of PyTorch: loaders,
-    modules, losses, backward, optimizers. What cannot be found can be said with `iterate`, `phase` and `step`. What
-    charact itself says goes to standard error. Where SIGTERM or SIGHUP ends the process, the run is written first,
-    unless the program handles them itself. When the process is killed, `charact recover` makes the run.
+    It finds iterations and phases by recording calls into PyTorch by the thread that entered the block: loaders,
+    modules, losses, backward, optimizers. `iterate`, `phase` and `step` annotate what it cannot find. Messages go to
+    standard error. If SIGTERM or SIGHUP ends the process, the run is written first, unless the program handles these
+    signals itself. If the process is killed, `charact recover` writes the run.
 
-    *Error*: the marks around phases take some 45 µs an iteration on the host, `iterate` some 30 more.
+    *Error*: phase records take some 45 µs per iteration on the host, `iterate` some 30 µs more.
 
     Args:
         name: name of the run.
-        out: directory that the run's directory is made in.
+        out: parent directory of the run's directory.
         skip: iterations to leave out first; by default a quarter of all, at most 3, as warm-up.
-        enabled: false for a block that runs as if it were not watched, such as on all ranks but one.
-        keep_arguments: whether the record has the program's arguments as they are, with any secrets among them.
+        enabled: False for a block that runs without profiling, such as on all ranks but one.
+        keep_arguments: whether the record keeps the program's arguments unredacted, with any secrets.
     """
 
     def __init__(self, name: str, out: str | Path = "runs", *, skip: int | None = None, enabled: bool = True,
@@ -72,7 +72,7 @@ class Profiler:
 
     def __enter__(self) -> Self:
         if self._begun is not None:
-            raise UserError("this Profiler has been used: make a new one for each block")
+            raise UserError("this Profiler has been used: create a new one for each block")
         if self._enabled:
             with _ENTERING:
                 self._start()
@@ -82,7 +82,7 @@ class Profiler:
         self.close("to its end" if error is None else f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
     def close(self, ending: str = "to its end") -> None:
-        """Leave the block, for callers that have none; a second time does nothing.
+        """Leave the block, for callers without a `with` statement; a second call does nothing.
 
         Args:
             ending: how the block ended, in a few words.
@@ -98,35 +98,35 @@ class Profiler:
         self._is_closing = False
         if self._termination_handler is not None:
             self._termination_handler.remove()
-        _say(f"wrote {self._final}" if self._problem is None else self._problem)
+        _print_line(f"wrote {self._final}" if self._problem is None else self._problem)
 
     def iterate(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """The items of a loader, a generator or any other iterable, each fetched in the phase `data`.
+        """Return the items of a loader, generator or other iterable, each fetched in the phase `data`.
 
-        Each item is an iteration where nothing else tells: no optimizer steps, no backward, no forward, no `step`.
+        Each item is an iteration if nothing else marks one: no optimizer step, backward, forward or `step`.
 
         Raises:
-            UserError: the block is not entered, or this is another thread than the one that entered it.
+            UserError: the block is not entered, or this is not the thread that entered it.
         """
         return self._entered().batches(batches) if self._enabled else iter(batches)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """A block whose time is that phase's: one of data, forward, loss, backward, update, communication, other.
+        """Return a context whose time is a phase's: data, forward, loss, backward, update, communication or other.
 
-        What is said wins over what is found: inside, only optimizers' steps are looked for, which tell iterations
-        apart, and their time is the named phase's, too. Named phases may nest, in each other and in what is found (a
-        loss inside a model's forward): the time of an inner one is not the outer one's.
+        Annotations override recorded phases: inside, only optimizers' steps are recorded, to find iterations, and their
+        time also belongs to the annotated phase. Phases may nest, in each other and in recorded phases (a loss inside a
+        model's forward): the time of an inner one is excluded from the outer one's.
 
         Raises:
-            UserError: there is no such phase, the block is not entered, or this is another thread than its own.
+            UserError: the phase is unknown, the block is not entered, or this is not the thread that entered it.
         """
         return self._entered().phase(name) if self._enabled else nullcontext()
 
     def step(self) -> None:
-        """End an iteration here. Where this is called at all, nothing else ends one.
+        """End an iteration here. After the first call, nothing else ends one.
 
         Raises:
-            UserError: the block is not entered, or this is another thread than the one that entered it.
+            UserError: the block is not entered, or this is not the thread that entered it.
         """
         if self._enabled:
             self._entered().end_iteration()
@@ -136,12 +136,12 @@ class Profiler:
         """The run that was written.
 
         Raises:
-            UserError: the block has not been left, or there was nothing to write.
+            UserError: the block has not ended, or nothing was recorded.
         """
         if not self._enabled:
             raise UserError("this Profiler was not enabled: there is no run")
         if not self._left:
-            raise UserError("the run is there when the block has been left: ask for it after the `with` block")
+            raise UserError("the run is written at the end of the block: use it after the `with` block")
         if self._problem is not None:
             raise UserError(self._problem)
         if self._run is None:
@@ -157,13 +157,13 @@ class Profiler:
 
     @property
     def phases(self) -> "pd.DataFrame":
-        """Time of each phase of the run, as `charact.analysis.phase_breakdown` has it: time_s, share_frac and more."""
+        """Time of each phase of the run, from `charact.analysis.phase_breakdown`: time_s, share_frac and more."""
         from charact.analysis.profile.breakdown import phase_breakdown
 
         return phase_breakdown(self.run)
 
     def _repr_html_(self) -> str:
-        """Headline numbers and the share of each phase, for notebooks; a line in their place where there is no run."""
+        """Return headline numbers and phase shares for notebooks, or the reason why there is no run."""
         try:
             run = self.run
         except UserError as reason:
@@ -184,8 +184,8 @@ class Profiler:
 
     def _start(self) -> None:
         if is_recording():
-            raise UserError("this process is being watched already, by another Profiler or by charact run: use one")
-        import torch  # noqa: F401  (what is watched)
+            raise UserError("this process is being profiled already, by another Profiler or by charact run: use one")
+        import torch  # noqa: F401  (patched by the session)
 
         main = getattr(sys.modules["__main__"], "__file__", None)
         self._begun = begin_run(self._out.absolute(), self.name, {
@@ -195,56 +195,57 @@ class Profiler:
             "options": {"script": redacted_arguments([main])[0] if main else "interactive",
                         "arguments": sys.argv[1:], "skip": self._skip, "iterations": None, "passes": []},
         })  # fmt: skip
-        self._session = Session(self._begun.directory, Plan(), lambda reason: _say(f"stopped measuring: {reason}"))
+        self._session = Session(self._begun.directory, Plan(),
+                                lambda reason: _print_line(f"stopped measuring: {reason}"))
         self._annotations = Annotations(self._session)
         self._termination_handler = TerminationHandler(self._on_signal)
         self._session.start()
 
     def _on_signal(self, ending: str) -> None:
-        """A signal ends the process: write the run before that, or name what does so later."""
+        """Write the run before a signal ends the process, or print the command that writes it."""
         assert self._begun is not None
         if self._is_closing:
             if self._recovering is not None:
                 self._recovering.kill()
-            _say(f"the run is not written ({ending}): run charact recover {self._begun.directory}")
+            _print_line(f"the run is not written ({ending}): run charact recover {self._begun.directory}")
         else:
             self.close(ending)
 
     def _recover(self, begun: BegunRun) -> str | None:
-        """Make the run of what was written; returns why there is none.
+        """Write the run in a separate process; return why it failed, or None.
 
-        In a process of its own: the program may have changed anything in this one.
+        The program may have changed anything in this process.
         """
         command = [sys.executable, "-P", "-m", "charact", "recover", "--quiet", str(begun.directory)]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                               text=True, cwd=begun.directory.parent) as self._recovering:
-            said = self._recovering.communicate()[1].strip().splitlines()
+            lines = self._recovering.communicate()[1].strip().splitlines()
         if self._recovering.returncode == 0:
-            for line in said:
+            for line in lines:
                 warn(line)
             return None
-        return (said or [f"charact recover ended with {self._recovering.returncode}"])[-1].removeprefix("error: ")
+        return (lines or [f"charact recover ended with {self._recovering.returncode}"])[-1].removeprefix("error: ")
 
 
 def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = None, name: str | None = None,
             out: str | Path = "runs", **kwargs: Any) -> "Run":
-    """Call `fn(*args, **kwargs)` again and again, each call an iteration, and return the run.
+    """Call `fn(*args, **kwargs)` repeatedly, each call an iteration, and return the run.
 
         charact.profile(train_step, model, batch).iterations
 
-    It is called until calls are alike, which is not recorded, and then until the median's 95 % interval is within 2 %
-    of it, or for 100 calls or 15 seconds. An exception of its own propagates; what was measured is written.
+    After a warm-up until calls take similar time, it records calls until the median's 95 % interval is within 2 % of
+    it, or for 100 calls or 15 seconds. An error of `fn` propagates; the calls before it are written.
 
     Args:
-        fn: what to call.
+        fn: function to call.
         args: its arguments.
-        num_iterations: so many calls are recorded, whatever their spread.
+        num_iterations: number of calls to record, instead of a target precision.
         name: name of the run; by default the function's.
-        out: directory that the run's directory is made in.
-        kwargs: its other arguments; where it has one by a name above, hand over a `functools.partial`.
+        out: parent directory of the run's directory.
+        kwargs: its keyword arguments; if one has a name above, use a `functools.partial`.
 
     Raises:
-        UserError: `num_iterations` is less than 1, this process is being watched already, or the disk is full.
+        UserError: `num_iterations` is less than 1, this process is being profiled already, or the disk is full.
     """
     if num_iterations is not None and num_iterations < 1:
         raise UserError(f"num_iterations is {num_iterations}: give 1 or more")
@@ -278,5 +279,5 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
     return profiler.run
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     warn(f"charact: {line}")

@@ -1,1 +1,1 @@
-"""Hooks for training frameworks: each a few lines around `charact.Profiler`, in a file named as its framework."""
+"""Integrations of `charact.Profiler` into training frameworks, one module each."""

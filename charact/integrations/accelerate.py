@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: a tracker that watches a loop from `init_trackers` to `end_training`."""
+"""Hugging Face Accelerate: a tracker that profiles a loop from `init_trackers` to `end_training`."""
 
 import weakref
 from typing import Any
@@ -13,16 +13,16 @@ except ImportError as error:
     raise UserError("charact.integrations.accelerate needs Accelerate: pip install 'charact[accelerate]'") from error
 
 
-class CharactTracker(GeneralTracker):  # type: ignore[misc]  # the framework tells mypy nothing
-    """Writes the run of a loop whose code stays as it is: `Accelerator(log_with=CharactTracker("my model"))`.
+class CharactTracker(GeneralTracker):  # type: ignore[misc]  # the framework has no types
+    """Profiles a loop without changes to its code: `Accelerator(log_with=CharactTracker("my model"))`.
 
-    It begins with `accelerator.init_trackers(...)` and is written by `accelerator.end_training()`. With several
-    processes the main one is watched. A loop that raises an error does not get to its end: its run is written when the
-    tracker goes. `with charact.Profiler(name):` around the loop needs no tracker, and writes it at once.
+    The run begins with `accelerator.init_trackers(...)` and is written by `accelerator.end_training()`. With several
+    processes, the main one is profiled. If the loop raises an error, the run is written when the tracker is deleted.
+    `with charact.Profiler(name):` around the loop needs no tracker, and writes it at once.
 
     Args:
         name: name of the run.
-        out: directory that the run's directory is made in.
+        out: parent directory of the run's directory.
     """
 
     name = "charact"
@@ -31,25 +31,25 @@ class CharactTracker(GeneralTracker):  # type: ignore[misc]  # the framework tel
     def __init__(self, name: str, out: str = "runs") -> None:
         super().__init__()
         self.profiler: Profiler | None = None
-        """Its `run`, `iterations` and `phases` are there when the training has ended."""
+        """Its `run`, `iterations` and `phases` are available when the training has ended."""
         self._run_name, self._out = name, out
 
     @property
     def tracker(self) -> Profiler | None:
-        """What tracks, as Accelerate asks for it."""
+        """The profiler, for Accelerate."""
         return self.profiler
 
     def start(self) -> None:
-        """Begin."""
+        """Start to profile."""
         self.profiler = Profiler(self._run_name, self._out, enabled=PartialState().is_main_process)
         self.profiler.__enter__()
-        weakref.finalize(self, self.profiler.close, "not told")
+        weakref.finalize(self, self.profiler.close, "not reported")
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Nothing: the configuration is none of what is measured."""
+        """Ignore the configuration."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Nothing: the values are none of what is measured."""
+        """Ignore logged values."""
 
     def finish(self) -> None:
         """Write the run."""

@@ -1,4 +1,4 @@
-"""Lightning: a callback that watches a whole `fit`, `validate`, `test` or `predict`."""
+"""Lightning: a callback that profiles a whole `fit`, `validate`, `test` or `predict`."""
 
 from typing import Any
 
@@ -14,32 +14,32 @@ except ImportError as error:
     raise UserError("charact.integrations.lightning needs Lightning: pip install 'charact[lightning]'") from error
 
 
-class CharactCallback(Callback):  # type: ignore[misc]  # the framework tells mypy nothing
-    """Writes a run of each call of a `Trainer`: `Trainer(callbacks=[CharactCallback()])`.
+class CharactCallback(Callback):  # type: ignore[misc]  # the framework has no types
+    """Profiles each call of a `Trainer`, as one run: `Trainer(callbacks=[CharactCallback()])`.
 
-    Training and validation become cases of their own. With several processes the first one is watched.
+    Training and validation are separate cases. With several processes, the first one is profiled.
 
     Args:
-        name: name of the runs; by default the class of the module that is trained.
-        out: directory that the runs' directories are made in.
+        name: name of the runs; by default the class of the trained module.
+        out: parent directory of the runs' directories.
     """
 
     def __init__(self, name: str | None = None, out: str = "runs") -> None:
         self.profiler: Profiler | None = None
-        """That of the last call; its `run`, `iterations` and `phases` are there when the call has ended."""
+        """Profiler of the last call; its `run`, `iterations` and `phases` are available when the call has ended."""
         self._name, self._out = name, out
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Begin; Lightning calls it first."""
+        """Start to profile; Lightning calls it first."""
         self.profiler = Profiler(self._name or type(pl_module).__name__, self._out, enabled=trainer.is_global_zero)
         self.profiler.__enter__()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Write the run; Lightning calls it last, unless something was raised."""
+        """Write the run; Lightning calls it last, unless an error was raised."""
         if self.profiler is not None:
             self.profiler.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write the run of what there was until something was raised."""
+        """Write the run of the time until the error."""
         if self.profiler is not None:
             self.profiler.__exit__(type(exception), exception, exception.__traceback__)

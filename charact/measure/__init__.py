@@ -1,7 +1,7 @@
-"""What is measured: one pass per instrument."""
+"""Measurement: the passes over cases, scripts, bricks and operations."""
 
 import os
 
-# Read when torch is first imported and first profiles: else each pass writes lines of its own to the terminal.
+# Read at torch's import and first profile: otherwise each pass prints lines to the terminal.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -1,4 +1,4 @@
-"""What this machine can and cannot measure, why, and what to do about it."""
+"""Checks of what this machine can measure, with reasons and remedies."""
 
 import os
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from charact.measure.counters import all_sources
 from charact.measure.counters._support.protocol import CounterSource
 
 NOISY_LOAD_FRAC = 0.25
-"""Share of the cores that other processes may take before timing counts as noisy."""
+"""Share of the cores that other processes may use before timing counts as noisy."""
 
 _LOAD_WINDOW_S = 0.5
-_MOST_NAMES = 4
+_MAX_NAMES = 4
 _TAKEN = {
     "along": "read along with iterations", "trace": "from the operator pass's trace",
-    "own pass": "in a pass of its own, where --counters names it",
+    "own pass": "in its own pass, if named by --counters",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: what was found, and where it is not `ok` what to do about it."""
+    """Result of one check; if it is not `ok`, also the remedy."""
 
     group: str
     name: str
@@ -33,26 +33,26 @@ class Check:
     finding: str
     remedy: str | None = None
     detail: str | None = None
-    """What else there is to know of it."""
+    """Additional information."""
 
 
 def machine_checks(measured: Mapping[str, Kept] | None = None) -> list[Check]:
-    """Every check, by group, in the order that a reader needs them.
+    """Return every check, by group, in the order of the report.
 
     Args:
-        measured: ceilings that are known, by device, whether they were kept or not.
+        measured: measured ceilings by device, including those that could not be saved.
     """
     return [*instrument_checks(), *counter_checks(), *ceiling_checks(measured or {}), *precision_checks(),
             *noise_checks(), *view_checks()]
 
 
 def instrument_checks() -> list[Check]:
-    """What each pass over a case can tell here."""
+    """Return what each pass over a case can measure here."""
     group = "Instruments"
     gpus, reason = gpu_facts()
     checks = [
         Check(group, "phases, host clock", "ok", "data, forward, loss, backward, update, other"),
-        Check(group, "operators", "ok", "torch.profiler: types, layers, shapes; in a pass of their own"),
+        Check(group, "operators", "ok", "torch.profiler: types, layers, shapes; in their own pass"),
         Check(group, "memory", "ok", "allocator statistics on CUDA devices, profiler events on the CPU; categories"),
         Check(group, "FLOP", "ok", "counted on fake tensors; needs no device"),
     ]
@@ -67,25 +67,26 @@ def instrument_checks() -> list[Check]:
 
 
 def counter_checks() -> list[Check]:
-    """Each counter source: what it gives, or why it gives nothing; when it is read, and what that costs."""
+    """Return a check of each counter source: its counters or why it is unavailable, when it is read, and its cost."""
     checks = []
     for source in all_sources().values():
-        refusal, names = source.available(), _names(source)
+        unavailable, names = source.available(), _names(source)
         how = f"{_TAKEN[source.taken]}; cost: {source.cost}"
         checks.append(
-            Check("Counters", source.name, "ok", names, detail=how) if refusal is None
-            else Check("Counters", source.name, "n/a", refusal.reason, refusal.remedy, f"would give {names}; {how}"))
+            Check("Counters", source.name, "ok", names, detail=how) if unavailable is None
+            else Check("Counters", source.name, "n/a", unavailable.reason, unavailable.remedy,
+                       f"would give {names}; {how}"))
     return checks
 
 
 def _names(source: CounterSource) -> str:
     names = [counter.name for counter in source.counters]
-    rest = f" and {len(names) - _MOST_NAMES} more (charact list counters)" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + rest
+    rest = f" and {len(names) - _MAX_NAMES} more (charact list counters)" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + rest
 
 
 def ceiling_checks(measured: Mapping[str, Kept]) -> list[Check]:
-    """Whether it is known what each device can reach, with PyTorch's present number of threads."""
+    """Return whether each device's ceilings are known, for PyTorch's current number of threads."""
     import torch
 
     machine = machine_facts()
@@ -97,7 +98,7 @@ def ceiling_checks(measured: Mapping[str, Kept]) -> list[Check]:
             kept = read_ceilings(ceilings_file(machine["fingerprint"], torch.__version__, threads, device))
         except NotKept as missing:
             if device in measured:
-                checks.append(Check("Ceilings", name, "limited", f"measured {measured[device].when}, and not kept",
+                checks.append(Check("Ceilings", name, "limited", f"measured {measured[device].when}, but not saved",
                                     "charact doctor --ceilings, when the machine is idle and the cache can be written"))
                 continue
             checks.append(Check("Ceilings", name, "n/a", str(missing), "charact doctor --ceilings measures them"))
@@ -107,7 +108,7 @@ def ceiling_checks(measured: Mapping[str, Kept]) -> list[Check]:
 
 
 def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
-    """Precisions that autocast offers on each device."""
+    """Return the precisions that autocast supports on each device."""
     import torch
 
     from charact.execution.precision import refusal
@@ -130,7 +131,7 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
 
 
 def noise_checks() -> list[Check]:
-    """What makes timing noisy: threads against cores, other processes, memory that was swapped out."""
+    """Return sources of timing noise: more threads than cores, other processes, swapped memory."""
     import psutil
     import torch
 
@@ -144,14 +145,14 @@ def _threads(num_threads: int, cores: int) -> Check:
     origin = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "torch's default"
     finding = f"{num_threads} on {cores} usable cores ({origin})"
     if num_threads > cores:
-        return Check("Noise", "threads", "limited", finding, f"--threads {cores}: more only wait for each other")
+        return Check("Noise", "threads", "limited", finding, f"--threads {cores}: more threads wait for each other")
     return Check("Noise", "threads", "ok", finding)
 
 
 def _load(busy_cores: float, cores: int) -> Check:
     finding = f"other processes keep {busy_cores:.1f} of {cores} cores busy"
     if busy_cores > NOISY_LOAD_FRAC * cores:
-        return Check("Noise", "load now", "limited", f"{finding}: times will scatter", "wait until they are done")
+        return Check("Noise", "load now", "limited", f"{finding}: times will vary", "wait until they end")
     return Check("Noise", "load now", "ok", finding)
 
 
@@ -160,7 +161,7 @@ def _spinning(policy: str | None, busy_cores: float, cores: int) -> Check:
         return Check("Noise", "OpenMP threads", "ok", "sleep while they wait (OMP_WAIT_POLICY=PASSIVE)")
     finding = f"spin while they wait (OMP_WAIT_POLICY {policy or 'not set'})"
     if busy_cores > NOISY_LOAD_FRAC * cores:
-        return Check("Noise", "OpenMP threads", "limited", f"{finding}: many times slower beside other processes",
+        return Check("Noise", "OpenMP threads", "limited", f"{finding}: many times slower while other processes run",
                      "export OMP_WAIT_POLICY=PASSIVE")
     return Check("Noise", "OpenMP threads", "ok", f"{finding}: harmless while the cores are free")
 
@@ -168,12 +169,12 @@ def _spinning(policy: str | None, busy_cores: float, cores: int) -> Check:
 def _swap(used_bytes: int) -> Check:
     if used_bytes:
         return Check("Noise", "swap", "limited", f"{used_bytes / 1e6:,.0f} MB swapped out: page faults in timed code",
-                     "close what holds the memory, then sudo swapoff -a && sudo swapon -a")
+                     "end programs that use much memory, then sudo swapoff -a && sudo swapon -a")
     return Check("Noise", "swap", "ok", "none in use")
 
 
 def view_checks() -> list[Check]:
-    """Whether the record can be seen in TensorBoard, and which optional parts are installed."""
+    """Return whether TensorBoard can show the record, and which optional packages are installed."""
     group = "Views"
     report = Check(group, "HTML report", "ok", "one file; any browser opens it, none is needed to write it")
     if any(point.name == "charact" for point in entry_points(group="tensorboard_plugins")):

@@ -63,7 +63,7 @@ class TestAHook:
     def test_writes_what_was_measured_until_an_error(self, told: dict[str, Any]) -> None:
         run = charact.load_run(told["failed"])
         assert told["failed"] != told["run"]
-        assert run.manifest["ending"] in ("RuntimeError: on purpose", "not told")
+        assert run.manifest["ending"] in ("RuntimeError: on purpose", "not reported")
         assert len(run.manifest["cases"]) >= 1
 
 

@@ -334,7 +334,7 @@ class TestTheBlock:
 
     def test_one_watches_at_a_time_and_once(self, measured: Any) -> None:
         first, second = measured()[0], measured()[0]
-        with first, pytest.raises(UserError, match="watched already"), second:
+        with first, pytest.raises(UserError, match="profiled already"), second:
             pass
         with pytest.raises(UserError, match="has been used"), first:
             pass

@@ -41,8 +41,7 @@ class _Read:
 
     Args:
         of: handle to query on a MIG instance: the instance; the GPU, if the value also holds for its instances; or
-            none, if
-            the value covers all instances together.
+            none, if the value covers all instances together.
     """
 
     counters: tuple[Counter, ...]
@@ -114,8 +113,7 @@ class NvmlCounters:
     """NVML's values, some ten times a second, and the energy of the whole pass.
 
     *Error*: NVML takes 20 ms for each direction of PCIe, so the energy meter may be read up to 40 ms after the pass.
-    The
-    driver updates the meter in steps.
+    The driver updates the meter in steps.
 
     *Source*: nvml.h of NVIDIA's driver.
     """

@@ -24,8 +24,7 @@ def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, di
     """Return rows of the table `counters` for some iterations, and facts about the pass.
 
     The facts are the number of iterations, the duration, `spans` (start and end since counting began, phase; of the
-    first
-    iterations) and the outcome of each source. Sources that need their own pass run afterwards.
+    first iterations) and the outcome of each source. Sources that need their own pass run afterwards.
 
     *Error*: a sample covers the time since the previous one. Short phases need many samples.
     """

@@ -33,8 +33,7 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
 
     FLOP are counted for convolutions, matrix products, recurrent layers and attention, per dispatched operator, also in
     the backward. The formulas are PyTorch's and those of `flop_formulas`. Bytes are those of every operator's inputs
-    and
-    outputs (views: none), the minimum traffic without fusion.
+    and outputs (views: none), the minimum traffic without fusion.
 
     *Error*: exact for these operators; pointwise work is not counted, as in the published counts. The fact `uncounted`
     names operators with much work but no formula.

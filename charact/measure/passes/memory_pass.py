@@ -37,8 +37,7 @@ class MemoryProbe:
 
     *Error*: memory that libraries allocate themselves (oneDNN's scratch memory, the CUDA context) is not included. On a
     CPU, neither are blocks that the user's program still holds from the previous iteration. On CUDA, compare the peak
-    with
-    the allocator's statistics (fact `allocator_peak_bytes`).
+    with the allocator's statistics (fact `allocator_peak_bytes`).
 
     Args:
         device: whose memory is recorded.

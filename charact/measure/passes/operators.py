@@ -63,8 +63,7 @@ class OperatorProbe:
     touches new pages (ResNet-50 at 224 px, batch 8: 1.8 times as slow, instead of 1.03 times).
 
     *Error*: the profiler adds some microseconds to each operator, so use its shares, and times from the timing pass.
-    Stacks
-    are not recorded: they would break the phases' spans in trace viewers.
+    Stacks are not recorded: they would break the phases' spans in trace viewers.
 
     Args:
         trace_path: path of the trace.
@@ -162,12 +161,10 @@ def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) 
     """Return the indices of the iterations to count: the faster half, least disturbed by other load.
 
     If they did not call the same operators with the same shapes, all of them count. Data phases are not compared, since
-    an
-    iteration may begin a new epoch.
+    an iteration may begin a new epoch.
 
     *Error*: between pairs of 3 iterations of 5 ms on 2 cores, one operator's time differs by 55 µs (standard
-    deviation);
-    if all iterations count, by 370 µs.
+    deviation); if all iterations count, by 370 µs.
     """
     done = [Counter((call.phase, call.name, call.input_shapes) for call in each.tree.operators if call.phase != "data")
             for each in profiled]
@@ -202,10 +199,9 @@ def attribute_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) 
     Return FLOP and bytes without a row, as the facts `unplaced_flop` and `unplaced_bytes`.
 
     PyTorch counts FLOP on `aten::convolution`, but the time is in an operator that it calls
-    (`aten::mkldnn_convolution`).
-    So the counts of a phase, layer and operator type go to its row with the most time. If there is none (a GRU is
-    matrix
-    products on fake tensors, one kernel on CUDA), they go to the row of the phase and layer.
+    (`aten::mkldnn_convolution`). So the counts of a phase, layer and operator type go to its row with the most time. If
+    there is none (a GRU is matrix products on fake tensors, one kernel on CUDA), they go to the row of the phase and
+    layer.
     """
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in operators:

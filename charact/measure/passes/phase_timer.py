@@ -75,8 +75,8 @@ class CudaPhases(HostPhases):
     """Phase timer with CUDA events in addition to the host's clock.
 
     An event is recorded on the current stream at each boundary, and read when the device has passed the iteration's
-    last
-    one: nothing synchronizes inside an iteration. A phase's device time includes idle intervals between its two events.
+    last one: nothing synchronizes inside an iteration. A phase's device time includes idle intervals between its two
+    events.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -42,8 +42,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
 
     The rule uses the device's wall time on CUDA and the host's on a CPU. At least 6 iterations are measured, unless
     `max_iterations` is smaller. For a compiled model, the fact `compile_s` is the difference between the first
-    iteration
-    and the median one.
+    iteration and the median one.
 
     *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
 

@@ -164,11 +164,12 @@ class ExitHandler:
         """Run `charact recover`, which prints its own messages; return the signal that killed it, if any."""
         command = [sys.executable, "-P", "-m", "charact", "recover", *(["--quiet"] if self._quiet else []),
                    str(directory)]
-        place = self._started_in if self._started_in.is_dir() else directory.parent
+        working_directory = self._started_in if self._started_in.is_dir() else directory.parent
         output = self._error.descriptor
         with self._first_limits():
             self._recovering = child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=place, env=self._environment)
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                cwd=working_directory, env=self._environment)
         try:
             status = child.wait()
         except KeyboardInterrupt:

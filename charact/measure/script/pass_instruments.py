@@ -238,5 +238,5 @@ def _check_no_other_profiler() -> None:
     """Raise if the program has its own PyTorch profiler: a process can have only one, and its events would be lost."""
     kinds = torch.profiler.profile, torch.autograd.profiler.profile
     gc.collect()
-    if any(issubclass(type(thing), kinds) for thing in gc.get_objects()):
+    if any(issubclass(type(obj), kinds) for obj in gc.get_objects()):
         raise UserError("the program uses PyTorch's profiler itself, and a process can have only one")

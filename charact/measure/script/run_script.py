@@ -132,9 +132,9 @@ def _starter(program: Program) -> Callable[[], None]:
     """
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
-    place = os.getcwd() if program.script is None else str(Path(program.script).resolve().parent)
+    directory = os.getcwd() if program.script is None else str(Path(program.script).resolve().parent)
     if not sys.flags.safe_path:  # with -P, Python adds no directory
-        sys.path[0] = place
+        sys.path[0] = directory
     sys.argv = [program.script or "-m", *program.arguments]
     if program.script is not None:
         start = _script_starter(program.script, main)

@@ -76,7 +76,7 @@ class Session:
         self._notes: list[dict[str, Any]] = []
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
-                                    lambda: self._names()["names"], self.note)
+                                             lambda: self._names()["names"], self.note)
         _SESSIONS.add(self)
 
     @property

@@ -46,12 +46,11 @@ class InferenceTimes:
 
 
 def run_inference(loop: Loop, batches: Batches, num_batches: int, metrics: Sequence[Metric],
-            on_iteration: Callable[[int, float], None]) -> InferenceTimes:
+                  on_iteration: Callable[[int, float], None]) -> InferenceTimes:
     """Run inference on batches in order, from the first batch to the end of the last one on the device.
 
     Starting the loader counts as `data` of the stage; metrics and the final synchronization count as its `other`. None
-    of
-    them is part of a batch's latency. The first batch includes the initialization of the device.
+    of them is part of a batch's latency. The first batch includes the initialization of the device.
 
     Args:
         loop: the case with its model.

@@ -62,8 +62,7 @@ class Training:
 
         Raises:
             UserError: as `Case.check`, `parts` and `check_weights`, or the workload does not have the target's metric,
-                or it
-                is not available.
+                or it is not available.
         """
         self.case.check()
         dataset = self.case.dataset()

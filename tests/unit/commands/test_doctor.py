@@ -86,4 +86,4 @@ def test_ceilings_that_could_not_be_kept_are_not_said_to_be_unmeasured(
     monkeypatch.setattr("charact.commands._shared.ceilings.new_ceilings", lambda *_, **__: found)
     assert cli.run(["doctor", "--ceilings"]) == 0
     line, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  ceilings of cpu"))
-    assert f"measured {found.when}, and not kept" in line
+    assert f"measured {found.when}, but not saved" in line

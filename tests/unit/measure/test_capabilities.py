@@ -54,7 +54,7 @@ def test_a_source_that_is_refused_is_shown_with_its_reason(monkeypatch: pytest.M
     assert capabilities.counter_checks() == [
         Check("Counters", "ncu", "n/a", "counters are for administrators only", "ask for them",
               "would give number_0_s, number_1_s, number_2_s, number_3_s and 2 more (charact list counters); "
-              "in a pass of its own, where --counters names it; cost: minutes")]
+              "in its own pass, if named by --counters; cost: minutes")]
 
 
 def test_a_source_that_counts_is_shown_with_when_and_at_what_cost() -> None:

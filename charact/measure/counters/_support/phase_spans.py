@@ -24,8 +24,7 @@ class PhaseTimeline:
     """Context managers of phases that record when each ran.
 
     On CUDA these are the times at which the device passed the events, converted to the host's clock from one event
-    recorded
-    on an idle device. *Error*: the two clocks drift by some parts in a million, microseconds per second.
+    recorded on an idle device. *Error*: the two clocks drift by some parts in a million, microseconds per second.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -38,13 +38,11 @@ class NsightCompute:
     """Counters of every kernel of one iteration, which a child process runs under `ncu` in ranges.
 
     Kernels run one at a time and several times, so only shares and amounts are meaningful: `kernel_s` is the device's
-    time
-    without overlap, not a time of the case. The child creates the case again with the same seed, so both processes need
-    memory at the same time.
+    time without overlap, not a time of the case. The child creates the case again with the same seed, so both processes
+    need memory at the same time.
 
     *Source*: options from the manual of the Nsight Compute CLI ("Command Line Options", "NVTX Filtering": a range's
-    name
-    without a slash applies to the whole process).
+    name without a slash applies to the whole process).
     """
 
     name = "ncu"
@@ -152,16 +150,16 @@ def _command(executable: Path, metrics: Sequence[str], log: Path, case: Path) ->
 
 def _failure(ended: Ended, log: str) -> Unavailable | None:
     """Return why a run under `ncu` failed; None if it succeeded."""
-    said = [line.removeprefix("==ERROR==").strip() for line in (log + "\n" + ended.output).splitlines()
+    errors = [line.removeprefix("==ERROR==").strip() for line in (log + "\n" + ended.output).splitlines()
             if line.startswith("==ERROR==")]
-    if ended.status == 0 and not said:
+    if ended.status == 0 and not errors:
         return None
     for sign, unavailable in _SIGNS:
-        if any(re.search(sign, line) for line in said):
+        if any(re.search(sign, line) for line in errors):
             return unavailable
     # The last line becomes the reason: the program's own, else the first error, which causes the later ones.
     program = [line for line in ended.output.splitlines() if not line.startswith("==")]
-    return child_failure(Ended(ended.status or 1, "\n".join([*reversed(said), *program])))
+    return child_failure(Ended(ended.status or 1, "\n".join([*reversed(errors), *program])))
 
 
 def _rows(launches: Sequence[Launch], device: str) -> Rows:

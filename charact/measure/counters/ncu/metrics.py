@@ -25,8 +25,7 @@ def wanted_metrics(listed: AbstractSet[str]) -> list[str]:
     """Return the metrics to request, of those that the chip has; names are compared without suffix.
 
     Metrics of tensor-core operations differ by chip, and some have parts (`..._dst_fp32`) in addition to the sum; then
-    only
-    the sum is used.
+    only the sum is used.
     """
     tensor = sorted(name for name in listed if _TENSOR.fullmatch(name))
     whole = [name for name in tensor if not any(name.startswith(f"{other}_") for other in tensor)]

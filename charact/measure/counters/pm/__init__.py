@@ -24,10 +24,8 @@ class PmSampling:
     """Counters of the whole device, many times per iteration, attributed to phases by time.
 
     Sampling locks the device's clocks, so it gives no times of the case. It runs in a child process: CUPTI's profiler
-    can
-    be started only once per process, and needs its own library instead of PyTorch's. The child creates the case again
-    with
-    the same seed, so both processes need memory at the same time.
+    can be started only once per process, and needs its own library instead of PyTorch's. The child creates the case
+    again with the same seed, so both processes need memory at the same time.
 
     *Error*: samples are aligned with the host's clock by bursts of work at known times; `clock_error_s` in the manifest
     bounds the error of phases. A sample across two phases counts for each by its share of time. Other programs on the

@@ -44,8 +44,7 @@ def clock_of(samples: Sequence[Sample], bursts: Sequence[tuple[int, int]], rest_
     """Return the clock by which the device is active inside each burst, which host times enclose.
 
     CUPTI does not document the clock of its samples. A burst begins after its start and ends before its end, which
-    bounds
-    the offset on both sides. The tightest bounds of all bursts count, since the host may be delayed in some.
+    bounds the offset on both sides. The tightest bounds of all bursts count, since the host may be delayed in some.
 
     *Error*: half the distance of the bounds, at least half a sample.
 

@@ -61,8 +61,8 @@ def sampled(loop: Loop) -> Found:
     finally:
         collector.disable()
     rows = [row | {"device": str(loop.case.device)} for set_rows, _ in taken for row in set_rows]
-    had = {row["counter"] for row in rows}
-    missing |= {one.counter: "no sample holds a value of it" for one in chosen if one.counter not in had}
+    with_values = {row["counter"] for row in rows}
+    missing |= {one.counter: "no sample holds a value of it" for one in chosen if one.counter not in with_values}
     return Found(rows, missing, {"chip": chip, "num_iterations": NUM_ITERATIONS, "num_sets": len(sets)} | taken[0][1])
 
 

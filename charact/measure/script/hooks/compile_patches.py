@@ -7,7 +7,7 @@ from threading import get_ident
 from types import CodeType
 from typing import Any
 
-from charact.measure.script.hooks.patch_context import Watch
+from charact.measure.script.hooks.patch_context import PatchContext
 from charact.measure.script.hooks.replacements import code_hidden_from_warnings
 from charact.measure.script.spans.recorder import Kind
 
@@ -17,15 +17,15 @@ _PACKAGE = "charact.measure.script."
 class CompilePatches:
     """Patch of `torch.compile`, and callbacks of its compiler."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, context: PatchContext) -> None:
+        self._context = context
         self._on_compile: tuple[Callable[..., None], Callable[..., None]] | None = None
 
     def install(self) -> None:
         """Install the patch, and the callbacks if the compiler is imported already."""
         import torch
 
-        self._watch.replacements.wrap(torch, "compile", self._compile)
+        self._context.replacements.wrap(torch, "compile", self._compile)
         if "torch._dynamo" in sys.modules:
             self._register_compile_callbacks()
 
@@ -39,7 +39,7 @@ class CompilePatches:
 
     def _compile(self, original: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._on_compile is None and not self._watch.is_compiling():
+            if self._on_compile is None and not self._context.is_compiling():
                 self._register_compile_callbacks()
             return original(*args, **kwargs)
 
@@ -48,21 +48,21 @@ class CompilePatches:
     def _register_compile_callbacks(self) -> None:
         from torch._dynamo.callback import callback_handler
 
-        _skip_own_frames(self._watch)
+        _skip_own_frames(self._context)
         self._on_compile = (self._compile_started, self._compile_ended)
         callback_handler.register_start_callback(self._on_compile[0])
         callback_handler.register_end_callback(self._on_compile[1])
 
     def _compile_started(self, _: Any) -> None:
-        if Kind.COMPILE in self._watch.recorder.may_open and get_ident() == self._watch.thread:
-            self._watch.recorder.enter(Kind.COMPILE)
+        if Kind.COMPILE in self._context.recorder.may_open and get_ident() == self._context.thread:
+            self._context.recorder.enter(Kind.COMPILE)
 
     def _compile_ended(self, _: Any) -> None:
-        if self._watch.recorder.is_top(Kind.COMPILE) and get_ident() == self._watch.thread:
-            self._watch.recorder.leave()
+        if self._context.recorder.is_top(Kind.COMPILE) and get_ident() == self._context.thread:
+            self._context.recorder.leave()
 
 
-def _skip_own_frames(watch: Watch) -> None:
+def _skip_own_frames(context: PatchContext) -> None:
     """Make the compiler skip charact's frames and trace the program's frames below them.
 
     It looks at every frame below a compiled function. The two callbacks, which call much other code, are disabled.
@@ -73,7 +73,7 @@ def _skip_own_frames(watch: Watch) -> None:
     for code in _own_code():
         skip_code(code)
         skip_code(code_hidden_from_warnings(code))
-    watch.on_owner, watch.on_span_end = disable(watch.on_owner), disable(watch.on_span_end)  # type: ignore[no-untyped-call]
+    context.on_owner, context.on_span_end = disable(context.on_owner), disable(context.on_span_end)  # type: ignore[no-untyped-call]
 
 
 def _own_code() -> Iterator[CodeType]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from charact.measure.script.hooks.patch_context import Watch
+from charact.measure.script.hooks.patch_context import PatchContext
 from charact.measure.script.hooks.replacements import hidden_from_warnings, subclasses
 from charact.measure.script.spans.recorder import Kind
 
@@ -14,21 +14,21 @@ from charact.measure.script.spans.recorder import Kind
 class OptimizerPatches:
     """Patches of optimizers and gradient scalers."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, context: PatchContext) -> None:
         self.any_created = False
         """Whether the program has created an optimizer."""
-        self._watch = watch
+        self._context = context
 
     def install(self) -> None:
         """Install the patches, also on existing optimizers."""
         import torch
 
-        replace, span = self._watch.replacements.wrap, self._watch.span
+        replace, span = self._context.replacements.wrap, self._context.span
         replace(torch.optim.Optimizer, "_patch_step_function", self._optimizer_created)
         replace(torch.optim.Optimizer, "zero_grad", span(Kind.UPDATE))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            for place in (torch.nn.utils, torch.nn.utils.clip_grad):
-                replace(place, name, span(Kind.UPDATE))
+            for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+                replace(module, name, span(Kind.UPDATE))
         replace(torch.amp.GradScaler, "step", self._scaler_step)
         for name in ("unscale_", "update"):
             replace(torch.amp.GradScaler, name, span(Kind.UPDATE))
@@ -39,7 +39,7 @@ class OptimizerPatches:
         def wrapper(optimizer: Any) -> None:
             self.any_created = True
             original(optimizer)
-            self._watch.replacements.wrap(type(optimizer), "step", self._optimizer_step)
+            self._context.replacements.wrap(type(optimizer), "step", self._optimizer_step)
 
         return wrapper
 
@@ -51,19 +51,19 @@ class OptimizerPatches:
         """
         wrapped = [kind for kind in subclasses(base) if hasattr(vars(kind).get("step"), "hooked")]
         for kind in wrapped:
-            self._watch.replacements.wrap(kind, "step", self._optimizer_step)
-        for thing in gc.get_objects() if wrapped else []:
-            if issubclass(type(thing), base) and "step" in vars(thing):
-                own = thing.step
+            self._context.replacements.wrap(kind, "step", self._optimizer_step)
+        for obj in gc.get_objects() if wrapped else []:
+            if issubclass(type(obj), base) and "step" in vars(obj):
+                own = obj.step
                 step = functools.wraps(own)(hidden_from_warnings(self._own_step(own)))
-                self._watch.replacements.put(thing, "step", MethodType(step, thing))
+                self._context.replacements.put(obj, "step", MethodType(step, obj))
         self.any_created |= bool(wrapped)
 
     def _own_step(self, own: Any) -> Any:
         return self._optimizer_step(hidden_from_warnings(lambda _, *args, **kwargs: own(*args, **kwargs)))
 
     def _optimizer_step(self, original: Any) -> Any:
-        watch_closure = self._watch.span(Kind.CLOSURE)
+        watch_closure = self._context.span(Kind.CLOSURE)
 
         def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if args and callable(args[0]):
@@ -83,14 +83,14 @@ class OptimizerPatches:
 
     @hidden_from_warnings
     def _step(self, optimizer: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        recorder = self._watch.recorder
-        if not self._watch.may_open(Kind.STEP):
+        recorder = self._context.recorder
+        if not self._context.may_open(Kind.STEP):
             return call(*args, **kwargs)
-        number = self._watch.owner_id(optimizer)
+        number = self._context.owner_id(optimizer)
         recorder.enter(Kind.STEP, number)
         try:
             return call(*args, **kwargs)
         finally:
             recorder.leave()
             if recorder.idle:
-                self._watch.on_span_end(Kind.STEP, number)
+                self._context.on_span_end(Kind.STEP, number)

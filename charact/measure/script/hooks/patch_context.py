@@ -9,7 +9,7 @@ from charact.measure.script.hooks.replacements import Replacements
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 
-class Watch:
+class PatchContext:
     """Opens spans around calls of the thread that created it.
 
     Args:
@@ -30,15 +30,15 @@ class Watch:
         """Owner IDs of living owners, by `id()`, which a later object may reuse."""
         self._num_owners = 0
 
-    def owner_id(self, thing: Any) -> int:
+    def owner_id(self, obj: Any) -> int:
         """Return the owner ID of a module, optimizer or loader iterator; the first call calls `on_owner`."""
-        identity = id(thing)
+        identity = id(obj)
         known = self._numbers.get(identity)
         if known is None:
             self._num_owners += 1
-            known = self._num_owners, weakref.ref(thing, lambda _: self._numbers.pop(identity, None))
+            known = self._num_owners, weakref.ref(obj, lambda _: self._numbers.pop(identity, None))
             self._numbers[identity] = known
-            self.on_owner(thing, known[0])
+            self.on_owner(obj, known[0])
         return known[0]
 
     def may_open(self, kind: Kind) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from charact.measure.script.hooks.compile_patches import CompilePatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
-from charact.measure.script.hooks.patch_context import Watch
+from charact.measure.script.hooks.patch_context import PatchContext
 from charact.measure.script.hooks.replacements import subclasses
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
@@ -33,9 +33,9 @@ class Patches:
 
     def __init__(self, recorder: SpanRecorder, on_owner: Callable[[Any, int], None],
                  on_span_end: Callable[[Kind, int], None]) -> None:
-        self._watch = Watch(recorder, on_owner, on_span_end)
-        self._optimizers = OptimizerPatches(self._watch)
-        self._compiling = CompilePatches(self._watch)
+        self._context = PatchContext(recorder, on_owner, on_span_end)
+        self._optimizers = OptimizerPatches(self._context)
+        self._compiling = CompilePatches(self._context)
 
     @property
     def optimizer_created(self) -> bool:
@@ -52,37 +52,37 @@ class Patches:
         from torch.nn.modules.loss import _Loss
         from torch.utils.data import dataloader
 
-        self._watch.is_compiling = torch.compiler.is_dynamo_compiling
+        self._context.is_compiling = torch.compiler.is_dynamo_compiling
         self._is_grad_enabled = torch.is_grad_enabled
         self._loss_class, self._tensor_class = _Loss, torch.Tensor
-        replace = self._watch.replacements.wrap
+        replace = self._context.replacements.wrap
         replace(torch.nn.Module, "__call__", self._module_call)
         self._patch_own_calls(torch.nn.Module)
         for name in dir(functional):
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
-                replace(functional, name, self._watch.span(Kind.LOSS))
+                replace(functional, name, self._context.span(Kind.LOSS))
         for name in ("backward", "grad"):
-            replace(torch.autograd, name, self._watch.span(Kind.BACKWARD, notify=True))
-        replace(torch.nn.Module, "zero_grad", self._watch.span(Kind.UPDATE))
+            replace(torch.autograd, name, self._context.span(Kind.BACKWARD, notify=True))
+        replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE))
         replace(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
-        replace(dataloader.DataLoader, "__iter__", self._watch.span(Kind.FETCH))
+        replace(dataloader.DataLoader, "__iter__", self._context.span(Kind.FETCH))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
         if torch.distributed.is_available():
             for name in _COLLECTIVES:
-                replace(torch.distributed, name, self._watch.span(Kind.COMMUNICATION))
+                replace(torch.distributed, name, self._context.span(Kind.COMMUNICATION))
         self._optimizers.install()
         self._compiling.install()
 
     def remove(self) -> None:
         """Restore all functions, except those that the program has replaced since."""
-        self._watch.replacements.undo()
+        self._context.replacements.undo()
         self._compiling.remove()
 
     def _module_call(self, original: Any) -> Any:
         """Wrap a module's call: a forward or a loss. It is the most frequent call, so the cheapest checks are first."""
         recorder, is_compiling, grad_enabled, thread = (
-            self._watch.recorder, self._watch.is_compiling, self._is_grad_enabled, self._watch.thread)
+            self._context.recorder, self._context.is_compiling, self._is_grad_enabled, self._context.thread)
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or Kind.FORWARD not in recorder.may_open or get_ident() != thread:
@@ -90,7 +90,7 @@ class Patches:
             if isinstance(module, self._loss_class):
                 kind, owner = Kind.LOSS, 0
             else:
-                kind, owner = Kind.FORWARD, self._watch.owner_id(module)
+                kind, owner = Kind.FORWARD, self._context.owner_id(module)
             recorder.enter(kind, owner, grad=grad_enabled(), training=module.training)
             outputs = None
             try:
@@ -101,7 +101,7 @@ class Patches:
                 else:
                     recorder.leave()
             if kind is Kind.FORWARD and recorder.idle:
-                self._watch.on_span_end(kind, owner)
+                self._context.on_span_end(kind, owner)
             return outputs
 
         return wrapper
@@ -111,7 +111,7 @@ class Patches:
         def watch_own(kind: Any) -> None:
             own = inspect.getattr_static(kind, "__call__")
             if inspect.isfunction(own) and not kind.__module__.startswith("torch."):
-                self._watch.replacements.wrap(kind, "__call__", self._module_call)
+                self._context.replacements.wrap(kind, "__call__", self._module_call)
 
         def made(kind: Any, /, **options: Any) -> None:
             super(base, kind).__init_subclass__(**options)
@@ -119,7 +119,7 @@ class Patches:
 
         for kind in subclasses(base):
             watch_own(kind)
-        self._watch.replacements.put(base, "__init_subclass__", classmethod(made))
+        self._context.replacements.put(base, "__init_subclass__", classmethod(made))
 
     def _is_criterion(self, module: Any, outputs: Any) -> bool:
         """Return whether a module without weights returned a scalar: a loss written as a module."""
@@ -128,12 +128,12 @@ class Patches:
 
     def _fetch(self, original: Any) -> Any:
         """Wrap the fetch of a batch; a fetch that finds no batch starts no iteration."""
-        recorder = self._watch.recorder
+        recorder = self._context.recorder
 
         def wrapper(iterator: Any) -> Any:
-            if not self._watch.may_open(Kind.FETCH):
+            if not self._context.may_open(Kind.FETCH):
                 return original(iterator)
-            number = self._watch.owner_id(iterator)
+            number = self._context.owner_id(iterator)
             recorder.enter(Kind.FETCH, number)
             try:
                 batch = original(iterator)
@@ -145,17 +145,17 @@ class Patches:
                 raise
             recorder.leave()
             if recorder.idle:
-                self._watch.on_span_end(Kind.FETCH, number)
+                self._context.on_span_end(Kind.FETCH, number)
             return batch
 
         return wrapper
 
     def _copy(self, original: Any) -> Any:
         """Wrap the conversion of a tensor, and record only copies from the host to a device."""
-        recorder = self._watch.recorder
+        recorder = self._context.recorder
 
         def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._watch.may_open(Kind.COPY) or tensor.device.type != "cpu":
+            if not self._context.may_open(Kind.COPY) or tensor.device.type != "cpu":
                 return original(tensor, *args, **kwargs)
             recorder.enter(Kind.COPY)
             moved = tensor

@@ -15,19 +15,19 @@ class Replacements:
     def __init__(self) -> None:
         self._made: list[tuple[Any, str, Any, Any]] = []
 
-    def wrap(self, place: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    def wrap(self, target: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         """Replace a function by its wrapper; skip attributes that are not callable or already replaced."""
-        original = getattr(place, name)
+        original = getattr(target, name)
         if not callable(original) or self.holds(original):
             return
         replacement: Any = functools.wraps(original)(hidden_from_warnings(wrap(original)))
         replacement.__prepare_scriptable__ = lambda: original  # what TorchScript compiles instead
-        self.put(place, name, replacement)
+        self.put(target, name, replacement)
 
-    def put(self, place: Any, name: str, replacement: Any) -> None:
+    def put(self, target: Any, name: str, replacement: Any) -> None:
         """Replace an attribute, or shadow an inherited one."""
-        self._made.append((place, name, vars(place).get(name, _ABSENT), replacement))
-        setattr(place, name, replacement)
+        self._made.append((target, name, vars(target).get(name, _ABSENT), replacement))
+        setattr(target, name, replacement)
 
     def holds(self, function: Any) -> bool:
         """Return whether a function is one of the replacements."""
@@ -35,13 +35,13 @@ class Replacements:
 
     def undo(self) -> None:
         """Restore all attributes, except those that the program has replaced since."""
-        for place, name, original, replacement in reversed(self._made):
-            if vars(place).get(name) is not replacement:
+        for target, name, original, replacement in reversed(self._made):
+            if vars(target).get(name) is not replacement:
                 continue
             if original is _ABSENT:
-                delattr(place, name)
+                delattr(target, name)
             else:
-                setattr(place, name, original)
+                setattr(target, name, original)
         self._made.clear()
 
 

@@ -41,6 +41,6 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
 def is_compiled_whole(slices: Sequence[Slice]) -> bool:
     """Return whether a compilation began while no span was open: of a function, not of a model or its submodule."""
     return any(
-        one.kind is Kind.COMPILE and (place == 0 or slices[place - 1].ends)
-        for place, one in enumerate(slices)
+        one.kind is Kind.COMPILE and (index == 0 or slices[index - 1].ends)
+        for index, one in enumerate(slices)
     )

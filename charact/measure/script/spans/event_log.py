@@ -25,7 +25,7 @@ _RECORD = struct.Struct("<BBBqqqqq")
 _KINDS = {int(kind): kind for kind in Kind}
 _NAMED = (None, *PHASES)
 """Phases named by the program; the record stores the index."""
-_INDICES = {phase: place for place, phase in enumerate(_NAMED)}
+_INDICES = {phase: index for index, phase in enumerate(_NAMED)}
 
 _GRAD, _TRAINING, _ENDS, _BEGINS = 1, 2, 4, 8
 _ALL_FLAGS = _GRAD | _TRAINING | _ENDS | _BEGINS

@@ -91,7 +91,7 @@ def read_event_log(directory: Path) -> EventLog:
     iterations = [*segmenter.feed(slices), *segmenter.finish()]
     # Only a damaged log contains iterations without duration.
     log = EventLog([one for one in iterations if one.end_ns > one.start_ns],
-                      compiled_whole=is_compiled_whole(slices))
+                   compiled_whole=is_compiled_whole(slices))
     notes = reader.notes()
     log.damage, log.passes.damaged = list(reader.damage.values()), NOTES in reader.damage
     for note in notes:
@@ -228,10 +228,10 @@ def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[int, str]:
     for one in models:
         name = _name(log, one)
         begins = spans[one["owner"]][0]
-        place = next((place for place, before in enumerate(latest[name])
+        index = next((index for index, before in enumerate(latest[name])
                       if before["class"] == one["class"] and spans[before["owner"]][1] < begins), len(latest[name]))
-        latest[name][place:place + 1] = [one]
-        names[one["owner"]] = name if place == 0 else f"{name} #{place + 1}"
+        latest[name][index:index + 1] = [one]
+        names[one["owner"]] = name if index == 0 else f"{name} #{index + 1}"
     for one in optimizers:
         served = [names[model] for model in one["models"] if model in names]
         names[one["owner"]] = " + ".join(served) or _name(log, one)

@@ -1,9 +1,9 @@
 """Groups of inference slices: each group with a forward is an iteration.
 
 A group ends at the next fetch; without fetches, at the model's next forward. A fetch that finds no batch counts as a
-fetch: some training frameworks fetch one batch ahead to recognize the last one.
-Batches of `Profiler.iterate` (negative owner IDs) begin groups even if no forward follows. Training that follows a
-validation without a fetch of its own begins a group, too.
+fetch: some training frameworks fetch one batch ahead to recognize the last one. Batches of `Profiler.iterate` (negative
+owner IDs) begin groups even if no forward follows. Training that follows a validation without a fetch of its own begins
+a group, too.
 """
 
 from collections.abc import Iterable, Iterator

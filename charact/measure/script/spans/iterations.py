@@ -100,13 +100,13 @@ def _phases_of_gaps(slices: list[Slice], owners: list[int], manual_update: bool,
     gaps: list[tuple[int, str | None]] = []  # their phases if a backward follows
     phase = None if mixed else "forward"
     last_backward = len(slices)
-    for place, one in enumerate(slices):
-        gaps.append((place, phase))
+    for index, one in enumerate(slices):
+        gaps.append((index, phase))
         if one.kind is Kind.BACKWARD:
             for gap, its_phase in gaps if one.begins else []:
                 if its_phase is not None:
-                    phases[gap] = its_phase, owners[place] if its_phase == "loss" else 0
-            gaps, phase, last_backward = [], "loss", place
+                    phases[gap] = its_phase, owners[index] if its_phase == "loss" else 0
+            gaps, phase, last_backward = [], "loss", index
         elif one.kind is Kind.FORWARD and one.grad:
             gaps, phase = [], "loss"
         elif one.kind in (Kind.FETCH, Kind.STEP):
@@ -115,8 +115,8 @@ def _phases_of_gaps(slices: list[Slice], owners: list[int], manual_update: bool,
             phase = "loss"
         elif phase == "forward" and one.kind in (Kind.COPY, Kind.UPDATE, Kind.FORWARD):
             gaps = []
-    for place in range(last_backward + 1, len(phases)) if manual_update else []:
-        phases[place] = "update", 0
+    for index in range(last_backward + 1, len(phases)) if manual_update else []:
+        phases[index] = "update", 0
     return phases
 
 
@@ -126,6 +126,6 @@ def _with_gaps(intervals: list[Interval], edges: Interval, phases: list[tuple[st
     for before, after, phase in zip([edges, *intervals], [*intervals, edges], phases, strict=True):
         if phase is not None and before.end_ns < after.start_ns:
             filled.append(Interval(*phase, before.end_ns, after.start_ns, inferred=True, start_event=before.end_event,
-                                  end_event=after.start_event))
+                                   end_event=after.start_event))
         filled.append(after)
     return filled[:-1]

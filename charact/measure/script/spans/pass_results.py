@@ -37,7 +37,7 @@ class Passes:
         return [one for one in iterations if one.end_ns <= self.timing_ended_ns]
 
     def add_to(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
-                 iterations: Sequence[Iteration]) -> None:
+               iterations: Sequence[Iteration]) -> None:
         """Add each pass's status, iterations and tables to a case.
 
         Args:

@@ -79,8 +79,7 @@ class Slice:
 
     `owner` is the ID of the module, optimizer or loader: 0 for none, negative for batches of `Profiler.iterate`.
     `grad`: a forward recorded gradients. `training`: the module was in training mode. `begins`, `ends`: the span begins
-    or
-    ends with this slice. `phase`: named by the program; None if the kind determines it.
+    or ends with this slice. `phase`: named by the program; None if the kind determines it.
     """
 
     kind: Kind

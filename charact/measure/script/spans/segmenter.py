@@ -2,11 +2,10 @@
 
 A training iteration ends where the next begins: at the first fetch, forward or backward after an optimizer's step, if
 the same optimizer steps again. So micro-batches with accumulated gradients, and the two steps of an adversarial pair,
-are one iteration. If one of the pair steps several times per step of the other, each of its steps is an iteration.
-A new optimizer that steps twice in a row has replaced the previous one and shares no iteration with it.
-A forward without gradients that no step follows is an inference iteration. So is a forward in eval mode that no
-backward follows, of a model trained in training mode. If the program itself marks the ends of iterations, only these
-marks count.
+are one iteration. If one of the pair steps several times per step of the other, each of its steps is an iteration. A
+new optimizer that steps twice in a row has replaced the previous one and shares no iteration with it. A forward without
+gradients that no step follows is an inference iteration. So is a forward in eval mode that no backward follows, of a
+model trained in training mode. If the program itself marks the ends of iterations, only these marks count.
 """
 
 from collections.abc import Iterable

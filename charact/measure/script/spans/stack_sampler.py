@@ -25,7 +25,7 @@ _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
                     for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
 
-Place = tuple[str, str, str | None]
+CodeLocation = tuple[str, str, str | None]
 """File and line of the program's own code, its function, and the library function that it calls."""
 
 
@@ -33,8 +33,7 @@ class FrameSampler:
     """Samples the stack of the thread that starts it every 10 ms, unless a span is open.
 
     *Error*: the thread needs the GIL, so it is up to 5 ms late while the program computes in Python. It uses 0.3 to 0.6
-    % of
-    a CPU core, and slowed a loop of small operators by up to 2 % with all cores busy.
+    % of a CPU core, and slowed a loop of small operators by up to 2 % with all cores busy.
 
     Args:
         recorder: of the program's spans.
@@ -46,8 +45,8 @@ class FrameSampler:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="charact-sampler", daemon=True)
         self._thread_id = 0
-        self._numbers: dict[Place, int] = {}
-        self._new: list[Place] = []
+        self._numbers: dict[CodeLocation, int] = {}
+        self._new: list[CodeLocation] = []
         self._samples: list[tuple[int, int]] = []
         self._num_samples = 0
         self._error: Exception | None = None
@@ -85,22 +84,22 @@ class FrameSampler:
         if not (recorder.on and recorder.idle):
             return
         frame = sys._current_frames().get(self._thread_id)
-        place = None if frame is None else place_of(frame)
-        if place is None or not recorder.idle:
+        location = None if frame is None else location_of(frame)
+        if location is None or not recorder.idle:
             return
-        if place not in self._numbers:
-            self._numbers[place] = len(self._numbers)
-            self._new.append(place)
-        self._samples.append((time.perf_counter_ns(), self._numbers[place]))
+        if location not in self._numbers:
+            self._numbers[location] = len(self._numbers)
+            self._new.append(location)
+        self._samples.append((time.perf_counter_ns(), self._numbers[location]))
         self._num_samples += 1
 
     def _write(self) -> None:
-        places, samples = self._new, self._samples
+        locations, samples = self._new, self._samples
         self._new, self._samples = [], []
-        self._event_log.notes([{"note": "frames", "places": places, "samples": samples}])
+        self._event_log.notes([{"note": "frames", "places": locations, "samples": samples}])
 
 
-def place_of(frame: FrameType) -> Place | None:
+def location_of(frame: FrameType) -> CodeLocation | None:
     """Return the innermost line of the program's own code, and the outermost library function above it.
 
     Own code is outside of Python's library and the installed packages; the main module always counts as own code.
@@ -132,21 +131,21 @@ class Samples:
     def __init__(self) -> None:
         self.any = False
         """Whether a sampler ran."""
-        self._places: list[Place] = []
+        self._locations: list[CodeLocation] = []
         self._samples: list[tuple[int, int]] = []
 
     def add(self, note: dict[str, Any]) -> None:
         """Add the samples of a note."""
         self.any = True
-        self._places += [(place, function, library) for place, function, library in note["places"]]
+        self._locations += [(location, function, library) for location, function, library in note["places"]]
         self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
 
     def in_other(self, iterations: Sequence[Iteration]) -> dict[str, Any]:
-        """Return facts of the pass `frames` of a case: the most frequent places while its time was `other`."""
+        """Return facts of the pass `frames` of a case: the most frequent locations while its time was `other`."""
         counts = Counter(number for time_ns, number in self._samples
-                         if number < len(self._places) and _is_other(time_ns, iterations))
+                         if number < len(self._locations) and _is_other(time_ns, iterations))
         frames = [
-            dict(zip(("place", "function", "library"), self._places[number], strict=True)) | {"num_samples": count}
+            dict(zip(("place", "function", "library"), self._locations[number], strict=True)) | {"num_samples": count}
             for number, count in counts.most_common(NUM_KEPT)
         ]
         return {"status": "ok", "reason": None, "interval_s": INTERVAL_S, "num_samples": counts.total(),
@@ -155,7 +154,7 @@ class Samples:
 
 def _is_other(time_ns: int, iterations: Sequence[Iteration]) -> bool:
     """Return whether a time is inside an iteration, but in none of its intervals."""
-    place = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
-    if place < 0 or time_ns >= iterations[place].end_ns:
+    index = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
+    if index < 0 or time_ns >= iterations[index].end_ns:
         return False
-    return not any(one.start_ns <= time_ns < one.end_ns for one in iterations[place].intervals)
+    return not any(one.start_ns <= time_ns < one.end_ns for one in iterations[index].intervals)

@@ -12,7 +12,7 @@ import pytest
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
-from charact.measure.script.spans.stack_sampler import NUM_KEPT, FrameSampler, Samples, place_of
+from charact.measure.script.spans.stack_sampler import NUM_KEPT, FrameSampler, Samples, location_of
 
 pytestmark = pytest.mark.clock
 
@@ -44,7 +44,7 @@ def test_a_place_is_the_innermost_own_line_and_the_outermost_library_call() -> N
     found = []
 
     def look(_: str) -> str:
-        found.append(place_of(_getframe()))
+        found.append(location_of(_getframe()))
         return ""
 
     look("")
