@@ -155,7 +155,7 @@ def _module_starter(name: str) -> Callable[[], None]:
     except ValueError:  # an empty name, or one such as __main__
         spec = None
     if spec is None:
-        raise UserError(f"module {name} not found: name one that python -m finds from here")
+        raise UserError(f"module '{name}' not found: name one that python -m finds from here")
     # The function that `python -m` calls, so that tracebacks are the same.
     return lambda: runpy._run_module_as_main(name)  # type: ignore[attr-defined]
 
