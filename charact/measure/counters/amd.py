@@ -34,7 +34,7 @@ _READS: dict[Counter, tuple[Callable[[torch.device], float | None], float]] = {
             _SCOPE): (_memory_used, 1),
     Counter("power_w", "mean power of the socket over the driver's own window", "sampled",
             _SCOPE): (lambda device: _positive(torch.cuda.power_draw(device)), 1),
-    Counter("sm_clock_hz", "clock of the graphics engine, whose compute units AMD's multiprocessors are", "sampled",
+    Counter("sm_clock_hz", "clock of the graphics engine, which contains the compute units", "sampled",
             _SCOPE): (lambda device: _positive(torch.cuda.clock_rate(device)), 1e6),
     Counter("temperature_c", "temperature of the GPU's hottest spot", "sampled",
             _SCOPE): (lambda device: _number(torch.cuda.temperature(device)), 1),

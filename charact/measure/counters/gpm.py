@@ -31,28 +31,28 @@ _METRICS = (
     ("utilization_frac", pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL, _PERCENT,
      "share of time in which the compute or graphics engine was active"),
     ("sm_utilization_frac", pynvml.NVML_GPM_METRIC_SM_UTIL, _PERCENT,
-     "share of multiprocessors that were busy, in the mean over time"),
+     "mean share of busy multiprocessors over time"),
     ("sm_occupancy_frac", pynvml.NVML_GPM_METRIC_SM_OCCUPANCY, _PERCENT,
-     "warps that were active over those that all multiprocessors could hold, idle time counted in"),
+     "active warps over those that all multiprocessors could hold, idle time included"),
     ("bandwidth_utilization_frac", pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL, _PERCENT,
      "traffic of the device's memory over its theoretical maximum"),
-    *((name, metric, _PERCENT, f"share of time in which multiprocessors' {pipe} pipes worked, in their mean")
+    *((name, metric, _PERCENT, f"share of time in which the {pipe} pipes were busy, mean over multiprocessors")
       for name, metric, pipe in (
           ("tensor_pipe_frac", pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, "tensor"),
           ("fp64_pipe_frac", pynvml.NVML_GPM_METRIC_FP64_UTIL, "fp64"),
           ("fp32_pipe_frac", pynvml.NVML_GPM_METRIC_FP32_UTIL, "fp32"),
           ("fp16_pipe_frac", pynvml.NVML_GPM_METRIC_FP16_UTIL, "fp16"))),
-    ("pcie_sent_bytes_per_s", pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, _MIB_PER_S, "what the GPU sends over PCIe"),
+    ("pcie_sent_bytes_per_s", pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, _MIB_PER_S, "data that the GPU sends over PCIe"),
     ("pcie_received_bytes_per_s", pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, _MIB_PER_S,
-     "what the GPU receives over PCIe"),
+     "data that the GPU receives over PCIe"),
     ("nvlink_sent_bytes_per_s", pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, _MIB_PER_S,
-     "what the GPU sends over all its NVLinks"),
+     "data that the GPU sends over all its NVLinks"),
     ("nvlink_received_bytes_per_s", pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, _MIB_PER_S,
-     "what the GPU receives over all its NVLinks"),
+     "data that the GPU receives over all its NVLinks"),
 )
 _OCCUPANCY = Counter(
-    "warp_occupancy_frac", "sm_occupancy_frac over sm_utilization_frac: warps that were active over those that the "
-    "busy multiprocessors could hold; assumes that GPM counts idle ones into the former", "estimated", _SCOPE)
+    "warp_occupancy_frac", "sm_occupancy_frac over sm_utilization_frac: active warps over those that the busy "
+    "multiprocessors could hold; assumes that sm_occupancy_frac includes idle ones", "estimated", _SCOPE)
 
 
 class GpmCounters:
@@ -119,7 +119,7 @@ class _GpmReading:
         with nvml_errors(), self._resources:
             self._take(self._next)
             if self._next.time_s - self._first.time_s < MIN_WINDOW_S:
-                reason = f"the pass was shorter than {MIN_WINDOW_S} s, over which GPM counts"
+                reason = f"the pass was shorter than {MIN_WINDOW_S} s, the shortest interval of GPM"
                 self.missing |= {counter.name: reason for counter in GpmCounters.counters}
                 return {}
             values, missing = _metrics(self._first, self._next)

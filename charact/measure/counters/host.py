@@ -33,7 +33,7 @@ class HostCounters:
     """Counters of the operating system for all threads of the process, and for its data-loader workers."""
 
     name = "host"
-    cost = "0.1 ms of the processor every 0.1 s; once at the end 10 ms and as much again a GB of resident memory"
+    cost = "0.1 ms of processor time every 0.1 s; at the end 10 ms, and 10 ms per GB of resident memory"
     devices = frozenset({"cpu", "cuda"})
     reads: Literal["host"] = "host"
     taken: Literal["along"] = "along"

@@ -103,8 +103,8 @@ _READS = (
                 for name, (why, _) in _THROTTLES.items()), _throttles, "gpu"),
     _Read((Counter("temperature_c", "temperature of the GPU's die", "sampled", "the whole GPU"),),
           lambda gpu: (float(_temperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),), "gpu"),
-    _Read((Counter("pcie_sent_bytes_per_s", "what the GPU sends over PCIe, over 20 ms", "sampled", _WHOLE),
-           Counter("pcie_received_bytes_per_s", "what the GPU receives over PCIe, over 20 ms", "sampled", _WHOLE)),
+    _Read((Counter("pcie_sent_bytes_per_s", "data that the GPU sends over PCIe, over 20 ms", "sampled", _WHOLE),
+           Counter("pcie_received_bytes_per_s", "data that the GPU receives over PCIe, over 20 ms", "sampled", _WHOLE)),
           _pcie, "nobody"),
 )  # fmt: skip
 

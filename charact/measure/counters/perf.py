@@ -53,15 +53,15 @@ class PerfCounters:
     """
 
     name = "perf"
-    cost = "some system calls a thread before the first iteration and after the last"
+    cost = "some system calls per thread before the first iteration and after the last"
     devices = frozenset({"cpu", "cuda"})
     reads: Literal["host"] = "host"
     taken: Literal["along"] = "along"
     period_s = None
     counters = (
-        Counter("num_instructions", "instructions that were completed, in user space", "measured", "process"),
+        Counter("num_instructions", "completed instructions, in user space", "measured", "process"),
         Counter("num_cycles", "core cycles, in user space, all threads together", "measured", "process"),
-        Counter("num_llc_misses", "accesses that missed the last cache that the processor counts", "measured",
+        Counter("num_llc_misses", "misses of the last-level cache that the processor counts", "measured",
                 "process"),
         Counter("num_instructions_per_cycle", "instructions over cycles", "measured", "process"),
         Counter("llc_miss_bytes", f"memory traffic as these misses times {LINE_BYTES} bytes: too low, since lines "

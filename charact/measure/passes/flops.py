@@ -102,7 +102,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return outputs
         outputs = func(*args, **kwargs)
         operator = f"{func.namespace}::{func._overloadpacket.__name__}"
-        if func.is_view or operator_type(operator) == "view":  # such as transpose_, which has no `is_view`
+        if func.is_view or operator_type(operator) == "view":  # such as transpose_, whose is_view is False
             return outputs
         total = self._totals[self._phase, self._layer.name(), operator]
         total[0] += 1

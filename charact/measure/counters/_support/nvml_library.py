@@ -24,13 +24,13 @@ _KNOWN_ERRORS = {
         "NVML and NVIDIA's kernel driver are of different versions",
         "restart the machine: the driver was updated while it ran"),
     pynvml.NVML_ERROR_NO_PERMISSION: Unavailable(
-        "NVML refuses this user the GPU", "ask an administrator for access to /dev/nvidia*"),
+        "NVML denies this user access to the GPU", "ask an administrator for access to /dev/nvidia*"),
     pynvml.NVML_ERROR_IN_USE: BUSY,
     pynvml.NVML_ERROR_GPU_IS_LOST: Unavailable(
         "the GPU is lost: the driver cannot reach it any more",
         "restart the machine; `sudo dmesg | grep Xid` shows why"),
     pynvml.NVML_ERROR_RESET_REQUIRED: Unavailable(
-        "the GPU needs a reset", "end what runs on it, then `sudo nvidia-smi --gpu-reset`"),
+        "the GPU needs a reset", "end its processes, then `sudo nvidia-smi --gpu-reset`"),
 }
 _LASTING = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNINITIALIZED)
 

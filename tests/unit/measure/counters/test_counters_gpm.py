@@ -73,7 +73,7 @@ def test_a_pass_shorter_than_a_window_says_so(stub_nvml: StubNvml) -> None:
     found = stub_nvml.ask("read", "gpm")
     assert found["whole"] == {}
     assert set(found["missing"]) == set(ODD) | set(NO_NVLINK)
-    assert set(found["missing"].values()) == {"the pass was shorter than 0.1 s, over which GPM counts"}
+    assert set(found["missing"].values()) == {"the pass was shorter than 0.1 s, the shortest interval of GPM"}
 
 
 def test_a_gpu_before_hopper_is_refused(stub_nvml: StubNvml) -> None:

@@ -96,7 +96,7 @@ def test_a_library_that_does_not_start_is_a_reason(stub_nvml: StubNvml, code: in
 
 def test_a_user_who_may_not_use_the_gpu_is_told_whom_to_ask(stub_nvml: StubNvml) -> None:
     found = stub_nvml.ask("read", "nvml", rules="nvmlDeviceGetHandleByUUID 4")
-    assert found["refused"] == ["NVML refuses this user the GPU",
+    assert found["refused"] == ["NVML denies this user access to the GPU",
                                 "ask an administrator for access to /dev/nvidia*"]
 
 

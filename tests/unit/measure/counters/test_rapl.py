@@ -109,7 +109,7 @@ def test_administrators_counters_have_a_remedy(tree: Tree, monkeypatch: pytest.M
     source = RaplCounters(tree.root)
     found = source.available()
     assert found is not None
-    assert found.reason == "energy counters are for only administrators"
+    assert found.reason == "energy counters are for administrators only"
     assert found.remedy == f"sudo chmod a+r {tree.root}/intel-rapl:*/energy_uj, until the next boot"
 
 
