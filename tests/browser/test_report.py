@@ -123,7 +123,7 @@ def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) 
     page.goto(path.as_uri())
     page.get_by_role("searchbox").fill("b20")
     assert page.locator("#r1-training .ch-block:visible h3").all_inner_texts() == [
-        "Learning curves", "Time by stage and phase: resnet18-32-b20-train-fp32-cpu", "What was run",
+        "Learning curves", "Time by stage and phase: resnet18-32-b20-train-fp32-cpu", "Trainings",
         "Protocol: northeastern",
     ]  # fmt: skip
     assert page.locator("#r1-summary .ch-card:visible").count() == 1

@@ -70,7 +70,7 @@ def test_what_has_no_iterations_is_not_explained_and_says_so(here: Callable, tmp
     (["--fail-if", "time > 2", "--summary", "."], "error: . is a directory: name a file"),
     (["--fail-if", "time > 2", "--summary", "new.md", "--junit", "./new.md"],
      "error: new.md is given twice: --to, --summary and --junit need different files"),
-    (["--fail-if", "time > 2", "--to", "new.md", "--summary", "new.md"], "error: new.md is named twice"),
+    (["--fail-if", "time > 2", "--to", "new.md", "--summary", "new.md"], "error: new.md is given twice"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(here: Callable, runs: Path, tmp_path: Path, options: list[str], message: str) -> None:
     (tmp_path / "there.md").write_text("kept")

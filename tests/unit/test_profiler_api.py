@@ -455,7 +455,7 @@ class TestTheRun:
             self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with charact.Profiler("<i>", tmp_path) as profiler:
             pass
-        assert "nothing to tell" in capsys.readouterr().err
+        assert "nothing to report" in capsys.readouterr().err
         with pytest.raises(UserError, match=r"^(?!error: ).*called no model of PyTorch"):
             _ = profiler.run
         assert "&lt;i&gt;: " in profiler._repr_html_()

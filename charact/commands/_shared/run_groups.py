@@ -56,7 +56,7 @@ def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
     elif not label or not place:
         raise UserError(f"'{text}': write a label as in before=runs/20261121-100000-resnet50-0a1b2c")
     if not place:
-        raise UserError(f"a group of runs is empty: give {_KINDS}")
+        raise UserError(f"a group of runs is empty: name {_KINDS}")
     if place.startswith(PREFIX):
         run = reference(place.removeprefix(PREFIX))
         return label or run.run_id, (run,)

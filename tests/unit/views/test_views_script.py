@@ -97,7 +97,7 @@ def test_what_is_not_told_has_its_reason(run: Run) -> None:
 
 
 def test_what_could_not_be_seen_is_said(run: Run) -> None:
-    assert "could not be seen" not in of(run)["program"]
+    assert "Not observed" not in of(run)["program"]
     run.manifest["cases"][0]["passes"]["timing"]["blind_spots"] = ["no <loader> was used"]
     assert "no &lt;loader&gt; was used" in of(run)["program"]
     assert "no <loader> was used" in in_terminal(run)
