@@ -22,7 +22,7 @@ from charact.bricks.capture.sources import sources_of
 from charact.bricks.captured_graph import Json
 from charact.bricks.executable import runnable
 from charact.bricks.suite.composition import Configuration
-from charact.bricks.suite.writer import blurred, cut_model
+from charact.bricks.suite.writer import cut_model, perturbed
 from charact.bricks.value_distributions import draw
 
 Distance = Callable[[Tensor, Tensor], float]
@@ -104,7 +104,7 @@ def main() -> None:
                for piece in model.composition.pieces for source in piece.inputs if source is not None}  # fmt: skip
     # As the first model has them.
     captured = list({brick.id: brick for model in reversed(models) for brick in model.bricks}.values())
-    for where, bricks in (("as captured", captured), ("in a suite", [blurred(brick) for brick in captured])):
+    for where, bricks in (("as captured", captured), ("in a suite", [perturbed(brick) for brick in captured])):
         for distance in (as_they_stand, whatever_the_scale):
             found = list(guesses(bricks, follows, distance))
             right, chance = sum(each for each, _ in found), sum(each for _, each in found)

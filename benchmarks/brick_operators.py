@@ -14,7 +14,7 @@ from typing import Any
 
 from brick_zoo import members
 
-from charact.bricks.aten import OPERATORS, WORDS
+from charact.bricks.aten import OPERATORS, STRINGS
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import Source, sources_of
 from charact.core.errors import UserError
@@ -65,7 +65,7 @@ def main(path: str, families: set[str]) -> None:
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"operators": dict(sorted(operators.items())), "texts": texts}, file, indent=1)
     packets = {name.split(".")[1].removesuffix("_"): name for name in operators}
-    print("not listed:", sorted({packets[each] for each in packets.keys() - OPERATORS} | (texts.keys() - WORDS)))
+    print("not listed:", sorted({packets[each] for each in packets.keys() - OPERATORS} | (texts.keys() - STRINGS)))
 
 
 if __name__ == "__main__":

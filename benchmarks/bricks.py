@@ -33,7 +33,7 @@ from charact.bricks.suite.index import Suite
 from charact.bricks.suite.writer import add_models
 from charact.execution.loop import Loop
 from charact.measure.bricks.allocator_settings import brick_settings
-from charact.measure.bricks.rounds import Rounds, begun_elsewhere
+from charact.measure.bricks.rounds import Rounds, rotated
 from charact.measure.passes.timing import StopRule
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
 
 def _turn(turn: int, models: list[Measured], loops: list[Loop], rounds: list[Rounds]) -> None:
     """A visit of every model and of every brick, the models spread evenly among the bricks."""
-    left = begun_elsewhere(list(zip(models, loops, strict=True)), turn)[::-1]
+    left = rotated(list(zip(models, loops, strict=True)), turn)[::-1]
     num_models, num_bricks = len(left), sum(len(each.left) for each in rounds)
     num_before = itertools.count()
 

@@ -1,1 +1,1 @@
-"""Bricks: models captured as operators, cut into short sequences of layers that run and are timed without the model."""
+"""Bricks: short operator sequences cut from captured models, which run and are timed without the model."""

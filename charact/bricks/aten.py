@@ -1,15 +1,14 @@
-"""Operators of PyTorch that a brick may call, and which arguments they take.
+"""Allowlist of the ATen operators that a brick may call, and checks of their arguments.
 
-Bricks may come from anybody, so they may call only the operators of an allowlist.
-The list holds functions of tensors alone. None of them reads or writes a file, takes an address, a storage or a
-generator of random numbers, makes a tensor that is not dense, or trusts an argument that it could check
-(`segment_reduce` and others have such an `unsafe`).
+Suites may come from untrusted authors, so a brick may call only the operators listed here. Each of them is a function
+of tensors. None reads or writes files, takes an address, a storage or a generator, makes a non-dense tensor, or skips
+the validation of an argument (as `unsafe` of `segment_reduce` does).
 
-How it was made, with PyTorch 2.13: `benchmarks/brick_operators.py` captured every workload, in inference and training,
-in fp32 and bf16, and models of torchvision, timm and transformers. To what these call come PyTorch's public functions
-of the same kinds, whose schemas have only tensors, numbers, truth values, types and short words. None of them ended the
-process in 40,000 bricks of random operators and arguments, made as in `tests/fuzz/test_suites.py`, of which 18,449 ran.
-An operator that writes in place, such as `relu_`, belongs to the one without the underscore.
+The list was collected with PyTorch 2.13 by `benchmarks/brick_operators.py`, which captures the workloads and models of
+torchvision, timm and transformers. It also holds PyTorch's public functions of the same kinds, if their schemas have
+only tensors, numbers, booleans, dtypes and short strings. Fuzzing (`tests/fuzz/test_suites.py`): no operator ended the
+process in 40,000 random bricks, of which 18,449 ran. In-place operators, such as `relu_`, are listed without the
+underscore.
 """
 
 import math
@@ -83,7 +82,7 @@ _POOLING = """
     adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d max_pool1d
     max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices
 """
-_PICTURES = """
+_IMAGES = """
     affine_grid_generator col2im constant_pad_nd grid_sampler grid_sampler_2d grid_sampler_3d im2col pad
     reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
     upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
@@ -104,85 +103,85 @@ _LOSSES = """
     huber_loss kl_div l1_loss margin_ranking_loss mse_loss nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward
     nll_loss_nd poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss
 """
-_GIVE_NUMBERS = ("_local_scalar_dense", "equal", "item", "is_nonzero", "_fused_sdp_choice")
-"""Those that give numbers, for a model's code to read."""
+_RETURN_NUMBERS = ("_local_scalar_dense", "equal", "item", "is_nonzero", "_fused_sdp_choice")
+"""Operators that return a Python number to the model's code."""
 
 OPERATORS = frozenset(" ".join([
     _ELEMENTWISE, _ACTIVATIONS, _PRODUCTS, _SHAPES, _REDUCTIONS, _ORDER, _PLACES, _NEW, _RANDOM, _NORMALIZATIONS,
-    _POOLING, _PICTURES, _ATTENTION, _RECURRENT, _LOSSES, *_GIVE_NUMBERS,
+    _POOLING, _IMAGES, _ATTENTION, _RECURRENT, _LOSSES, *_RETURN_NUMBERS,
 ]).split())  # fmt: skip
-"""Operators without namespace and overload."""
+"""Names of the allowed operators, without namespace and overload."""
 
-WORDS = frozenset([
+STRINGS = frozenset([
     "none", "mean", "sum", "tanh", "floor", "trunc", "prod", "amax", "amin", "linear", "lower", "higher", "midpoint",
     "nearest", "ij", "xy", "fro", "nuc", "valid", "same", "constant", "reflect", "replicate", "circular", "left",
     "right", "batchmean",
 ])  # fmt: skip
-"""Strings that an argument may be, in addition to the equations of `einsum`."""
+"""Allowed string arguments, in addition to the equations of `einsum`."""
 _EQUATION = re.compile(r"[A-Za-z.]{1,30}(,[A-Za-z.]{1,30}){0,7}->[A-Za-z.]{0,30}")
 
 MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 LAYOUTS = ("strided",)
 _LARGEST = 2**63
 _MOST_ITEMS = 4096
-"""Items of a list: operators that join or split tensors have a few hundred."""
+"""Maximum number of items in a list; operators that join or split tensors use a few hundred."""
 
 
 def operator_of(name: str) -> OpOverload:
-    """The ATen operator of that name, such as `aten.conv2d.default`.
+    """Return the ATen operator of that name, such as `aten.conv2d.default`.
 
     Raises:
-        UserError: PyTorch has no such operator, or it is none that a brick may call.
+        UserError: PyTorch has no such operator, or the allowlist does not hold it.
     """
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.partition(".")
     if namespace != "aten" or not OPERATORS.intersection([packet, packet.removesuffix("_")]):
-        raise UserError(f"operator {name[:80]} is none that a brick may call: generate the suite again")
+        raise UserError(f"a brick may not call operator {name[:80]}: generate the suite again")
     found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
     if not isinstance(found, OpOverload):
         raise UserError(f"PyTorch {torch.__version__} has no operator {name[:80]}: run the suite with the version that "
-                        "it was generated by")  # fmt: skip
-    if packet not in _GIVE_NUMBERS and not any(_holds_tensors(each.type) for each in found._schema.returns):
-        raise UserError(f"operator {name[:80]} is none that a brick may call: generate the suite again")
+                        "generated it")  # fmt: skip
+    if packet not in _RETURN_NUMBERS and not any(_holds_tensors(each.type) for each in found._schema.returns):
+        raise UserError(f"a brick may not call operator {name[:80]}: generate the suite again")
     if any(each.is_out for each in found._schema.arguments):
-        raise UserError(f"operator {name[:80]} writes into a tensor that it is given: generate the suite again")
+        raise UserError(f"operator {name[:80]} writes into an `out` argument: generate the suite again")
     return found
 
 
 def check_arguments(layer: Layer) -> OpOverload:
-    """Check that a layer calls its operator with arguments of the kinds that its schema has; returns the operator.
+    """Check a layer's arguments against its operator's schema, and return the operator.
 
     Raises:
-        UserError: an argument is of another kind, lacking, unknown, or given twice.
+        UserError: an argument has the wrong type, is missing, unknown, or given twice.
     """
     operator = operator_of(layer.operator)
     arguments = {each.name: each for each in operator._schema.arguments}
     positional = [each for each in operator._schema.arguments if not each.kwarg_only]
     by_position = dict(zip((each.name for each in positional), layer.args, strict=False))
     if len(layer.args) > len(positional):
-        raise _wrong(layer, f"{len(layer.args)} arguments, and takes {len(positional)}")
-    # A keyword of Python, such as `from`, cannot be written before its value.
+        raise _wrong(layer, f"{len(layer.args)} arguments, but takes {len(positional)}")
+    # The generated source cannot pass an argument whose name is a Python keyword, such as `from`, by name.
     named = {name for name in arguments if not iskeyword(name)} - by_position.keys()
     if strange := sorted(layer.kwargs.keys() - named):
-        raise _wrong(layer, f"an argument {strange[0][:40]!r}, which it does not take, or which is given twice")
+        raise _wrong(layer, f"an unknown or repeated argument {strange[0][:40]!r}")
     given = by_position | layer.kwargs
     for name, each in arguments.items():
         if name not in given:
             if not each.has_default_value():
-                raise _wrong(layer, f"no argument {name!r}")
+                raise _wrong(layer, f"no value for argument {name!r}")
         elif not _fits(each.real_type, given[name]) or (name == "pin_memory" and given[name]):
-            raise _wrong(layer, f"an argument {name!r} that is no {each.real_type}")
+            raise _wrong(layer, f"an argument {name!r} that is not a {each.real_type}")
     num_results = len(operator._schema.returns)
     if not layer.several and len(layer.outputs) != 1 and num_results:
-        raise _wrong(layer, f"{len(layer.outputs)} results where it gives one")
+        raise _wrong(layer, f"{len(layer.outputs)} results, but returns one")
     return operator
 
 
 def literal(thing: Json, device: torch.device) -> Any:
-    """What an argument of a layer stands for.
+    """Return the Python value of a layer's argument.
 
     Raises:
-        UserError: it is of no known kind.
+        UserError: the argument is of an unknown kind.
     """
     if isinstance(thing, list):
         return [literal(each, device) for each in thing]
@@ -197,22 +196,22 @@ def literal(thing: Json, device: torch.device) -> Any:
         return float(thing["float"])
     if thing.keys() == {"complex"} and _is_number(thing):
         return complex(*thing["complex"])
-    raise UserError(f"a layer's argument {ascii(thing)[:80]} is of no known kind: generate the suite again")
+    raise UserError(f"a layer's argument {ascii(thing)[:80]} is of an unknown kind: generate the suite again")
 
 
 def _wrong(layer: Layer, what: str) -> UserError:
-    return UserError(f"operator {layer.operator} is called with {what}: run the suite with the version of PyTorch that "
-                     "it was generated by")  # fmt: skip
+    return UserError(f"operator {layer.operator} is called with {what}: run the suite with the PyTorch version that "
+                     "generated it")  # fmt: skip
 
 
 def _fits(kind: Any, thing: Json) -> bool:
-    """Whether an argument may be a thing, by the type in the schema."""
+    """Return whether a value fits an argument's type in the schema."""
     name = kind.kind()
     if name == "OptionalType":
         return thing is None or _fits(kind.getElementType(), thing)
     if name == "ListType":
         if _is_number(thing) and kind.getElementType().kind() in ("IntType", "SymIntType", "FloatType"):
-            return True  # PyTorch takes a number in the place of a list of some length
+            return True  # PyTorch expands a number to a list of fixed length
         return (isinstance(thing, list) and len(thing) <= _MOST_ITEMS
                 and all(_fits(kind.getElementType(), each) for each in thing))
     return name in _KINDS and _KINDS[name](thing)
@@ -251,21 +250,21 @@ def _one_of(key: str, names: Collection[str]) -> Callable[[Json], bool]:
 
 
 _KINDS: dict[str, Callable[[Json], bool]] = {
-    "TensorType": lambda thing: _is_value(thing) or _is_number(thing),  # a number stands for a tensor without axes
+    "TensorType": lambda thing: _is_value(thing) or _is_number(thing),  # PyTorch accepts a number as a 0-d tensor
     "IntType": _is_whole, "SymIntType": _is_whole, "FloatType": _is_float, "NumberType": _is_number,
     "BoolType": lambda thing: isinstance(thing, bool),
-    "StringType": lambda thing: isinstance(thing, str) and (thing in WORDS or bool(_EQUATION.fullmatch(thing))),
+    "StringType": lambda thing: isinstance(thing, str) and (thing in STRINGS or bool(_EQUATION.fullmatch(thing))),
     "ScalarTypeType": _one_of("dtype", ITEM_BYTES), "MemoryFormatType": _one_of("memory_format", MEMORY_FORMATS),
     "LayoutType": _one_of("layout", LAYOUTS),
     "DeviceObjType": lambda thing: thing == {"device": True},
 }  # fmt: skip
-"""Check of an argument, by the kind of its type in the schema; arguments of other kinds are rejected."""
+"""Check of an argument by the kind of its schema type; other kinds are rejected."""
 
 
 def written_values(layer: Layer) -> list[int]:
-    """Values that a layer changes in place, as the operator's schema tells.
+    """Return the values that a layer changes in place, according to the operator's schema.
 
-    Running statistics of a normalization are written in training, which not all schemas say.
+    Includes the running statistics of normalizations in training, which some schemas do not mark as written.
     """
     arguments = operator_of(layer.operator)._schema.arguments
     given = dict(zip((each.name for each in arguments), layer.args, strict=False)) | layer.kwargs

@@ -1,6 +1,6 @@
-"""A brick: a short sequence of operators with the types of what it reads, known by a hash of what it computes.
+"""A brick: a short sequence of operators with the types of its inputs, identified by a hash of its computation.
 
-Names of models and modules, the order of pieces and the values of weights are no part of it.
+The hash does not cover names of models and modules, the order of segments, or weight values.
 """
 
 import hashlib
@@ -9,81 +9,82 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from charact.bricks.captured_graph import CapturedModel, Json, Layer, TensorType, Update
-from charact.bricks.cut import Piece
+from charact.bricks.cut import Segment
 
 Kind = Literal["sequence", "update", "gradient_sum"]
 
 _UPDATE = "charact.update"
 _GRADIENT = {"weight": "normal"}
-"""How gradients are drawn: as weights are."""
+"""Value distribution of gradients: the same as that of weights."""
 
 
 @dataclass(frozen=True)
 class BrickInput:
-    """A tensor that a brick reads and does not make."""
+    """A tensor that a brick reads but does not compute."""
 
     kind: str
     """`activation`, `weight`, `buffer` or `constant`; a model's own input is an activation."""
     type: TensorType
     requires_grad: bool
     sample: Json
-    """How its values are to be drawn; no part of the identity."""
+    """Distribution that its values are drawn from; not part of the identity."""
     repeated: int | None = None
-    """Earlier input whose storage it shares; None where it has its own."""
+    """Index of the earlier input whose storage it shares, or None."""
 
 
 @dataclass(frozen=True)
 class Brick:
-    """Layers with numbered values: the inputs in the order in which they are read, then what each layer makes."""
+    """Layers over indexed values: first the inputs in the order of their first use, then each layer's outputs."""
 
     id: str
     kind: Kind
     mode: str
     precision: str
-    """`tf32`, or `fp32` of all others: what autocast adds are layers, and types are those of the inputs."""
+    """`tf32`, or `fp32` for all others: autocast's casts are layers, and the inputs carry their own dtypes."""
     inputs: tuple[BrickInput, ...]
     layers: tuple[Layer, ...]
     outputs: tuple[int, ...]
-    """Values that others read, or that are results of the model."""
+    """Values that other bricks read, or that the model returns."""
     written: frozenset[int]
-    """Inputs that it changes in place."""
+    """Indices of the inputs that it changes in place."""
     context_bytes: int
-    """What the first model that it was found in touches between two uses of its weights: see `context`. No part of the
+    """Reuse distance of its weights (bytes) in the first model it was found in, see `reuse_distance`. Not part of the
     identity."""
 
     @property
     def layer_types(self) -> list[str]:
-        """Names of its operators, without namespace and overload."""
+        """Return the names of its operators, without namespace and overload."""
         return [layer.operator.split(".")[1] for layer in self.layers]
 
     @property
     def num_layers(self) -> int:
-        """Operators that it calls."""
+        """Return the number of operators that it calls."""
         return len(self.layers)
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of the weights and buffers that it reads."""
+        """Return the bytes of the weights and buffers that it reads."""
         return sum(each.type.num_bytes for each in self.inputs if each.kind in ("weight", "buffer"))
 
 
-def brick_of(captured: CapturedModel, piece: Piece, mode: str, precision: str, context_bytes: int) -> Brick:
-    """The brick that stands at a piece of a model, whose weights are so far apart.
+def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: str, context_bytes: int) -> Brick:
+    """Return the brick of a model's segment, whose weights have the reuse distance `context_bytes`.
 
-    Which inputs it writes to is told by the operators' schemas, and by which values the model saw share a storage.
+    `written` follows from the operators' schemas and from which values shared a storage during capture.
     """
-    numbers = {value: number for number, value in enumerate(piece.inputs)}
-    layers = tuple(_renumbered(captured.layers[index], numbers) for index in piece.layers)
-    storages = [captured.views.get(value, value) for value in piece.inputs]
-    written = {captured.views.get(value, value) for index in piece.layers for value in _writes(captured.layers[index])}
+    numbers = {value: number for number, value in enumerate(segment.inputs)}
+    layers = tuple(_renumbered(captured.layers[index], numbers) for index in segment.layers)
+    storages = [captured.views.get(value, value) for value in segment.inputs]
+    written = {captured.views.get(value, value) for index in segment.layers
+               for value in _writes(captured.layers[index])}
     inputs = tuple(
         BrickInput(
             kind=_kind(captured, value), type=captured.types[value],
             requires_grad=value in captured.requires_grad, sample=captured.samples[value],
             repeated=next((earlier for earlier in range(number) if storages[earlier] == storages[number]), None))
-        for number, value in enumerate(piece.inputs)
+        for number, value in enumerate(segment.inputs)
     )  # fmt: skip
-    outputs = tuple(sorted(numbers[value] for value in piece.outputs))
+    outputs = tuple(sorted(numbers[value] for value in segment.outputs))
     places = frozenset(number for number, storage in enumerate(storages) if storage in written)
     return identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
 
@@ -94,7 +95,7 @@ def _kind(captured: CapturedModel, value: int) -> str:
 
 
 def runs_as(precision: str) -> str:
-    """Precision that bricks of a model in that precision run in."""
+    """Return the precision that the bricks of a model in `precision` run in."""
     return "tf32" if precision == "tf32" else "fp32"
 
 
@@ -105,13 +106,13 @@ def _writes(layer: Layer) -> list[int]:
 
 
 def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
-    """Bytes of a model's leaves of some kinds."""
+    """Return the total bytes of a model's leaves of the given kinds."""
     held = (value for value, kind in captured.leaves.items() if kind in kinds)
     return sum(captured.types[value].num_bytes for value in held)
 
 
 def update_brick(update: Update, precision: str, context: int) -> Brick:
-    """An optimizer's step for one parameter, in a model whose weights and results are that many bytes."""
+    """Return the brick of an optimizer step for one parameter; `context` is the model's traffic in bytes."""
     layer = Layer(f"{_UPDATE}.default", [{"value": 0}],
                   {"optimizer": update.optimizer, "options": dict(update.options)}, (), False)  # fmt: skip
     weight = BrickInput("weight", update.type, False, {"weight": "normal"})
@@ -119,7 +120,7 @@ def update_brick(update: Update, precision: str, context: int) -> Brick:
 
 
 def gradient_sum_brick(of: TensorType, precision: str, context: int) -> Brick:
-    """The sum of two gradients of a value that has several readers: n readers need n - 1 of them."""
+    """Return the brick that sums two gradients of a value; a value with n readers needs n - 1 such sums."""
     layer = Layer("aten.add.Tensor", [{"value": 0}, {"value": 1}], {}, (2,), False)
     gradient = BrickInput("activation", of, False, _GRADIENT)
     return identified(Brick("", "gradient_sum", "infer", precision, (gradient, gradient), (layer,), (2,), frozenset(),
@@ -127,7 +128,7 @@ def gradient_sum_brick(of: TensorType, precision: str, context: int) -> Brick:
 
 
 def _renumbered(layer: Layer, numbers: dict[int, int]) -> Layer:
-    """The layer in a brick's numbers, which what it makes is added to."""
+    """Return the layer with values renumbered by `numbers`, adding its outputs to `numbers`."""
     args, kwargs = _with_numbers(layer.args, numbers), _with_numbers(layer.kwargs, numbers)
     outputs = tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in layer.outputs)
     return Layer(layer.operator, args, kwargs, outputs, layer.several)
@@ -142,19 +143,19 @@ def _with_numbers(thing: Json, numbers: dict[int, int]) -> Json:
 
 
 def canonical(thing: Json) -> str:
-    """JSON in one spelling."""
+    """Return canonical JSON: sorted keys, no spaces."""
     return json.dumps(thing, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def identified(brick: Brick) -> Brick:
-    """The brick with the id that its content gives it."""
+    """Return the brick with its id computed from its content."""
     return replace(brick, id=identity(brick))
 
 
 def identity(brick: Brick) -> str:
-    """16 hexadecimal digits of what the brick computes.
+    """Return a hash of the brick's computation, 16 hexadecimal digits.
 
-    Two inputs that share a storage are told from two that do not only where something is written in place.
+    Shared storage of inputs counts only if the brick writes in place.
     """
     entry = content(brick)
     for each in entry["inputs"]:
@@ -165,7 +166,7 @@ def identity(brick: Brick) -> str:
 
 
 def content(brick: Brick) -> dict[str, Any]:
-    """The brick as JSON, but for which inputs it writes to and how much its model touches."""
+    """Return the brick as JSON, without `written` and `context_bytes`."""
     return {
         "kind": brick.kind, "mode": brick.mode, "precision": brick.precision,
         "inputs": [_input_to_json(each) for each in brick.inputs],

@@ -1,6 +1,7 @@
-"""A captured model: the operators that one forward pass calls, and the tensors that flow between them.
+"""A captured model: the operator calls of one forward pass, and the tensors between them.
 
-A value is a tensor, known by a number. Values are made by layers or are leaves: inputs, weights, buffers, constants.
+A value is a tensor, identified by an index. Layers compute values; the other values are leaves: inputs, weights,
+buffers, constants.
 """
 
 import math
@@ -10,26 +11,26 @@ from typing import Any
 from charact.core.errors import UserError
 
 Json = Any
-"""What JSON can hold. In arguments of layers a dict stands for what it cannot: see `Layer.args`."""
+"""A JSON value. In layer arguments, a dict encodes what JSON cannot hold: see `Layer.args`."""
 
 LEAF_KINDS = ("input", "weight", "buffer", "constant")
 PRIVATE_KINDS = ("weight", "buffer", "constant")
-"""Those whose values, and what is computed of them alone, stay with the model."""
+"""Leaves whose values must not enter a suite, and neither must values computed from them alone."""
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "complex64": 8, "complex128": 16, "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
 }
-"""Bytes of one element, by type."""
+"""Bytes of one element, by dtype."""
 
 
 class CaptureError(UserError):
-    """A model that cannot be captured: the line names the operator, or the line of the model, that stopped it."""
+    """A model cannot be captured; the message names the operator or the line of the model's code."""
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """What a tensor looks like, without its values."""
+    """Dtype, shape and strides of a tensor."""
 
     dtype: str
     """PyTorch's name without the module: `float32`."""
@@ -38,12 +39,12 @@ class TensorType:
 
     @property
     def num_elements(self) -> int:
-        """Elements that the shape counts."""
+        """Return the number of elements of the shape."""
         return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of those elements; the storage below a view with gaps, or an expanded one, is of another size."""
+        """Return the bytes of the elements; the storage of a view with gaps or of an expanded tensor differs."""
         return self.num_elements * ITEM_BYTES[self.dtype]
 
 
@@ -52,74 +53,74 @@ class Layer:
     """One ATen call."""
 
     operator: str
-    """With its overload: `aten.conv2d.default`."""
+    """Name with its overload: `aten.conv2d.default`."""
     args: list[Json]
     """Literals; `{"value": n}` is value n, `{"dtype": "float32"}`, `{"memory_format": "channels_last"}`,
-    `{"layout": "strided"}`, `{"device": true}` (where it runs), `{"float": "inf"}` (or -inf, nan),
+    `{"layout": "strided"}`, `{"device": true}` (the device it runs on), `{"float": "inf"}` (or -inf, nan),
     `{"complex": [re, im]}`. Lists may nest."""
     kwargs: dict[str, Json]
     outputs: tuple[int | None, ...]
-    """Values that it makes; None in the place of what is no tensor."""
+    """Values that it computes; None for a result that is not a tensor."""
     several: bool
-    """Whether it gives a tuple or list of them."""
+    """Whether it returns a tuple or list."""
     module: str = ""
-    """Qualified name of the module that runs, "" outside of one. Private: no part of a suite."""
+    """Qualified name of the running module, "" outside of one. Private: not part of a suite."""
     call: int = 0
-    """Which call of a leaf module it belongs to, counted from 1; 0 where it belongs to none or nobody counted."""
+    """Index of the leaf module call that it belongs to, from 1; 0 if none or not recorded."""
 
     @property
     def inputs(self) -> list[int]:
-        """Values that it reads, in the order of its arguments; one that is read twice stands twice."""
+        """Return the values that it reads, in the order of its arguments, with repeats."""
         return [*_values_in(self.args), *_values_in(list(self.kwargs.values()))]
 
     @property
     def gives_number(self) -> bool:
-        """Whether it gives no tensor but a number, for the model's code to read."""
+        """Return whether it returns a number to the model's code, instead of a tensor."""
         return self.outputs == (None,)
 
 
 @dataclass(frozen=True)
 class Update:
-    """What an optimizer does to one parameter."""
+    """An optimizer's update of one parameter."""
 
     optimizer: str
-    """Name of its class in torch.optim."""
+    """Name of the class in torch.optim."""
     options: dict[str, Json]
     type: TensorType
 
 
 @dataclass
 class CapturedModel:
-    """One forward pass (in training with its loss) as layers in the order in which they ran."""
+    """One forward pass (in training with its loss) as layers in execution order."""
 
     types: dict[int, TensorType]
     leaves: dict[int, str]
-    """Values that no layer makes, each with its kind: one of `LEAF_KINDS`."""
+    """Kind of each value that no layer computes: one of `LEAF_KINDS`."""
     layers: list[Layer]
     outputs: list[int]
     requires_grad: frozenset[int]
     """Values that carry a gradient; empty in inference."""
     views: dict[int, int]
-    """Values that share another's storage, and the first value that has it."""
+    """Values that share an earlier value's storage, with the first value of that storage."""
     num_module_calls: int
     """Calls of `nn.Module.__call__` in one forward pass."""
     updates: list[Update]
-    """In training: one for each parameter."""
+    """In training: one update for each parameter."""
     captured_by: str
     """`export`, `dispatch` or `hooks`."""
     num_parameters: int
-    pieces_at_modules: bool = False
-    """Whether each call of a leaf module is to be one piece: layers then carry the number of that call."""
+    segments_at_modules: bool = False
+    """Whether each call of a leaf module becomes one segment; `Layer.call` then holds the call's index."""
     notes: list[str] = field(default_factory=list)
-    """What a reader should know, such as why the export failed."""
+    """Notes for the user, such as why the export failed."""
     tensors: dict[int, Any] = field(default_factory=dict, repr=False)
-    """The leaves' real tensors."""
+    """Tensors of the leaves."""
     samples: dict[int, Json] = field(default_factory=dict, repr=False)
-    """How values are to be drawn, by value: see `values`."""
+    """Value distribution of each value: see `value_distributions`."""
 
 
 def _values_in(thing: Json) -> list[int]:
-    """Values that an argument refers to."""
+    """Return the values that an argument refers to."""
     if isinstance(thing, dict):
         return [thing["value"]] if "value" in thing else []
     if isinstance(thing, list):

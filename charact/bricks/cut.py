@@ -1,8 +1,8 @@
-"""Cutting a captured model into pieces: sequences of layers that do not overlap and hold every layer once.
+"""Cutting a captured model into segments, which do not overlap and together hold every layer once.
 
-`chains` and `paper` make chains: each layer after the first is the only reader of the one before it, and reads no other
-activation. So a chain can run as a whole where its first layer stands. `heavy` and `modules` cut the row of layers in
-the order in which they ran, whatever they read.
+`chains` and `paper` make chains: each layer after the first is the only reader of the layer before it, and reads no
+other activation. A chain can therefore run as a whole at the position of its first layer. `heavy` and `modules` cut the
+layers in execution order, whatever they read.
 """
 
 from collections import defaultdict
@@ -15,77 +15,78 @@ from charact.core.operator_types import operator_type
 METHODS = ("chains", "paper", "heavy", "modules")
 
 _HEAVY = ("convolution", "GEMM", "attention", "recurrent")
-"""Types of operators that a training's pieces begin with."""
+"""Types of operators that a segment of `heavy` begins with."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Layers of a model that make one brick."""
+class Segment:
+    """Layers of a model that form one brick."""
 
     layers: tuple[int, ...]
-    """Their places in the captured model."""
+    """Indices of the layers in the captured model."""
     inputs: tuple[int, ...]
-    """Values that they read and do not make, in the order of their first use."""
+    """Values that the layers read but do not compute, in the order of first use."""
     outputs: tuple[int, ...]
-    """Values that they make and others read, or that the model gives."""
+    """Values that the layers compute and other segments read, or the model returns."""
 
 
-def cut(captured: CapturedModel, g: int, method: str) -> list[Piece]:
-    """Cut a model into pieces, in the order in which they are to run.
+def cut(captured: CapturedModel, g: int, method: str) -> list[Segment]:
+    """Cut a model into segments, in execution order.
 
-    A capture whose pieces are to be modules is cut so, whatever the method.
+    If `captured.segments_at_modules` is set, the method is always `modules`.
 
     Args:
         captured: the model.
-        g: most layers of a piece; of `heavy`, most heavy ones.
-        method: `chains`, the longest valid chains one after the other; `paper`, windows of exactly g layers, and one
-            layer alone where that is no chain; `heavy`, a heavy operator with all light ones that follow it, g times;
-            `modules`, one piece each call of a leaf module, and one each layer outside of them.
+        g: maximum number of layers in a segment; for `heavy`, of heavy layers.
+        method: `chains`, the longest valid chains; `paper`, windows of exactly g layers, and single layers where no
+            such chain exists; `heavy`, g heavy operators, each with the light ones that follow it; `modules`, one
+            segment for each call of a leaf module, and one for each layer outside of leaf modules.
     """
     graph = _Graph(captured)
-    if captured.pieces_at_modules or method == "modules":
+    if captured.segments_at_modules or method == "modules":
         groups = _modules(captured)
     elif method == "heavy":
         groups = _heavy(captured, g)
     else:
         groups = _chains(graph, g, exactly=method == "paper")
-    return [graph.piece(group) for group in groups]
+    return [graph.segment(group) for group in groups]
 
 
-def written_before(captured: CapturedModel, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
-    """Of each piece the earlier ones that must have run for what is written in place, ascending.
+def written_before(captured: CapturedModel, segments: Sequence[Segment]) -> list[tuple[int, ...]]:
+    """Return for each segment the earlier segments that must run before it because of in-place writes, ascending.
 
-    That is who wrote last what it touches, and of what it writes also who has touched it since.
+    These are the last writer of each storage that the segment touches, and the readers since then of each storage that
+    it writes.
     """
     graph = _Graph(captured)
     writer: dict[int, int] = {}
     since: defaultdict[int, set[int]] = defaultdict(set)
     found = []
-    for number, piece in enumerate(pieces):
-        touched, written = (set().union(*(storages[layer] for layer in piece.layers))
+    for index, segment in enumerate(segments):
+        touched, written = (set().union(*(storages[layer] for layer in segment.layers))
                             for storages in (graph.touched, graph.written))
         before = {writer[storage] for storage in touched | written if storage in writer}
         found.append(tuple(sorted(before.union(*(since[storage] for storage in written)))))
         for storage in touched:
-            since[storage].add(number)
+            since[storage].add(index)
         for storage in written:
-            writer[storage], since[storage] = number, set()
+            writer[storage], since[storage] = index, set()
     return found
 
 
 @dataclass
 class _Graph:
-    """Who reads what, and who changes which storage."""
+    """Readers of values, and writers of storages."""
 
     captured: CapturedModel
     readers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     touched: list[set[int]] = field(default_factory=list)
-    """Storages that each layer reads or makes."""
+    """Storages that each layer reads or allocates."""
     written: list[set[int]] = field(default_factory=list)
     """Storages that each layer changes in place."""
 
     def __post_init__(self) -> None:
-        from charact.bricks.aten import written_values  # here, since it imports torch and a Piece needs none
+        from charact.bricks.aten import written_values  # imported late: it imports torch
 
         root = self.captured.views
         for index, layer in enumerate(self.captured.layers):
@@ -96,16 +97,16 @@ class _Graph:
             self.written.append({root.get(value, value) for value in written_values(layer)})
         self.results = set(self.captured.outputs)
 
-    def piece(self, group: Sequence[int]) -> Piece:
+    def segment(self, group: Sequence[int]) -> Segment:
         layers = [self.captured.layers[index] for index in group]
         made = dict.fromkeys(value for layer in layers for value in layer.outputs if value is not None)
         inputs = dict.fromkeys(value for layer in layers for value in layer.inputs if value not in made)
         inside = set(group)
         outputs = (value for value in made if value in self.results or not inside.issuperset(self.readers[value]))
-        return Piece(tuple(group), tuple(inputs), tuple(outputs))
+        return Segment(tuple(group), tuple(inputs), tuple(outputs))
 
     def next_of(self, chain: Sequence[int]) -> int | None:
-        """The layer that a chain can go on with; None where it ends."""
+        """Return the layer that can extend a chain, or None."""
         made = [value for value in self.captured.layers[chain[-1]].outputs if value is not None]
         read = [value for value in made if self.readers[value]]
         if len(read) != 1 or len(self.readers[read[0]]) != 1 or self.results.intersection(made):
@@ -121,7 +122,7 @@ class _Graph:
         return self.captured.leaves.get(value, "input") == "input"
 
     def _depend(self, one: int, other: int) -> bool:
-        """Whether two layers may not change places, since one writes what the other touches."""
+        """Return whether two layers cannot be reordered, because one writes a storage that the other touches."""
         return bool(self.written[one] & self.touched[other] or self.written[other] & self.touched[one])
 
 
@@ -133,7 +134,7 @@ def _chains(graph: _Graph, g: int, *, exactly: bool) -> list[list[int]]:
             continue
         chain = [first]
         while len(chain) < g and (following := graph.next_of(chain)) is not None:
-            # The paper's windows are of layers that stand one behind the other.
+            # The paper's windows hold consecutive layers.
             if exactly and following != chain[-1] + 1:
                 break
             chain.append(following)
@@ -145,25 +146,25 @@ def _chains(graph: _Graph, g: int, *, exactly: bool) -> list[list[int]]:
 
 
 def _heavy(captured: CapturedModel, g: int) -> list[list[int]]:
-    """Stretches that begin with a heavy layer; the light ones before the first are one of their own."""
-    stretches: list[list[int]] = []
+    """Return groups that begin with a heavy layer; the light layers before the first form their own group."""
+    groups: list[list[int]] = []
     num_heavy = g
     for index, layer in enumerate(captured.layers):
         heavy = operator_type(f"aten::{layer.operator.split('.')[1]}") in _HEAVY
-        if not stretches or (heavy and num_heavy == g):
-            stretches.append([])
+        if not groups or (heavy and num_heavy == g):
+            groups.append([])
             num_heavy = 0 if heavy else g
         num_heavy += heavy
-        stretches[-1].append(index)
-    return stretches
+        groups[-1].append(index)
+    return groups
 
 
 def _modules(captured: CapturedModel) -> list[list[int]]:
-    stretches: list[list[int]] = []
+    groups: list[list[int]] = []
     last_call = 0
     for index, layer in enumerate(captured.layers):
         if layer.call == 0 or layer.call != last_call:
-            stretches.append([])
+            groups.append([])
         last_call = layer.call
-        stretches[-1].append(index)
-    return stretches
+        groups[-1].append(index)
+    return groups

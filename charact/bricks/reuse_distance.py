@@ -1,40 +1,40 @@
-"""How far away a brick's weights are when it runs: what its model touches from one use of them to the next."""
+"""Reuse distance of a brick's weights: the memory that its model touches between two uses of them."""
 
 from collections import defaultdict
 from dataclasses import dataclass
 
 from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.cut import Piece
+from charact.bricks.cut import Segment
 
 
 @dataclass(frozen=True)
-class Contexts:
-    """Distances within a model that is run again and again, in bytes.
+class ReuseDistances:
+    """Reuse distances of weights in a model that runs repeatedly, in bytes.
 
-    `total` is what one iteration touches: each layer's weights, and what it makes that shares no storage. Two uses of a
-    weight are apart by what lies between them, the next iteration following at once.
+    `total` is the memory that one iteration touches: the weights of each layer, and the outputs that are not views. The
+    distance of a weight is the memory touched from one use to the next, which may be in the next iteration.
 
-    *Error*: what layers make is counted anew each time, though memory is used again; backward passes and updates are
-    left out.
+    *Error*: outputs count as new memory each time, though the allocator reuses it; backward passes and updates are not
+    included.
     """
 
     total: int
     by_layer: dict[int, int]
-    """Of layers with weights."""
+    """Distance by layer index, for layers with weights."""
 
-    def of(self, piece: Piece) -> int:
-        """Of a piece its farthest weights, of one without weights the whole iteration, rounded up to a power of two."""
-        found = max((self.by_layer[layer] for layer in piece.layers if layer in self.by_layer), default=self.total)
-        return rounded(found)
+    def of(self, segment: Segment) -> int:
+        """Return the largest distance of a segment's weights, or `total` without weights, as a power of two."""
+        found = max((self.by_layer[layer] for layer in segment.layers if layer in self.by_layer), default=self.total)
+        return next_power_of_two(found)
 
 
-def rounded(num_bytes: int) -> int:
-    """The next power of two; 0 stays 0."""
+def next_power_of_two(num_bytes: int) -> int:
+    """Return the next power of two at or above a size; 0 stays 0."""
     return 1 << (num_bytes - 1).bit_length() if num_bytes else 0
 
 
-def contexts_of(captured: CapturedModel) -> Contexts:
-    """Distances of a model."""
+def reuse_distances(captured: CapturedModel) -> ReuseDistances:
+    """Compute the reuse distances of a captured model."""
     before, uses = [0], defaultdict[int, list[int]](list)
     for number, layer in enumerate(captured.layers):
         weights = {value for value in layer.inputs if captured.leaves.get(value) in ("weight", "buffer")}
@@ -48,4 +48,4 @@ def contexts_of(captured: CapturedModel) -> Contexts:
         for place, following in zip(places, [*places[1:], places[0]], strict=True):
             rounds = 0 if following > place else 1
             by_layer[place] = max(by_layer[place], rounds * total + before[following] - before[place])
-    return Contexts(total, dict(by_layer))
+    return ReuseDistances(total, dict(by_layer))

@@ -1,16 +1,16 @@
-"""What tensors hold, told in a few numbers: enough to draw others on which operators take the same time.
+"""Value distributions: compact descriptions of tensor contents, from which tensors of equal run time can be drawn.
 
-A sketch is one of
-    {"quantiles": [...]}            drawn from at random; with {"infinite": {"-inf": .5}}, also those shares
-    with {"alike": {"channel": .9, "neighbours": .3}}, how alike the values of a picture's channel are
-    {"constant": x}                 the same everywhere; {"float": "-inf"} in x's place where it is not finite
-    {"weight": "normal"}            never the values: normal ones, small enough to keep what passes through in size
-    {"weight": "positive"}          likewise, from .5 to 1.5: scales and variances
-    {"whole": base64}               integers and truth values, as they are (zlib), since they may be indices
-    {"low": a, "high": b}           likewise of large tensors and of weights: uniform, both ends included
+A value distribution is one of
+    {"quantiles": [...]}            sampled at random; {"infinite": {"-inf": .5}} adds shares of infinities;
+    with {"alike": {"channel": .9, "neighbours": .3}}, the spatial correlation of an image's values
+    {"constant": x}                 one value everywhere; {"float": "-inf"} if x is not finite
+    {"weight": "normal"}            no values stored: normal, scaled by fan-in so that activations keep their scale
+    {"weight": "positive"}          no values stored: uniform from .5 to 1.5, for scales and variances
+    {"whole": base64}               integers and booleans, exact (zlib), since they may be indices
+    {"low": a, "high": b}           large integer tensors and integer weights: uniform, both ends included
 
-What a suite tells of activations is such a sketch, mixed of all places of a model at which the brick stands, and
-blurred: what one layer makes of its values is then not recognized in what another reads.
+A suite holds such a distribution for each activation, averaged over all places of a model where the brick occurs, and
+perturbed, so that the output of one brick cannot be matched to the input of another.
 """
 
 import base64
@@ -28,38 +28,38 @@ from charact.bricks.captured_graph import PRIVATE_KINDS, Json, TensorType
 from charact.bricks.suite.brick_file import LARGEST_WHOLE_BYTES
 
 NUM_QUANTILES = 64
-NUM_BLURRED = 16
-"""Quantiles that are left of a blurred sketch."""
-_LEAST_SCALE, _LEAST_SHARE = 0.5, 0.9
-"""What blurred values are multiplied by at the least: all of them, and each."""
-_MOST_LIKENESS_OFF = 0.05
-_PICTURE_AXES = 4
-_MOST_CHANNELS, _MOST_ROWS = 64, 32
-"""Of a picture, those that are looked at for how alike they are."""
-_LARGEST_SAMPLE = 65_536
-"""Elements that quantiles are taken of; of more, evenly spaced ones."""
-_MOST_DRAWN, _LEAST_CHANNELS = 1 << 16, 16
-"""Elements that are drawn; of more, these again and again, which are more than a processor learns to predict. So many
-channels of pictures are drawn, whatever their size."""
+NUM_PERTURBED = 16
+"""Quantiles of a perturbed distribution."""
+_MIN_SCALE, _MIN_FACTOR = 0.5, 0.9
+"""Smallest perturbation factors: the common one of all quantiles, and that of each quantile."""
+_MAX_CORRELATION_CHANGE = 0.05
+_IMAGE_AXES = 4
+_MAX_CHANNELS, _MAX_ROWS = 64, 32
+"""Channels and rows of an image from which the spatial correlation is estimated."""
+_MAX_SAMPLE = 65_536
+"""Maximum number of elements from which quantiles are computed; larger tensors are subsampled evenly."""
+_MAX_DRAWN, _MIN_CHANNELS = 1 << 16, 16
+"""Maximum number of elements drawn, and minimum number of image channels; larger tensors repeat them. The maximum
+exceeds what a branch predictor can learn."""
 
 
-def sketch(tensor: Tensor, kind: str) -> Json:
-    """How a tensor is to be drawn.
+def distribution_of(tensor: Tensor, kind: str) -> Json:
+    """Return the value distribution of a dense tensor.
 
     Args:
-        tensor: any dense one.
-        kind: of a leaf, one of `LEAF_KINDS`, else `activation`. Values of weights, buffers and constants are not told,
-            but for the range of integers, which may be indices.
+        tensor: a dense tensor.
+        kind: one of `LEAF_KINDS` for a leaf, else `activation`. For weights, buffers and constants, the result holds
+            no values except the range of integers, which may be indices.
     """
     tensor = tensor.detach()
     if not tensor.is_floating_point() and not tensor.is_complex():
-        return _sketch_of_integers(tensor, whole=kind not in PRIVATE_KINDS)
+        return _integer_distribution(tensor, whole=kind not in PRIVATE_KINDS)
     if tensor.is_complex():
         return {"weight": "normal"}
     if tensor.numel() == 0:
         return {"constant": 0.0}
     values = tensor.reshape(-1)
-    values = values[:: -(-values.numel() // _LARGEST_SAMPLE)].to("cpu", torch.float64)
+    values = values[:: -(-values.numel() // _MAX_SAMPLE)].to("cpu", torch.float64)
     finite = values[values.isfinite()]
     if kind in PRIVATE_KINDS:
         found: dict[str, Json] = {"weight": "positive" if finite.numel() and bool((finite > 0).all()) else "normal"}
@@ -67,95 +67,96 @@ def sketch(tensor: Tensor, kind: str) -> Json:
         return {"constant": _number(values[0])}
     else:
         found = {"quantiles": _quantiles(finite)}
-        if tensor.dim() == _PICTURE_AXES and finite.numel() == values.numel():
-            found |= _likeness(tensor)
+        if tensor.dim() == _IMAGE_AXES and finite.numel() == values.numel():
+            found |= _spatial_correlation(tensor)
     shares = {name: round(values.eq(float(name)).double().mean().item(), 4) for name in ("-inf", "inf")}
     infinite = {name: share for name, share in shares.items() if share > 0}
     return found | ({"infinite": infinite} if infinite else {})
 
 
-def mixed(sketches: Sequence[Json]) -> Json:
-    """A sketch of the values of several tensors together; the first one's where not all are told by quantiles."""
-    first = sketches[0]
-    if len(sketches) == 1 or any("quantiles" not in one for one in sketches):
+def mixture(distributions: Sequence[Json]) -> Json:
+    """Return the joint distribution of several tensors, or the first one if not all are quantiles."""
+    first = distributions[0]
+    if len(distributions) == 1 or any("quantiles" not in one for one in distributions):
         return first
-    values = sorted(value for one in sketches for value in one["quantiles"])
+    values = sorted(value for one in distributions for value in one["quantiles"])
     found: dict[str, Json] = {
         "quantiles": [values[int((number + 0.5) / NUM_QUANTILES * len(values))] for number in range(NUM_QUANTILES)]}
-    if all("alike" in one for one in sketches):
-        found["alike"] = {name: round(fmean(one["alike"][name] for one in sketches), 2) for name in first["alike"]}
-    shares = {name: fmean(one.get("infinite", {}).get(name, 0.0) for one in sketches) for name in ("-inf", "inf")}
+    if all("alike" in one for one in distributions):
+        found["alike"] = {name: round(fmean(one["alike"][name] for one in distributions), 2) for name in first["alike"]}
+    shares = {name: fmean(one.get("infinite", {}).get(name, 0.0) for one in distributions) for name in ("-inf", "inf")}
     infinite = {name: round(share, 4) for name, share in shares.items() if share > 0}
     return found | ({"infinite": infinite} if infinite else {})
 
 
-def blurred(sketch: Json, random: Random) -> Json:
-    """A sketch with fewer quantiles, at other places and nearer to 0, and with likeness a little off.
+def perturbed(distribution: Json, random: Random) -> Json:
+    """Return the distribution with fewer, shifted and scaled-down quantiles and a slightly changed correlation.
 
-    Signs and zeros are kept, and nothing is larger than it was, so that shares stay such and places lie inside.
+    Signs and zeros are kept and magnitudes do not grow, so that probabilities and coordinates stay in range.
     """
-    if "quantiles" not in sketch:
-        return sketch
-    values, offset = sketch["quantiles"], random.random()
-    scale = random.uniform(_LEAST_SCALE, 1)
-    chosen = [values[int((number + offset) / NUM_BLURRED * len(values))] for number in range(NUM_BLURRED)]
-    found = sketch | {"quantiles": sorted(
-        _rounded(value * scale * random.uniform(_LEAST_SHARE, 1)) for value in chosen)}
-    if "alike" in sketch:
+    if "quantiles" not in distribution:
+        return distribution
+    values, offset = distribution["quantiles"], random.random()
+    scale = random.uniform(_MIN_SCALE, 1)
+    chosen = [values[int((number + offset) / NUM_PERTURBED * len(values))] for number in range(NUM_PERTURBED)]
+    found = distribution | {"quantiles": sorted(
+        _rounded(value * scale * random.uniform(_MIN_FACTOR, 1)) for value in chosen)}
+    if "alike" in distribution:
         found["alike"] = {
-            name: round(value + random.uniform(-_MOST_LIKENESS_OFF, _MOST_LIKENESS_OFF), 2)
-            for name, value in sketch["alike"].items()
+            name: round(value + random.uniform(-_MAX_CORRELATION_CHANGE, _MAX_CORRELATION_CHANGE), 2)
+            for name, value in distribution["alike"].items()
         }
     return found
 
 
-def draw(type: TensorType, sketch: Json, device: torch.device | str, generator: torch.Generator) -> Tensor:
-    """A tensor of a type with values after a sketch, strides included; the generator is one of the CPU."""
+def draw(type: TensorType, distribution: Json, device: torch.device | str, generator: torch.Generator) -> Tensor:
+    """Draw a tensor of a type (with its strides) from a distribution; the generator is a CPU generator."""
     dtype: torch.dtype = getattr(torch, type.dtype)
     size = storage_elements(type.shape, type.stride)
-    if "whole" in sketch:
+    if "whole" in distribution:
         storage = torch.zeros(size, dtype=dtype)
-        storage[_places(type)] = _whole(sketch["whole"], type.num_bytes, dtype)
-    elif "low" in sketch:
-        storage = torch.randint(sketch["low"], sketch["high"] + 1, (size,), generator=generator, dtype=torch.int64)
-    elif "constant" in sketch:
-        storage = torch.full((size,), _float(sketch["constant"]))
-    elif "alike" in sketch and 0 not in type.stride:
+        storage[_places(type)] = _whole(distribution["whole"], type.num_bytes, dtype)
+    elif "low" in distribution:
+        low, high = distribution["low"], distribution["high"]
+        storage = torch.randint(low, high + 1, (size,), generator=generator, dtype=torch.int64)
+    elif "constant" in distribution:
+        storage = torch.full((size,), _float(distribution["constant"]))
+    elif "alike" in distribution and 0 not in type.stride:
         storage = torch.zeros(size)
-        storage.as_strided(type.shape, type.stride).copy_(_pictures(type.shape, sketch, generator))
+        storage.as_strided(type.shape, type.stride).copy_(_images(type.shape, distribution, generator))
     else:
-        storage = _again(_floats(type, sketch, min(size, _MOST_DRAWN), generator), size)
+        storage = _repeat_to(_floats(type, distribution, min(size, _MAX_DRAWN), generator), size)
     return storage.to(device, dtype).as_strided(type.shape, type.stride)
 
 
 def storage_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements from the first to the last that a tensor reaches in its storage."""
+    """Return the number of storage elements from a tensor's first to its last element."""
     if 0 in shape:
         return 0
     return 1 + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
 
 
-def _floats(type: TensorType, sketch: Json, size: int, generator: torch.Generator) -> Tensor:
+def _floats(type: TensorType, distribution: Json, size: int, generator: torch.Generator) -> Tensor:
     dtype = torch.complex64 if type.dtype.startswith("complex") else torch.float32
-    if "quantiles" in sketch:
-        quantiles = torch.tensor(sketch["quantiles"])
+    if "quantiles" in distribution:
+        quantiles = torch.tensor(distribution["quantiles"])
         storage = quantiles[torch.randint(0, len(quantiles), (size,), generator=generator)]
-    elif sketch["weight"] == "positive":
+    elif distribution["weight"] == "positive":
         storage = torch.rand(size, generator=generator) + 0.5
     else:
         fan_in = math.prod(type.shape[1:]) if len(type.shape) > 1 else math.prod(type.shape)
         storage = torch.randn(size, generator=generator, dtype=dtype) / math.sqrt(max(fan_in, 1))
-    for name, share in sketch.get("infinite", {}).items():
+    for name, share in distribution.get("infinite", {}).items():
         storage[torch.rand(size, generator=generator) < share] = float(name)
     return storage
 
 
-def _likeness(tensor: Tensor) -> dict[str, Json]:
-    """How alike the values of a channel are, and those of neighbouring columns within it: correlations of ranks.
+def _spatial_correlation(tensor: Tensor) -> dict[str, Json]:
+    """Return rank correlations of an image's values: within a channel, and of neighbouring columns.
 
-    Pooling takes the less time the more alike values are, since it guesses better which of them is the largest.
+    Max pooling is faster on correlated values, because its branches are predicted better.
     """
-    some = tensor[0, :: -(-tensor.shape[1] // _MOST_CHANNELS), :_MOST_ROWS, :_MOST_ROWS].to("cpu", torch.float32)
+    some = tensor[0, :: -(-tensor.shape[1] // _MAX_CHANNELS), :_MAX_ROWS, :_MAX_ROWS].to("cpu", torch.float32)
     flat = some.reshape(-1).contiguous()
     ordered = flat.sort().values
     ranks = (torch.searchsorted(ordered, flat) + torch.searchsorted(ordered, flat, right=True)).double()
@@ -164,12 +165,12 @@ def _likeness(tensor: Tensor) -> dict[str, Json]:
     spread, rest = ranks.var(unbiased=False), within.square().mean()
     if spread == 0 or some.shape[2] < 2:
         return {}
-    beside = (within[..., 1:] * within[..., :-1]).mean() / rest if rest > 0 else torch.zeros(())
-    return {"alike": {"channel": round(float(1 - rest / spread), 2), "neighbours": round(float(beside), 2)}}
+    neighbours = (within[..., 1:] * within[..., :-1]).mean() / rest if rest > 0 else torch.zeros(())
+    return {"alike": {"channel": round(float(1 - rest / spread), 2), "neighbours": round(float(neighbours), 2)}}
 
 
-def _again(values: Tensor, size: int) -> Tensor:
-    """The values, along the first axis, repeated up to the size."""
+def _repeat_to(values: Tensor, size: int) -> Tensor:
+    """Return the values repeated along the first axis up to `size`."""
     if len(values) == size:
         return values
     found = values.new_empty((size, *values.shape[1:]))
@@ -178,33 +179,33 @@ def _again(values: Tensor, size: int) -> Tensor:
     return found
 
 
-def _pictures(shape: tuple[int, ...], sketch: Json, generator: torch.Generator) -> Tensor:
-    """Pictures of the shape, with values from the quantiles."""
+def _images(shape: tuple[int, ...], distribution: Json, generator: torch.Generator) -> Tensor:
+    """Draw images of the shape with values from the quantiles."""
     num_planes = shape[0] * shape[1]
-    drawn = min(num_planes, max(_LEAST_CHANNELS, -(-_MOST_DRAWN // max(1, shape[2] * shape[3]))))
-    return _again(_planes((drawn, *shape[2:]), sketch, generator), num_planes).reshape(shape)
+    drawn = min(num_planes, max(_MIN_CHANNELS, -(-_MAX_DRAWN // max(1, shape[2] * shape[3]))))
+    return _repeat_to(_planes((drawn, *shape[2:]), distribution, generator), num_planes).reshape(shape)
 
 
-def _planes(shape: tuple[int, ...], sketch: Json, generator: torch.Generator) -> Tensor:
-    """Channels whose values are as alike as the sketch says: normal ones that are, put in the quantiles' places."""
-    alike = sketch["alike"]
-    beside = max(-0.5, min(0.5, alike["neighbours"]))
-    # A sum of normal values and a share of their neighbours' has just this correlation.
-    share = (1 - math.sqrt(1 - 4 * beside**2)) / (2 * beside) if beside else 0.0
+def _planes(shape: tuple[int, ...], distribution: Json, generator: torch.Generator) -> Tensor:
+    """Draw channels with the given spatial correlation: correlated normal values, mapped to the quantiles."""
+    alike = distribution["alike"]
+    neighbours = max(-0.5, min(0.5, alike["neighbours"]))
+    # The sum of a normal value and this share of its neighbour has the wanted correlation.
+    share = (1 - math.sqrt(1 - 4 * neighbours**2)) / (2 * neighbours) if neighbours else 0.0
     within = torch.randn(shape, generator=generator)
     for axis in (1, 2):
         within = within + share * within.roll(1, axis)
     within /= 1 + share**2
     channel = max(0.0, min(1.0, alike["channel"]))
     shares = (torch.randperm(shape[0], generator=generator) + 0.5) / shape[0]
-    of_channel = torch.special.ndtri(shares).reshape(-1, 1, 1)  # so that few channels, too, have all values
+    of_channel = torch.special.ndtri(shares).reshape(-1, 1, 1)  # stratified, so that few channels cover the whole range
     normal = math.sqrt(channel) * of_channel + math.sqrt(1 - channel) * within
-    quantiles = torch.tensor(sketch["quantiles"])
+    quantiles = torch.tensor(distribution["quantiles"])
     places = torch.special.ndtr(normal).mul_(len(quantiles)).long().clamp_(0, len(quantiles) - 1)
     return quantiles[places]
 
 
-def _sketch_of_integers(tensor: Tensor, *, whole: bool) -> Json:
+def _integer_distribution(tensor: Tensor, *, whole: bool) -> Json:
     if not tensor.numel():
         return {"low": 0, "high": 0}
     if whole and tensor.numel() * tensor.element_size() <= LARGEST_WHOLE_BYTES:
@@ -217,13 +218,13 @@ def _sketch_of_integers(tensor: Tensor, *, whole: bool) -> Json:
 def _whole(text: str, num_bytes: int, dtype: torch.dtype) -> Tensor:
     unpacked = zlib.decompressobj().decompress(base64.b64decode(text), num_bytes + 1)
     if len(unpacked) != num_bytes:
-        raise ValueError(f"an input's integers take {num_bytes} bytes, and its file holds others")
+        raise ValueError(f"an input's integers take {num_bytes} bytes, but its file holds a different number")
     raw = bytearray(unpacked)
     return torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
 
 
 def _places(type: TensorType) -> Tensor:
-    """Where in the storage each element stands, in the order of the shape."""
+    """Return the storage offset of each element, in row-major order of the shape."""
     places = torch.zeros(type.shape, dtype=torch.int64)
     for axis, (length, stride) in enumerate(zip(type.shape, type.stride, strict=True)):
         places += (torch.arange(length) * stride).reshape(-1, *[1] * (len(type.shape) - axis - 1))

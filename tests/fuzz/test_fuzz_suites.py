@@ -39,7 +39,7 @@ from support.hand_made_bricks import (
 from torch import nn
 
 from charact.analysis.bricks.brick_uses import brick_case
-from charact.bricks.aten import OPERATORS, WORDS
+from charact.bricks.aten import OPERATORS, STRINGS
 from charact.bricks.brick import canonical
 from charact.bricks.capture.exported_workload import saved_program
 from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
@@ -110,7 +110,7 @@ def random_argument(rng: random.Random, kind: Any, num_values: int) -> Any:
     if name in ("IntType", "SymIntType", "NumberType", "FloatType"):
         return rng.choice(ODD_NUMBERS) if rng.random() < 0.3 else rng.randrange(-1, 5)
     if name == "StringType":
-        return rng.choice(sorted(WORDS))
+        return rng.choice(sorted(STRINGS))
     others: dict[str, list[Any]] = {
         "BoolType": [True, False], "ScalarTypeType": [{"dtype": "float32"}, {"dtype": "int64"}, {"dtype": "bool"}],
         "MemoryFormatType": [{"memory_format": "channels_last"}], "LayoutType": [{"layout": "strided"}],

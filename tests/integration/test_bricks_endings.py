@@ -207,11 +207,11 @@ class TestDamagedSuites:
     def test_one_with_another_brick_in_its_place(self, there: Path, here: Here) -> None:
         one, other = sorted((there / "suite" / "bricks").iterdir())[:2]
         shutil.copy(one, other)
-        self.refused(there, here, "is not what the suite's index says")
+        self.refused(there, here, "does not match the suite's index")
 
     def test_one_that_is_none(self, there: Path, here: Here) -> None:
         (there / "suite" / "suite.json").write_text("[]")
-        self.refused(there, here, "is no part of a suite")
+        self.refused(there, here, "is not part of a suite")
 
     @staticmethod
     def refused(there: Path, here: Here, words: str) -> None:
@@ -232,7 +232,7 @@ class TestDamagedSuites:
     (["generate", "nets:Net"], "nets:Net needs --input-spec"),
     (["generate", "nothing.pt2"], "nothing.pt2"),
     (["generate", "mlp", "-g", "3", "--out", "suite"], "suite was cut with -g 1 --cut chains, not -g 3 --cut chains"),
-    (["generate", "mlp", "--out", "runs"], "runs holds files that are no suite of bricks"),
+    (["generate", "mlp", "--out", "runs"], "runs holds files that do not belong to a suite of bricks"),
     (["run"], "name the suite to run"),
     (["run", "runs"], "no suite of bricks in runs"),
     (["run", "suite", "--mode", "train"],

@@ -144,7 +144,7 @@ def test_facts_that_are_none_are_refused(run: Path, here: Here, facts: dict[str,
     received(run, {"asked_as": "mlp", **facts})
     done = here("bricks", "construct", "all", str(run), "--verify", cwd=run.parents[1])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "is no composition" in done.stderr
+    assert "is not a composition" in done.stderr
 
 
 @pytest.mark.parametrize("threads", [10**9, 0, "4", None])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charact.bricks.aten import literal, operator_of
 from charact.bricks.captured_graph import CapturedModel, Json, Layer, TensorType, Update
-from charact.bricks.cut import Piece
+from charact.bricks.cut import Segment
 from charact.bricks.suite.composition import Configuration
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ def run_layer(layer: Layer, values: dict[int, Tensor]) -> None:
     values.update({number: each for number, each in zip(layer.outputs, made, strict=True) if number is not None})
 
 
-def check_chained(captured: CapturedModel, pieces: Sequence[Piece], run: Sequence[Run]) -> list[Tensor]:
+def check_chained(captured: CapturedModel, pieces: Sequence[Segment], run: Sequence[Run]) -> list[Tensor]:
     """Run bricks one behind the other, each piece's layers beside it; gives the model's outputs as bricks make them.
 
     Each piece with the same random numbers.

@@ -1,4 +1,4 @@
-"""Arguments of operators as JSON, and calling an operator with them again."""
+"""Encoding of operator arguments as JSON, and calls of operators with the decoded arguments."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,35 +14,34 @@ from charact.bricks.captured_graph import CaptureError, Json, Layer
 _USES_CUDNN = {"cudnn_enabled", "cudnn_enable"}
 
 
-def encoded_call(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], number: Callable[[Any], int],
-                 refers: type) -> tuple[list[Json], dict[str, Json]]:
-    """Arguments of a call as JSON.
+def encoded_call(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index_of: Callable[[Any], int],
+                 value_type: type) -> tuple[list[Json], dict[str, Json]]:
+    """Encode the arguments of a call as JSON.
 
-    Whether cuDNN may be used is said to be so, as it is wherever there is one: a capture on a machine without it
-    would forbid it to all others.
+    Arguments that enable cuDNN become true: a capture on a machine without cuDNN must not disable it elsewhere.
 
     Args:
-        operator: what was called.
-        args: with what.
-        kwargs: and with what by name.
-        number: tells which value something stands for.
-        refers: type of what stands for values.
+        operator: the called operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        index_of: returns the index of a value.
+        value_type: type of the objects that represent values.
 
     Raises:
-        CaptureError: an argument is nothing that JSON can tell, such as a generator of random numbers.
+        CaptureError: an argument has no JSON form, such as a random number generator.
     """
     names = [argument.name for argument in operator._schema.arguments]
-    listed = [True if name in _USES_CUDNN else _encoded(argument, number, refers)
+    listed = [True if name in _USES_CUDNN else _encoded(argument, index_of, value_type)
               for name, argument in zip(names, args, strict=False)]
-    return listed, {name: True if name in _USES_CUDNN else _encoded(argument, number, refers)
+    return listed, {name: True if name in _USES_CUDNN else _encoded(argument, index_of, value_type)
                     for name, argument in kwargs.items()}
 
 
-def _encoded(argument: Any, number: Callable[[Any], int], refers: type) -> Json:
-    if isinstance(argument, refers):
-        return {"value": number(argument)}
+def _encoded(argument: Any, index_of: Callable[[Any], int], value_type: type) -> Json:
+    if isinstance(argument, value_type):
+        return {"value": index_of(argument)}
     if isinstance(argument, (list, tuple)):
-        return [_encoded(each, number, refers) for each in argument]
+        return [_encoded(each, index_of, value_type) for each in argument]
     if argument is None or isinstance(argument, (bool, str)):
         return argument
     if isinstance(argument, (int, torch.SymInt)):
@@ -56,22 +55,22 @@ def _encoded(argument: Any, number: Callable[[Any], int], refers: type) -> Json:
         return {type(argument).__name__: str(argument).removeprefix("torch.")}
     if isinstance(argument, torch.device):
         return {"device": True}
-    raise CaptureError(f"is called with a {type(argument).__name__}, which cannot be kept")
+    raise CaptureError(f"is called with a {type(argument).__name__}, which cannot be stored")
 
 
 def operator_name(operator: Any) -> str:
-    """`aten.conv2d.default`.
+    """Return the full name of an ATen operator, such as `aten.conv2d.default`.
 
     Raises:
-        CaptureError: it is none of ATen's, so that it could not be run without the model's libraries.
+        CaptureError: it is not an ATen operator: running it would need the model's libraries.
     """
     if not isinstance(operator, OpOverload) or operator.namespace != "aten":
-        raise CaptureError(f"its operator {operator} is none of PyTorch's own")
+        raise CaptureError(f"its operator {operator} is not a PyTorch operator")
     return str(operator)
 
 
 def call(layer: Layer, values: Mapping[int, Tensor], device: torch.device) -> list[Any]:
-    """What a layer gives, one thing for each of its outputs."""
+    """Run a layer and return its results, one for each of its outputs."""
     args = [_decoded(argument, values, device) for argument in layer.args]
     kwargs = {name: _decoded(argument, values, device) for name, argument in layer.kwargs.items()}
     result = operator_of(layer.operator)(*args, **kwargs)

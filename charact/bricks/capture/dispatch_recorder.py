@@ -1,10 +1,10 @@
-"""Capturing what runs: operators are recorded, on real tensors, as they are dispatched.
+"""Recording of operators on real tensors, as PyTorch dispatches them.
 
-It runs in inference mode, in which PyTorch takes no operator apart before the recorder sees it: they come whole, as
-torch.export gives them. Whether gradients are on is told all the same, since that is a switch of its own.
+The model runs in inference mode, in which PyTorch does not decompose operators before the recorder sees them, so they
+match those of torch.export. The gradient mode is a separate switch and is still visible.
 
-Not so under autocast, whose conversions are to be operators: some are inside of others, such as those of recurrent
-layers, which it only reaches when they are taken apart. Then what is recorded is what comes below autograd.
+Under autocast the model does not run in inference mode: some casts are inside composite operators, such as recurrent
+layers, and autocast reaches them only if these are decomposed. The recorder then sees operators below autograd.
 """
 
 import contextlib
@@ -28,46 +28,46 @@ from charact.execution.case_outcome import one_line
 
 @dataclass(frozen=True)
 class Recording:
-    """What one run showed."""
+    """Operators and outputs of one recorded run."""
 
     draft: Draft
     outputs: list[Tensor]
-    """What the program gave."""
+    """Outputs of the program."""
     num_module_calls: int
-    """Calls of the model's modules."""
+    """Number of calls of the model's modules."""
 
 
 def recorded(program: Program, *, training: bool, whole: bool = True, calls: bool = False) -> Recording:
-    """What a program does as it runs; what depends on numbers is recorded for the numbers that there are.
+    """Record one run of a program; data-dependent control flow is recorded for this run's data.
 
     Args:
-        program: is run once.
+        program: the program.
         training: whether gradients are on.
-        whole: whether operators that are made of others stay whole.
-        calls: whether to number the calls of modules that hold no others.
+        whole: whether composite operators stay whole.
+        calls: whether to index the calls of modules without children.
 
     Raises:
-        CaptureError: the model fails, or calls what cannot be kept.
+        CaptureError: the model fails, or calls an operator that cannot be stored.
     """
     inputs = program.fresh_inputs()
     recorder = _Recorder(program, inputs, calls=calls)
     handles = [nn.modules.module.register_module_forward_pre_hook(recorder.enter),
                nn.modules.module.register_module_forward_hook(recorder.leave, always_call=True)]
     try:
-        with (told_as_capture_error(), program.real_run(), torch.inference_mode(whole),
+        with (as_capture_error(), program.real_run(), torch.inference_mode(whole),
               torch.set_grad_enabled(training), recorder):
             outputs, others = program(*inputs)
     finally:
         for handle in handles:
             handle.remove()
     draft = recorder.draft
-    draft.outputs, draft.kept = [recorder.number(one) for one in outputs], [recorder.number(one) for one in others]
+    draft.outputs, draft.kept = [recorder.index_of(one) for one in outputs], [recorder.index_of(one) for one in others]
     return Recording(draft, outputs, recorder.num_module_calls)
 
 
 @contextlib.contextmanager
-def told_as_capture_error() -> Iterator[None]:
-    """A model's own errors inside as one that names its line."""
+def as_capture_error() -> Iterator[None]:
+    """Convert errors of the model's code to a `CaptureError` that names the line."""
     try:
         yield
     except CaptureError:
@@ -77,7 +77,7 @@ def told_as_capture_error() -> Iterator[None]:
 
 
 def model_line(error: BaseException) -> str:
-    """Where in the model an error came from, in words; nothing where no line is anybody's but PyTorch's."""
+    """Return text that locates an error in the model's code, or "" if only PyTorch's code is on the stack."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)
               if "/torch/" not in frame.filename and "/charact/bricks/" not in frame.filename]
     if not frames:
@@ -105,10 +105,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names = {id(module): name for name, module in program.model.named_modules()}
         self._running = [("", 0)]
         self._num_leaf_calls = 0
-        self.num_module_calls = -1  # the program around the model is one, too
+        self.num_module_calls = -1  # the enclosing Program is a module, too
 
     def enter(self, module: nn.Module, _: Any) -> None:
-        """A module begins."""
+        """Record that a module begins."""
         self.num_module_calls += 1
         call = 0
         if self._calls and next(module.children(), None) is None:
@@ -117,17 +117,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running.append((self._names.get(id(module), self._running[-1][0]), call))
 
     def leave(self, *_: Any) -> None:
-        """It ends."""
+        """Record that a module ends."""
         self._running.pop()
 
-    def number(self, tensor: Tensor) -> int:
-        """Value of a tensor; one that is not known is a leaf."""
+    def index_of(self, tensor: Tensor) -> int:
+        """Return the value index of a tensor; add an unknown tensor as a leaf."""
         if tensor not in self._numbers and (known := self._by_place.get(_place(tensor))) is not None:
-            self._numbers[tensor] = known[0]  # autograd gives views as other objects than it was given
+            self._numbers[tensor] = known[0]  # autograd returns views as new Python objects
         if tensor not in self._numbers:
             kind = self._kinds.get(id(tensor), "constant")
             kept = self._pristine.get(id(tensor))
-            if kept is None:  # layers may write into it: what it holds now is what the first of them reads
+            if kept is None:  # clone: layers may write into it later
                 with torch.inference_mode(False):
                     kept = tensor if kind == "weight" else tensor.clone()
             self._numbers[tensor] = self.draft.leaf(kind, kept)
@@ -135,17 +135,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator and write it down."""
+        """Run and record an operator."""
         kwargs = kwargs or {}
-        tree_map_only(Tensor, self.number, (args, kwargs))  # leaves are known as they were before it writes into them
+        tree_map_only(Tensor, self.index_of, (args, kwargs))  # before the call, which may write into leaves
         result = func(*args, **kwargs)
         module, call = self._running[-1]
-        numbers = self.draft.add(func, args, kwargs, result, number=self.number, refers=Tensor, module=module,
+        numbers = self.draft.add(func, args, kwargs, result, index_of=self.index_of, value_type=Tensor, module=module,
                                  call=call)
         for made, number in zip(result if isinstance(result, (list, tuple)) else [result], numbers, strict=True):
             if number is not None:
                 self._numbers[made] = number
-                # The reference keeps the storage's address from being that of another.
+                # The reference prevents that another storage gets the same address.
                 self._by_place[_place(made)] = number, _reference(made.untyped_storage())
                 if not torch.is_grad_enabled():
                     self.draft.without_gradient.add(number)
@@ -153,5 +153,5 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _place(tensor: Tensor) -> Any:
-    """What two objects have in common that are one tensor to the model."""
+    """Return a key that is equal for two Python objects of one tensor."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype

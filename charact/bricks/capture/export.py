@@ -1,4 +1,4 @@
-"""Capturing with torch.export: the model runs once on fake tensors, and operators come whole."""
+"""Capturing with torch.export, which runs the model once on fake tensors and keeps composite operators whole."""
 
 import contextlib
 import io
@@ -22,34 +22,34 @@ from charact.execution.case_outcome import one_line
 _KINDS = {InputKind.USER_INPUT: "input", InputKind.PARAMETER: "weight", InputKind.BUFFER: "buffer",
           InputKind.CONSTANT_TENSOR: "constant"}
 _MODEL = "model"
-"""Where `Program` holds the model."""
+"""Attribute of `Program` that holds the model."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """Stands for a value in the arguments of a node."""
+    """A value in the arguments of a node."""
 
-    number: int
+    index: int
 
 
 def exported(program: Program, *, training: bool) -> Draft:
-    """Draft of a program after `torch.export`, without changing it.
+    """Export a program and return its draft; the program is not changed.
 
     Raises:
-        CaptureError: PyTorch cannot export it, or it holds what cannot be kept.
+        CaptureError: PyTorch cannot export it, or the graph holds something that cannot be stored.
     """
     try:
         with _quiet(), warnings.catch_warnings(), torch.set_grad_enabled(training), program.real_run():
-            warnings.simplefilter("ignore")  # of weights that recurrent layers hold as a list, of attributes set
+            warnings.simplefilter("ignore")  # about weight lists of recurrent layers, and assigned attributes
             found = torch.export.export(program, tuple(program.inputs), strict=False)
-    except Exception as error:  # PyTorch refuses in every way
+    except Exception as error:  # torch.export raises many types
         raise CaptureError(one_line(error)) from error
     return _Reader(found, program.inputs).draft
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep PyTorch from logging what it refuses, and from printing the graph that it had so far."""
+    """Suppress PyTorch's log messages and graph dumps about failed exports."""
     logs = [logging.getLogger(name) for name in ("torch.export", "torch.fx.experimental.symbolic_shapes")]
     were_off = [log.disabled for log in logs]
     for log in logs:
@@ -78,13 +78,13 @@ class _Reader:
         results = self._walk(program.graph_module, arguments, gradients=True)
         made = [result for result, spec in zip(results, signature.output_specs, strict=True)
                 if spec.kind == OutputKind.USER_OUTPUT]
-        # `Program` gives two lists, which are joined here.
+        # `Program` returns two lists, which the export joins.
         num_outputs = len(program.call_spec.out_spec.children()[0].children()) if program.call_spec.out_spec else 0
-        numbers = [result.number for result in made]
+        numbers = [result.index for result in made]
         self.draft.outputs, self.draft.kept = numbers[:num_outputs], numbers[num_outputs:]
 
     def _walk(self, module: fx.GraphModule, arguments: Sequence[Any], *, gradients: bool) -> list[Any]:
-        """Add a graph's layers; gives what it returns."""
+        """Add a graph's layers to the draft; return the graph's results."""
         found: dict[fx.Node, Any] = {}
         rest = iter(arguments)
         for node in module.graph.nodes:
@@ -108,11 +108,11 @@ class _Reader:
             enabled, module, *rest = args
             return self._walk(module, rest, gradients=gradients and enabled)
         if isinstance(target, torch._ops.HigherOrderOperator):
-            raise CaptureError(f"its {target} holds a graph of its own")
+            raise CaptureError(f"its {target} holds a nested graph")
         made = node.meta.get("val")
         if isinstance(made, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise CaptureError(f"its operator {target} gives a number that the model reads{_place(node)}")
-        numbers = self.draft.add(target, args, kwargs, made, number=lambda value: value.number, refers=_Value,
+            raise CaptureError(f"its operator {target} returns a number that the model reads{_place(node)}")
+        numbers = self.draft.add(target, args, kwargs, made, index_of=lambda value: value.index, value_type=_Value,
                                  module=_module_of(node))
         if not gradients:
             self.draft.without_gradient.update(number for number in numbers if number is not None)
@@ -127,13 +127,13 @@ def _leaf(program: ExportedProgram, name: str | None) -> Tensor:
 
 
 def _module_of(node: fx.Node) -> str:
-    """Qualified name of the module that a node ran in, below the model."""
+    """Return the qualified name, within the model, of the module that a node ran in."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
-    name = stack[-1][0].partition("@")[0] if stack else ""  # after @ stands which call of it that was
+    name = stack[-1][0].partition("@")[0] if stack else ""  # "name@call"
     return name.removeprefix(_MODEL).removeprefix(".")
 
 
 def _place(node: fx.Node) -> str:
-    """The last line of the model's code that led to a node."""
+    """Return the innermost line of the model's code that led to a node."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     return f": {lines[-1]}" if lines else ""

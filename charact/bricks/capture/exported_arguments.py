@@ -1,4 +1,4 @@
-"""Arguments of operators as `torch.export.save` writes them, turned into those of captured layers."""
+"""Conversion of operator arguments from the format of `torch.export.save` to those of captured layers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from charact.bricks.captured_graph import Json
 
 DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
           10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 29: "float8_e4m3fn", 30: "float8_e5m2"}
-"""Types by the numbers of the format."""
+"""Dtypes by their numbers in the format."""
 _MEMORY_FORMATS = {1: "contiguous_format", 2: "channels_last", 3: "channels_last_3d", 4: "preserve_format"}
 _STRIDED = 7
 _PLAIN = {"as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_strings", "as_int_lists"}
@@ -14,20 +14,20 @@ _FLOATS = {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}
 
 
 class Unreadable(Exception):
-    """What a file holds and charact does not read, in words."""
+    """A part of a file that charact does not read; the message describes it."""
 
 
-def argument(told: Json, numbers: Mapping[str, int]) -> Json:
-    """One argument.
+def argument(entry: Json, numbers: Mapping[str, int]) -> Json:
+    """Convert one argument.
 
     Args:
-        told: what the file holds: one key, which says what it is.
-        numbers: values by the names of tensors.
+        entry: a dict with one key, the argument's kind.
+        numbers: value indices by tensor name.
 
     Raises:
-        Unreadable: it is of a kind that captured layers do not have.
+        Unreadable: captured layers have no argument of this kind.
     """
-    (kind, content), = told.items()
+    (kind, content), = entry.items()
     if kind in _PLAIN:
         return content
     if kind == "as_none":
@@ -45,15 +45,15 @@ def argument(told: Json, numbers: Mapping[str, int]) -> Json:
     return _of_torch(kind, content)
 
 
-def sizes(told: Sequence[Json]) -> tuple[int, ...]:
-    """Lengths or strides.
+def sizes(entry: Sequence[Json]) -> tuple[int, ...]:
+    """Convert sizes or strides.
 
     Raises:
-        Unreadable: one is no number.
+        Unreadable: one is symbolic.
     """
-    if any("as_int" not in each for each in told):
-        raise Unreadable("it was exported with sizes that may change: export it with fixed ones")
-    return tuple(int(each["as_int"]) for each in told)
+    if any("as_int" not in each for each in entry):
+        raise Unreadable("it was exported with dynamic sizes: export it with static sizes")
+    return tuple(int(each["as_int"]) for each in entry)
 
 
 def _of_torch(kind: str, content: Json) -> Json:
@@ -68,10 +68,10 @@ def _of_torch(kind: str, content: Json) -> Json:
     if kind == "as_complex":
         return {"complex": [content["real"], content["imag"]]}
     if kind == "as_name":
-        raise Unreadable("it was exported with sizes that may change: export it with fixed ones")
-    raise Unreadable(f"an operator of it is called with what the format calls {kind}, which bricks cannot have")
+        raise Unreadable("it was exported with dynamic sizes: export it with static sizes")
+    raise Unreadable(f"an operator has an argument of the kind {kind}, which bricks cannot hold")
 
 
 def _float(content: Json) -> Json:
-    """JSON has no infinity: the format writes it as a text."""
+    """Convert a float; the format writes infinities and NaN as strings."""
     return {"float": _FLOATS[content]} if isinstance(content, str) else content

@@ -1,8 +1,8 @@
-"""Reading what `torch.export.save` wrote, without running anything that the file may hold.
+"""Reader of `torch.export.save` files that runs no code from the file.
 
-`torch.export.load` (2.13) unpickles constants and weights of tensor subclasses, reads example inputs with
-`weights_only=False` where they cannot be read otherwise, loads compiled libraries, and hands texts to SymPy, which
-evaluates them. The graph itself is JSON and most tensors are plain bytes: these are read here, and the rest refused.
+`torch.export.load` (2.13) unpickles constants and weights of tensor subclasses, may read example inputs with
+`weights_only=False`, loads compiled libraries, and passes strings to SymPy, which evaluates them. The graph itself is
+JSON, and most tensors are plain bytes: this module reads these and rejects the rest.
 """
 
 import io
@@ -29,31 +29,31 @@ from charact.core.errors import UserError
 from charact.execution.out_of_memory import host_memory_guard
 
 _FORMAT = 8
-"""Major number of the graph's format that PyTorch 2.13 writes."""
+"""Major version of the graph format that PyTorch 2.13 writes."""
 _OPERATOR = re.compile(r"torch\.ops\.(aten\.\w+\.\w+)")
 _KINDS = {"parameter": ("weight", "parameter_name"), "buffer": ("buffer", "buffer_name"),
           "tensor_constant": ("constant", "tensor_constant_name"), "user_input": ("input", "")}
 _POSITIONAL = 1
 MOST_BYTES = 32 * 2**30
-"""What an archive may unpack to."""
+"""Maximum unpacked size of an archive (bytes)."""
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """The graph of a file, and its tensors."""
+    """Graph and tensors of a file."""
 
     layers: list[Layer]
     leaves: dict[int, tuple[str, Tensor]]
-    """Kind and tensor of each leaf; of the inputs the examples that the model was exported with."""
+    """Kind and tensor of each leaf; for inputs, the example inputs of the export."""
     inputs: list[int]
     outputs: list[int]
 
 
 def read_saved(path: Path) -> SavedModel:
-    """The model that a file holds.
+    """Read the model of a file.
 
     Raises:
-        UserError: there is no such file, it is damaged, or it holds what would have to be unpickled or evaluated.
+        UserError: the file does not exist, is damaged, or holds data that would have to be unpickled or evaluated.
     """
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path}: name one that torch.export.save wrote")
@@ -62,12 +62,12 @@ def read_saved(path: Path) -> SavedModel:
             check_declared(_unpacked_bytes(archive), path, MOST_BYTES)
             return _Reader(archive, path).read()
     except Unreadable as error:
-        raise UserError(f"{path} is not read: {error}") from error
+        raise UserError(f"cannot read {path}: {error}") from error
     except PermissionError as error:
-        raise UserError(f"{path} may not be read by you: name another file, or have its permissions changed") from error
+        raise UserError(f"no permission to read {path}: name another file, or change its permissions") from error
     except (zipfile.BadZipFile, RecursionError, OverflowError, MemoryError, KeyError, TypeError, ValueError, IndexError,
             AttributeError, RuntimeError, EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{path} is no exported program, or is damaged: write it with torch.export.save of "
+        raise UserError(f"{path} is not an exported program, or is damaged: write it with torch.export.save of "
                         "PyTorch 2.9 or later") from error
 
 
@@ -81,20 +81,20 @@ class _Reader:
         model = self._json("models/model.json")
         version = model["schema_version"]["major"]
         if version != _FORMAT:
-            raise Unreadable(f"its format is {version}, charact knows {_FORMAT}: save it anew with PyTorch 2.13")
+            raise Unreadable(f"its format version is {version}, charact reads {_FORMAT}: save it with PyTorch 2.13")
         graph, signature = model["graph_module"]["graph"], model["graph_module"]["signature"]
         stored = self._tensors("weights") | self._tensors("constants")
         leaves: dict[int, tuple[str, Tensor]] = {}
         types = []
         for spec in signature["input_specs"]:
-            (told, content), = spec.items()
-            if told == "constant_input":  # a flag or None, which the graph holds where it is used
+            (input_kind, content), = spec.items()
+            if input_kind == "constant_input":  # a flag or None, which the graph inlines
                 continue
-            if told not in _KINDS:
-                raise Unreadable(f"it has an input of the kind {told}, which bricks cannot have")
-            kind, key = _KINDS[told]
+            if input_kind not in _KINDS:
+                raise Unreadable(f"it has an input of the kind {input_kind}, which bricks cannot hold")
+            kind, key = _KINDS[input_kind]
             name = content["arg"]["name"] if key else _tensor_name(content["arg"])
-            if name is None:  # a number or None, which the graph holds where it is used
+            if name is None:  # a number or None, which the graph inlines
                 continue
             value = self._new(name)
             if kind == "input":
@@ -110,7 +110,7 @@ class _Reader:
     def _layer(self, node: Json) -> Layer | None:
         target = _OPERATOR.fullmatch(node["target"])
         if target is None:
-            raise Unreadable(f"its operator {node['target']} is none of PyTorch's own")
+            raise Unreadable(f"its operator {node['target']} is not a PyTorch operator")
         if target[1].startswith("aten._assert"):
             return None
         args = [argument(one["arg"], self._numbers) for one in node["inputs"] if one["kind"] == _POSITIONAL]
@@ -128,7 +128,7 @@ class _Reader:
             elif kind == "as_none":
                 outputs.append(None)
             else:
-                raise Unreadable(f"its operator {target[1]} gives a number that the model reads")
+                raise Unreadable(f"its operator {target[1]} returns a number that the model reads")
         layer = Layer(target[1], args, kwargs, tuple(outputs or [None]), several)
         check_arguments(layer)
         return layer
@@ -143,24 +143,25 @@ class _Reader:
         return strict_json(self._archive.read(info))
 
     def _tensors(self, kind: str) -> dict[str, Tensor]:
-        """Tensors of a folder by their qualified names; those that shared their bytes share them again."""
+        """Return the tensors of a folder by qualified name; tensors that shared a storage share it again."""
         storages: dict[str, Tensor] = {}
         found: dict[str, Tensor] = {}
         for name, entry in self._json(f"data/{kind}/model_{kind}_config.json")["config"].items():
-            place, told = entry["path_name"], entry["tensor_meta"]
-            if entry["use_pickle"] or told is None or "/" in place:
+            place, meta = entry["path_name"], entry["tensor_meta"]
+            if entry["use_pickle"] or meta is None or "/" in place:
                 raise Unreadable(f"its {name} would have to be unpickled, which could run code: save plain tensors")
             if place not in storages:
                 raw = bytearray(self._archive.read(f"{self._root}/data/{kind}/{place}"))
                 storages[place] = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
-            flat = storages[place].view(getattr(torch, DTYPES[told["dtype"]]))
-            offset, = sizes([told["storage_offset"]])
-            found[name] = flat.as_strided(sizes(told["sizes"]), sizes(told["strides"]), offset)
+            flat = storages[place].view(getattr(torch, DTYPES[meta["dtype"]]))
+            offset, = sizes([meta["storage_offset"]])
+            found[name] = flat.as_strided(sizes(meta["sizes"]), sizes(meta["strides"]), offset)
         return found
 
     def _examples(self, types: list[tuple[int, Json]]) -> dict[int, tuple[str, Tensor]]:
-        """The inputs that the model was exported with; made-up ones where the file has none that are plain tensors."""
-        declared = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in (_told(told) for _, told in types))
+        """Return the example inputs of the export, or synthetic ones if the file has none as plain tensors."""
+        declared_types = [_type_of_meta(meta) for _, meta in types]
+        declared = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in declared_types)
         check_declared(declared, self._path, MOST_BYTES)
         examples: list[Any] = []
         name = f"{self._root}/data/sample_inputs/model.pt"
@@ -175,14 +176,14 @@ class _Reader:
                 raise Unreadable("its example inputs would have to be unpickled, which could run code: export it with "
                                  "plain tensors") from error
             examples = [leaf for leaf in tree_leaves(loaded) if isinstance(leaf, Tensor)]
-        if [_looks(each) for each in examples] != [_told(told) for _, told in types]:
+        if [_type_of(each) for each in examples] != declared_types:
             generator = torch.Generator().manual_seed(0)
-            examples = [_made_up(*_told(told), generator) for _, told in types]
+            examples = [_synthetic_input(*declared_type, generator) for declared_type in declared_types]
         return {value: ("input", example) for (value, _), example in zip(types, examples, strict=True)}
 
 
 def _unpacked_bytes(archive: zipfile.ZipFile) -> int:
-    """Bytes that an archive declares: `zipfile` unpacks no more of a member than that."""
+    """Return the unpacked bytes that an archive declares; `zipfile` never unpacks more."""
     return sum(info.file_size for info in archive.infolist())
 
 
@@ -190,16 +191,16 @@ def _tensor_name(arg: Json) -> str | None:
     return arg["as_tensor"]["name"] if "as_tensor" in arg else None
 
 
-def _looks(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+def _type_of(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
-def _told(told: Json) -> tuple[tuple[int, ...], str]:
-    return sizes(told["sizes"]), DTYPES[told["dtype"]]
+def _type_of_meta(meta: Json) -> tuple[tuple[int, ...], str]:
+    return sizes(meta["sizes"]), DTYPES[meta["dtype"]]
 
 
-def _made_up(shape: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
-    """Normal numbers; zeros where they are whole, since any other may be too large for an index."""
+def _synthetic_input(shape: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
+    """Return normal random values, or zeros for integers, since any other may be out of range as an index."""
     kind: torch.dtype = getattr(torch, dtype)
     if kind.is_floating_point:
         return torch.randn(shape, generator=generator).to(kind)

@@ -1,4 +1,4 @@
-"""A workload around a model in a file: the operators that `torch.export.save` wrote, run one after another."""
+"""Workload of an exported model: runs the operators that `torch.export.save` wrote, one after another."""
 
 import re
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _NUM_SAMPLES = 50_000
 
 
 class Replay(nn.Module):
-    """Runs the layers of a saved model."""
+    """A module that runs the layers of a saved model."""
 
     def __init__(self, saved: SavedModel) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Replay(nn.Module):
                 self.register_buffer(_name(value), tensor)
 
     def forward(self, *inputs: Tensor) -> list[Tensor]:
-        """The outputs, as many as the model has tensors among them."""
+        """Return the model's output tensors."""
         saved = self._saved
         values = {value: getattr(self, _name(value)) for value, (kind, _) in saved.leaves.items() if kind != "input"}
         values.update(zip(saved.inputs, inputs, strict=True))
@@ -44,18 +44,18 @@ class Replay(nn.Module):
             for value, made in zip(layer.outputs, call(layer, values, device), strict=True):
                 if value is not None:
                     values[value] = made
-            self._let_go(layer, place, values)
+            self._release(layer, place, values)
         return [values[value] for value in saved.outputs]
 
-    def _let_go(self, layer: Layer, place: int, values: dict[int, Tensor]) -> None:
-        """Drop what nobody reads any more."""
+    def _release(self, layer: Layer, place: int, values: dict[int, Tensor]) -> None:
+        """Delete values after their last use."""
         for value in {*layer.inputs, *(made for made in layer.outputs if made is not None)}:
             if self._last_reader.get(value, place) == place and value not in self._saved.outputs:
                 del values[value]
 
 
 class _Examples(Dataset[int]):
-    """The inputs that a model was exported with, batch after batch."""
+    """A data set that repeats the example inputs of the export as its batch."""
 
     shuffled = False
 
@@ -69,13 +69,13 @@ class _Examples(Dataset[int]):
         return index
 
     def collate(self, samples: list[int]) -> list[Tensor]:
-        """The whole batch: it cannot be taken apart."""
+        """Return the whole example batch, which cannot be split into samples."""
         return [tensor.clone() for tensor in self._inputs]
 
 
 @dataclass(kw_only=True)
 class SavedProgram(Workload):
-    """A model in a file. It infers only, with the inputs and the batch that it was exported with."""
+    """An exported model, for inference only, with the inputs and batch size of its export."""
 
     input_kind: Literal["image", "sequence", "other"] = "other"
     keeps_types = True
@@ -83,35 +83,35 @@ class SavedProgram(Workload):
 
     @property
     def weights_types(self) -> set[torch.dtype]:
-        """Floating-point types of its weights."""
+        """Return the floating-point dtypes of its weights."""
         return {tensor.dtype for kind, tensor in self.saved.leaves.values()
                 if kind == "weight" and tensor.is_floating_point()}
 
     @property
     def default_input_size(self) -> int:
-        """Length of the first input's last axis."""
+        """Return the length of the first input's last axis."""
         shape = self.saved.leaves[self.saved.inputs[0]][1].shape
         return shape[-1] if len(shape) > 1 else 1
 
     @property
     def smallest_input_size(self) -> int:
-        """That of the example: there is no other."""
+        """Return the input size of the example, the only possible one."""
         return self.default_input_size
 
     def dataset(self, input_size: int, request: DataRequest) -> Dataset[Any]:
-        """The example, over and over."""
+        """Return a data set that repeats the example inputs."""
         return _Examples([self.saved.leaves[value][1] for value in self.saved.inputs])
 
     def model(self, dataset: Dataset[Any]) -> nn.Module:
-        """The operators with their weights."""
+        """Return a module that runs the operators with their weights."""
         return Replay(self.saved)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """The outputs, a list of tensors."""
+        """Return the outputs, a list of tensors."""
         return model(*batch)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """None.
+        """Raise an error: exported programs have no loss.
 
         Raises:
             UserError: always.
@@ -119,19 +119,19 @@ class SavedProgram(Workload):
         raise UserError(f"{self.name} is an exported program, which has no loss: use --mode infer")
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """None.
+        """Raise an error: exported programs are not trained.
 
         Raises:
             UserError: always.
         """
-        raise UserError(f"{self.name} is an exported program, which is not trained: use --mode infer")
+        raise UserError(f"{self.name} is an exported program, which cannot be trained: use --mode infer")
 
 
 def saved_program(path: Path) -> SavedProgram:
-    """Workload of a model in a file, by the file's name.
+    """Return the workload of an exported model, named after its file.
 
     Raises:
-        UserError: there is no such file, or it is not read.
+        UserError: the file does not exist, or cannot be read.
     """
     saved = read_saved(path)
     if not saved.inputs:

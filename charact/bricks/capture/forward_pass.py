@@ -1,4 +1,4 @@
-"""What is captured: one forward pass of a source, in training with its loss, as a function of tensors."""
+"""The captured program: one forward pass of a source (in training with its loss) as a function of tensors."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class Program(nn.Module):
     """A source as a module whose inputs and outputs are tensors.
 
     Args:
-        built: the source brought to life.
+        built: the built source.
     """
 
     def __init__(self, built: Built) -> None:
@@ -31,7 +31,7 @@ class Program(nn.Module):
         self.train(built.training)
 
     def forward(self, *inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """What it is for, in training the loss, else all that the model gives; and what the loss is made of."""
+        """Return the loss and the model's outputs in training, else the model's outputs and an empty list."""
         leaves = list(self._leaves)
         for place, tensor in zip(self._places, inputs, strict=True):
             leaves[place] = tensor
@@ -46,12 +46,12 @@ class Program(nn.Module):
         return [loss], _tensors(outputs)
 
     def fresh_inputs(self) -> list[Tensor]:
-        """Copies of the batch's tensors: a model may write into them."""
+        """Return copies of the batch's tensors, since a model may write into them."""
         return [tensor.clone() for tensor in self.inputs]
 
     @contextlib.contextmanager
     def real_run(self) -> Iterator[None]:
-        """Run for real inside: random numbers begin at the source's seed, and buffers are put back afterwards."""
+        """Seed the random numbers for a run of the model, and restore its buffers afterwards."""
         device = self._built.device
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -66,7 +66,7 @@ class Program(nn.Module):
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
-    """Tensors that outputs hold, each once."""
+    """Return the tensors in outputs, each once."""
     found: dict[int, Tensor] = {}
     for leaf in tree_leaves(outputs):
         if isinstance(leaf, Tensor):

@@ -1,4 +1,4 @@
-"""What was seen of a model before it is put in order: the operators as they came, and the tensors they began with."""
+"""Draft of a captured model: the operators as they were called, and the leaf tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from charact.bricks.capture.arguments import encoded_call, operator_name
 from charact.bricks.captured_graph import CaptureError, Layer
 
 SAME = frozenset(["aten.detach.default", "aten.detach_.default", "aten.alias.default", "aten.lift_fresh.default"])
-"""Operators that give what they are given; only for gradients it is not the same."""
+"""Operators that return their input; they matter only for gradients."""
 
 
 @dataclass
 class Draft:
-    """Layers in the order in which they ran. What a layer makes may be for the model's code alone, or for nobody."""
+    """Layers in execution order. A layer's output may be read only by the model's code, or never."""
 
     layers: list[Layer] = field(default_factory=list)
     kinds: dict[int, str] = field(default_factory=dict)
@@ -25,24 +25,24 @@ class Draft:
     """The leaves' tensors."""
     outputs: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
-    """Values that the program computes for something else than the outputs: what makes them is kept."""
+    """Values that the program computes in addition to the outputs; the layers that compute them are kept."""
     without_gradient: set[int] = field(default_factory=set)
-    """Values made where gradients were off."""
+    """Values computed while gradients were off."""
     num_values: int = 0
 
     def new_value(self) -> int:
-        """The next number."""
+        """Return the next value index."""
         self.num_values += 1
         return self.num_values - 1
 
     def leaf(self, kind: str, tensor: Tensor) -> int:
-        """Number of a new leaf."""
+        """Add a leaf and return its value index."""
         value = self.new_value()
         self.kinds[value], self.tensors[value] = kind, tensor
         return value
 
     def live_layers(self) -> list[Layer]:
-        """Layers that took time: all but those that give what they are given to nobody."""
+        """Return the layers without those of `SAME` whose output nobody reads."""
         read = {*self.outputs, *self.kept}
         live = []
         for layer in reversed(self.layers):
@@ -51,29 +51,29 @@ class Draft:
                 read.update(layer.inputs)
         return live[::-1]
 
-    def add(self, operator: OpOverload, args: Any, kwargs: Mapping[str, Any], result: Any, *, number: Any,
-            refers: type, module: str, call: int = 0) -> list[int | None]:
+    def add(self, operator: OpOverload, args: Any, kwargs: Mapping[str, Any], result: Any, *, index_of: Any,
+            value_type: type, module: str, call: int = 0) -> list[int | None]:
         """Add the layer of one call.
 
         Args:
-            operator: what was called; one that only checks something is left out.
-            args: what it was called with.
-            kwargs: likewise, by name.
-            result: what it gave, real or fake.
-            number: tells which value stands for something of the type `refers`.
-            refers: type of what stands for a value in the arguments.
-            module: qualified name of the module that ran.
-            call: which call of a leaf module that was.
+            operator: the called operator; assertions are skipped.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            result: its result, real or fake.
+            index_of: returns the index of a value of type `value_type`.
+            value_type: type of the objects that represent values in the arguments.
+            module: qualified name of the running module.
+            call: index of the leaf module's call.
 
         Returns:
-            Numbers of the tensors that it gave, None in the place of what is none.
+            Value indices of the result's tensors; None for a result that is not a tensor.
 
         Raises:
-            CaptureError: the operator or an argument of it cannot be kept.
+            CaptureError: the operator or an argument cannot be stored.
         """
         name = operator_name(operator)
         try:
-            args, kwargs = encoded_call(operator, args, kwargs, number, refers)
+            args, kwargs = encoded_call(operator, args, kwargs, index_of, value_type)
         except CaptureError as error:
             raise CaptureError(f"its operator {name} {error}") from error
         several = isinstance(result, (list, tuple))

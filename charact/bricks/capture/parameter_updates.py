@@ -1,4 +1,4 @@
-"""What optimizers do in one step, a parameter at a time."""
+"""Optimizer updates of a model, one for each parameter."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from charact.bricks.captured_graph import CaptureError, Json, TensorType, Update
 
 
 def updates_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Update]:
-    """One update for each parameter that is trained, with the options that its optimizer can be made with again.
+    """Return one update for each trained parameter, with the constructor options of its optimizer.
 
     Raises:
-        CaptureError: an optimizer is none of PyTorch's.
+        CaptureError: an optimizer is not from torch.optim.
     """
     found = []
     for optimizer in optimizers:
         kind = type(optimizer)
         if getattr(torch.optim, kind.__name__, None) is not kind:
-            raise CaptureError(f"its optimizer {kind.__name__} is none of torch.optim")
+            raise CaptureError(f"its optimizer {kind.__name__} is not from torch.optim")
         known = inspect.signature(kind).parameters
         for group in optimizer.param_groups:
             options = {name: _plain(value) for name, value in group.items() if name in known and name != "params"}
@@ -34,7 +34,7 @@ def _type(tensor: Tensor) -> TensorType:
 
 
 def _plain(value: Any) -> Json:
-    """An option as JSON: a learning rate may be a tensor, betas are a tuple."""
+    """Convert an option to JSON: a learning rate may be a tensor, betas are a tuple."""
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return value.item() if isinstance(value, Tensor) else value

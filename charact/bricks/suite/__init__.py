@@ -1,1 +1,1 @@
-"""The suite on disk: its index, bricks and compositions. No torch in here."""
+"""Suites on disk: index, bricks and compositions. These modules do not import torch."""

@@ -1,4 +1,4 @@
-"""What a suite shows to one who has it without its private part."""
+"""Audit of a suite: the information that its public part reveals."""
 
 import json
 import re
@@ -22,7 +22,7 @@ KEYS = frozenset([
     "requires_grad", "sample", "schema_version", "several", "sha256", "shape", "stride", "torch", "value", "weight",
     "whole", "written",
 ])  # fmt: skip
-"""Keys that a suite's files have."""
+"""Keys of a suite's files."""
 _WORDS = frozenset([
     *ITEM_BYTES, "activation", "weight", "buffer", "constant", "normal", "positive", "sequence", "update",
     "gradient_sum", "train", "infer", *PRECISIONS, "nan", "inf", "-inf", "charact bricks", "chains", "paper",
@@ -36,59 +36,59 @@ _WORDS = frozenset([
 
 @dataclass
 class AuditReport:
-    """What a suite tells: counts over its bricks, and what should not be there."""
+    """Counts over a suite's bricks, and findings of content that should not be there."""
 
     suite: Suite
     num_bytes: int = 0
-    """Of all its files."""
+    """Size of all files."""
     modes: Counter[str] = field(default_factory=Counter)
     precisions: Counter[str] = field(default_factory=Counter)
-    """Bricks of models in each."""
+    """Number of bricks by the precision of their models."""
     batch_sizes: Counter[int] = field(default_factory=Counter)
-    """Bricks of models at each."""
+    """Number of bricks by the batch size of their models."""
     lengths: Counter[int] = field(default_factory=Counter)
-    """Bricks by number of layers."""
+    """Number of bricks by number of layers."""
     layer_types: Counter[str] = field(default_factory=Counter)
-    """Layers of all bricks."""
+    """Layers of all bricks by type."""
     shapes: Counter[tuple[str, tuple[int, ...], str]] = field(default_factory=Counter)
-    """Inputs of all bricks: kind, shape and type of the numbers."""
+    """Inputs of all bricks by kind, shape and dtype."""
     optimizers: Counter[str] = field(default_factory=Counter)
-    """Updates by optimizer; their options are told, too."""
+    """Updates by optimizer; bricks also hold the optimizers' options."""
     context_bytes: Counter[int] = field(default_factory=Counter)
-    """Bricks by the size of the first model that each was found in, rounded up to a power of two."""
+    """Number of bricks by `Brick.context_bytes`, a power of two."""
     num_whole: int = 0
-    """Inputs whose integers are kept as they were: indices, which may be of the data."""
+    """Number of inputs with exact integers: indices, which may come from the data."""
     samples: Counter[str] = field(default_factory=Counter)
-    """Bricks by what is told of the values of each of their activations."""
+    """Number of bricks by the value distribution of an activation."""
     num_reading: int = 0
-    """Bricks that make numbers of tensors for the model's code to read."""
+    """Number of bricks that return numbers to the model's code."""
     findings: list[str] = field(default_factory=list)
-    """What should not be there, one line each; none in a suite that is as charact writes it."""
+    """Unexpected content, one line each; empty for a suite written by charact."""
 
     @property
     def reveals(self) -> list[str]:
-        """What can be told from the whole, one line each."""
-        told = [
+        """Return what the suite reveals about its models, one line each."""
+        lines = [
             f"{len(self.suite.bricks)} bricks of {self.layer_types.total()} layers of {len(self.layer_types)} types, "
-            "with the shapes of their inputs: layers that are rare tell the families of models",
+            "with the shapes of their inputs: rare layers reveal model families",
             f"modes {_listed(self.modes)}; precisions {_listed(self.precisions)}; "
             f"batch sizes {_listed(self.batch_sizes)}",
-            f"how much models touch as powers of two: {len(self.context_bytes)} different",
-            "roughly what values activations have, as blurred quantiles, of no weights: which brick comes next can be "
-            "guessed better than by shapes alone, but not told for certain",
+            f"memory touched by models, as powers of two: {len(self.context_bytes)} different",
+            "approximate value distributions of activations (perturbed quantiles), but not of weights: the order of "
+            "bricks can be guessed better than from shapes alone, but not determined",
         ]
-        if alike := sum(number > 1 for number in self.samples.values()):
-            told.append(f"{alike} times the same values in several bricks, which then read the same in one model")
+        if equal := sum(number > 1 for number in self.samples.values()):
+            lines.append(f"{equal} value distributions that several bricks share: these bricks read the same tensor of "
+                         "a model")
         if self.num_reading:
-            told.append(f"numbers that models' code reads from tensors, in {self.num_reading} bricks: what it makes of "
-                        "them may stand in others as it was")
+            lines.append(f"numbers that models' code reads from tensors, in {self.num_reading} bricks: other bricks "
+                         "may hold exact values computed from them")
         if self.optimizers:
-            told.append(f"optimizers with their options: {_listed(self.optimizers)}")
+            lines.append(f"optimizers with their options: {_listed(self.optimizers)}")
         if self.num_whole:
-            told.append(f"integers of {self.num_whole} inputs as they were, such as indices of words")
-        return [*told, "not told: which bricks make a model, their order but for such guesses, or how often they stand "
-                       "there; names of models and layers; weights, unless the model's code reads them as numbers; how "
-                       "many bricks are decoys"]  # fmt: skip
+            lines.append(f"exact integers of {self.num_whole} inputs, such as word indices")
+        return [*lines, "not revealed: which bricks form a model, in which order and how often; names of models and "
+                        "layers; weights, unless the model's code reads them as numbers; how many bricks are decoys"]
 
 
 def _listed(counts: Counter[Any]) -> str:
@@ -96,10 +96,10 @@ def _listed(counts: Counter[Any]) -> str:
 
 
 def audit(path: Path) -> AuditReport:
-    """Read all of a suite's public part, and tell what it shows.
+    """Read a suite's public part and report what it reveals.
 
     Raises:
-        UserError: there is no suite, or it is damaged.
+        UserError: the suite does not exist, or is damaged.
     """
     suite = load_suite(path)
     report = AuditReport(suite, num_bytes=(path / INDEX).stat().st_size, findings=_foreign_files(suite))
@@ -134,9 +134,9 @@ def _count(report: AuditReport, brick: Brick) -> None:
 
 
 def _foreign_files(suite: Suite) -> list[str]:
-    """Files that the index does not name, the private part among them."""
+    """Return findings for files that the index does not name, including the private part."""
     own = {suite.path / INDEX, *(brick_path(suite.path, brick) for brick in suite.bricks)}
-    return [f"{path.relative_to(suite.path)} is no part of a suite" for path in sorted(suite.path.rglob("*"))
+    return [f"{path.relative_to(suite.path)} is not part of a suite" for path in sorted(suite.path.rglob("*"))
             if path not in own and path != suite.path / BRICKS]  # fmt: skip
 
 
@@ -148,24 +148,24 @@ def _words_of_index(report: AuditReport) -> set[str]:
 
 
 def _words_of(brick: Brick) -> set[str]:
-    """Names that PyTorch has for what the brick calls."""
-    from charact.bricks.executable import names_of  # here, since it imports torch
+    """Return PyTorch's names of the brick's operators and their arguments."""
+    from charact.bricks.executable import names_of  # imported late: it imports torch
 
     found: set[str] = set()
     for layer in brick.layers:
         try:
             found |= names_of(layer)
         except UserError:
-            continue  # the operator is unknown, and its name so a finding
+            continue  # unknown operator: its name becomes a finding
     return found
 
 
 def _texts_found(name: str, data: bytes, known: set[str]) -> list[str]:
-    return [f"{name} holds the text {text!r}" for text in dict.fromkeys(_foreign_texts(json.loads(data), known))]
+    return [f"{name} contains the text {text!r}" for text in dict.fromkeys(_foreign_texts(json.loads(data), known))]
 
 
 def _foreign_texts(thing: Any, known: set[str]) -> Iterator[str]:
-    """Keys and texts that are no words of suites."""
+    """Yield keys and strings that do not belong in a suite."""
     if isinstance(thing, dict):
         for key, each in thing.items():
             if key not in KEYS and key not in known:

@@ -1,4 +1,4 @@
-"""Compositions: which bricks make which model, and how they are joined. They are private: no part of a suite."""
+"""Compositions: the bricks of a model and the connections between them. They are private, not part of a suite."""
 
 import hashlib
 import json
@@ -12,8 +12,8 @@ import msgspec
 
 from charact.bricks.brick import Brick, gradient_sum_brick, leaves_bytes, runs_as, update_brick
 from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.cut import Piece, written_before
-from charact.bricks.reuse_distance import contexts_of, rounded
+from charact.bricks.cut import Segment, written_before
+from charact.bricks.reuse_distance import next_power_of_two, reuse_distances
 from charact.bricks.suite.json_files import file_bytes, strict_json
 from charact.core.errors import UserError
 from charact.core.files import write_text
@@ -21,15 +21,15 @@ from charact.record.schema import MODES, PRECISIONS
 
 SCHEMA_VERSION = 1
 _LONGEST_NAME = 200
-"""Bytes of a file's name; file systems take 255."""
+"""Maximum length of a file's name (bytes); file systems allow 255."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Source = tuple[Count, Count]
-"""A piece, and which of its brick's outputs."""
+"""Index of a segment, and index of its brick's output."""
 
 
 class OwnFacts(TypedDict, total=False):
-    """How a model of the user's own was made."""
+    """Arguments that built a user's own model."""
 
     model_args: str
     input_spec: str | None
@@ -39,10 +39,10 @@ class OwnFacts(TypedDict, total=False):
 
 
 class Facts(TypedDict, total=False):
-    """What else is known of a model."""
+    """Additional facts about a model."""
 
     asked_as: str
-    """What the user named: a workload, `package.module:factory`, or a file."""
+    """Name given by the user: a workload, `package.module:factory`, or a file."""
     seed: Count
     input_kind: str | None
     source: str | None
@@ -51,20 +51,20 @@ class Facts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class PlacedBrick:
-    """A brick where it stands in a model."""
+    """A brick at one place of a model."""
 
     brick: str
     inputs: tuple[Source | None, ...]
-    """Where each input of the brick comes from; None of weights, buffers, constants and the model's own input."""
+    """Source of each input of the brick; None for weights, buffers, constants and the model's input."""
     modules: tuple[str, ...]
-    """Qualified names of the modules whose layers it holds."""
+    """Qualified names of the modules that its layers belong to."""
     after: tuple[Count, ...] = ()
-    """Pieces that must have run before, for what is written in place: see `cut.written_before`."""
+    """Segments that must run before because of in-place writes: see `cut.written_before`."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What was captured: one case of a model, without the device."""
+    """The captured case of a model, without the device."""
 
     case: str
     """Identifier of the model's case, without the device."""
@@ -75,12 +75,12 @@ class Configuration:
     mode: str
     precision: str
     facts: Facts = field(default_factory=Facts)
-    """What else is known of the model, such as its kind of input."""
+    """Additional facts about the model, such as its kind of input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composition(Configuration):
-    """A model as bricks, in the order in which they run."""
+    """A model as bricks, in execution order."""
 
     g: Count
     method: str
@@ -90,34 +90,34 @@ class Composition(Configuration):
     num_module_calls: Count
     weights_bytes: Count
     input_bytes: Count | None = None
-    """Bytes of the model's own input; None in files of earlier versions, which do not tell."""
+    """Bytes of the model's input; None in files of earlier versions."""
     pieces: tuple[PlacedBrick, ...]
     updates: tuple[tuple[str, Count], ...]
-    """Bricks of optimizer steps, with how many parameters each stands for."""
+    """Bricks of optimizer steps, each with its number of parameters."""
     gradient_sums: tuple[tuple[str, Count], ...]
-    """Bricks of sums of gradients, each with how many: a value that n pieces read needs n - 1."""
+    """Bricks of gradient sums, each with its number of sums: a value that n segments read needs n - 1."""
     outputs: tuple[Source | None, ...]
-    """Where the model's results come from; None of one that no piece makes."""
+    """Sources of the model's outputs; None for an output that no segment computes."""
     schema_version: int = SCHEMA_VERSION
 
 
-def compose(captured: CapturedModel, pieces: Sequence[Piece], bricks: Sequence[Brick], what: Configuration, g: int,
+def compose(captured: CapturedModel, segments: Sequence[Segment], bricks: Sequence[Brick], what: Configuration, g: int,
             method: str) -> tuple[Composition, list[Brick]]:
-    """Join the bricks that stand at a model's pieces; in training with its updates and sums of gradients.
+    """Compose the bricks of a model's segments; in training with updates and gradient sums.
 
     Returns:
-        the composition, and the bricks of updates and sums.
+        The composition, and the bricks of updates and gradient sums.
     """
-    made_by = {value: (number, place) for number, piece in enumerate(pieces)
-               for place, value in enumerate(piece.outputs)}  # fmt: skip
+    made_by = {value: (number, place) for number, segment in enumerate(segments)
+               for place, value in enumerate(segment.outputs)}  # fmt: skip
     placed = tuple(
-        PlacedBrick(brick.id, tuple(made_by.get(value) for value in piece.inputs), _modules(captured, piece), after)
-        for piece, brick, after in zip(pieces, bricks, written_before(captured, pieces), strict=True)
+        PlacedBrick(brick.id, tuple(made_by.get(value) for value in segment.inputs), _modules(captured, segment), after)
+        for segment, brick, after in zip(segments, bricks, written_before(captured, segments), strict=True)
     )
-    context, precision = rounded(contexts_of(captured).total), runs_as(what.precision)
+    context, precision = next_power_of_two(reuse_distances(captured).total), runs_as(what.precision)
     updates = [update_brick(update, precision, context) for update in captured.updates]
     sums = [gradient_sum_brick(captured.types[value], precision, context)
-            for value in _summed_gradients(captured, pieces)]  # fmt: skip
+            for value in _summed_gradients(captured, segments)]  # fmt: skip
     composition = Composition(
         **vars(what), g=g, method=method, captured_by=captured.captured_by, num_parameters=captured.num_parameters,
         num_layers=len(captured.layers), num_module_calls=captured.num_module_calls,
@@ -128,14 +128,14 @@ def compose(captured: CapturedModel, pieces: Sequence[Piece], bricks: Sequence[B
     return composition, [*updates, *sums]
 
 
-def _modules(captured: CapturedModel, piece: Piece) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(captured.layers[index].module for index in piece.layers))
+def _modules(captured: CapturedModel, segment: Segment) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(captured.layers[index].module for index in segment.layers))
 
 
-def _summed_gradients(captured: CapturedModel, pieces: Sequence[Piece]) -> list[int]:
-    """Values whose gradients are summed between pieces, once for each sum."""
-    readers = Counter(value for piece in pieces for value in piece.inputs
-                      if value in captured.requires_grad and captured.requires_grad.intersection(piece.outputs))
+def _summed_gradients(captured: CapturedModel, segments: Sequence[Segment]) -> list[int]:
+    """Return the values whose gradients are summed between segments, once for each sum."""
+    readers = Counter(value for segment in segments for value in segment.inputs
+                      if value in captured.requires_grad and captured.requires_grad.intersection(segment.outputs))
     return [value for value, num_readers in readers.items() for _ in range(num_readers - 1)]
 
 
@@ -144,10 +144,10 @@ def _counted(bricks: Sequence[Brick]) -> tuple[tuple[str, int], ...]:
 
 
 def write_composition(composition: Composition, directory: Path) -> bool:
-    """Write a composition into the private directory, under the name of its case.
+    """Write a composition into the private directory, named after its case.
 
     Returns:
-        whether it took the place of another one.
+        Whether it replaced a different composition.
     """
     path, text = directory / f"{_file_name(composition.case)}.json", json.dumps(asdict(composition), indent=1)
     replaces = path.exists() and path.read_text(encoding="utf-8", errors="replace") != text
@@ -156,14 +156,14 @@ def write_composition(composition: Composition, directory: Path) -> bool:
 
 
 def _file_name(case: str) -> str:
-    """The case itself, unless that is longer than file systems take: then its beginning, and a hash."""
+    """Return the case, or its beginning and a hash if it is too long for a file name."""
     if len(case.encode()) <= _LONGEST_NAME:
         return case
     return f"{case.encode()[:_LONGEST_NAME // 2].decode(errors='ignore')}-{hashlib.sha256(case.encode()).hexdigest()}"
 
 
 def load_compositions(directory: Path) -> list[Composition]:
-    """Compositions of a private directory, in the order of their cases.
+    """Read the compositions of a private directory, sorted by case.
 
     Raises:
         UserError: there are none, or one cannot be read.
@@ -178,7 +178,7 @@ def read_composition(path: Path) -> Composition:
     """Read one composition.
 
     Raises:
-        UserError: it is newer than this charact, or broken.
+        UserError: it is newer than this version of charact, or damaged.
     """
     try:
         entry = strict_json(file_bytes(path, f"there is no composition {path}"))
@@ -186,7 +186,7 @@ def read_composition(path: Path) -> Composition:
         composition = None if newer else _read(entry)
     except (ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is no composition ({reason}): generate the suite anew") from error
+        raise UserError(f"{path} is not a composition ({reason}): generate the suite again") from error
     if composition is None:
         raise UserError(f"{path} has schema version {entry['schema_version']}, this charact reads up to "
                         f"{SCHEMA_VERSION}: update charact")  # fmt: skip
@@ -195,23 +195,23 @@ def read_composition(path: Path) -> Composition:
 
 def _read(entry: dict[str, Any]) -> Composition:
     if unknown := set(entry) - {each.name for each in fields(Composition)}:
-        raise ValueError(f"it has an unknown {min(unknown)!r}")
+        raise ValueError(f"it has the unknown key {min(unknown)!r}")
     composition = msgspec.convert(entry, Composition)
     if composition.mode not in MODES or composition.precision not in PRECISIONS:
-        raise ValueError(f"it is of no known mode and precision: {composition.mode}, {composition.precision}")
+        raise ValueError(f"it has an unknown mode or precision: {composition.mode}, {composition.precision}")
     for text in _shown(composition):
         if not text.isprintable():
-            raise ValueError(f"it has a text that cannot be shown: {ascii(text)[:80]}")
+            raise ValueError(f"it has a text with unprintable characters: {ascii(text)[:80]}")
     for number, sources in enumerate([*(piece.inputs for piece in composition.pieces), composition.outputs]):
         if any(source is not None and not source[0] < number for source in sources):
-            raise ValueError(f"piece {number} reads what no earlier piece makes")
+            raise ValueError(f"segment {number} reads a value that no earlier segment computes")
     if any(not before < number for number, piece in enumerate(composition.pieces) for before in piece.after):
-        raise ValueError("a piece comes after one that is not before it")
+        raise ValueError("a segment depends on a later one")
     return composition
 
 
 def _shown(composition: Composition) -> list[str]:
-    """Texts that users are asked to judge, or to type: control characters could hide a part of them."""
+    """Return the texts shown to users, in which control characters could hide a part."""
     facts = composition.facts
     found = (composition.case, composition.model, composition.variant, facts.get("asked_as"),
              *facts.get("own", OwnFacts()).values())

@@ -1,4 +1,4 @@
-"""Decoys: bricks of models that were not asked for, so that a suite does not tell which models it is made for."""
+"""Decoys: bricks of unrelated models, which hide the models that a suite was generated for."""
 
 import math
 import secrets
@@ -8,18 +8,18 @@ from dataclasses import replace
 from charact.bricks.suite.writer import CutModel
 
 _MOST_FRAC = 0.5
-"""Share of a model's bricks that may be decoys: a whole model among them would be one more that was asked for."""
+"""Maximum share of a model's bricks used as decoys; a complete model would look like a requested one."""
 
 
 def drawn_decoys(others: Iterable[CutModel], known: Collection[str], number: int) -> list[CutModel]:
-    """Models, each with some of its bricks alone, that together have so many which are not known.
+    """Return models reduced to randomly chosen bricks that together contain `number` new bricks.
 
-    Which ones is drawn from what the system gives as random, and so cannot be found out by drawing again.
+    The choice uses the system's random numbers, so that it cannot be reproduced.
 
     Args:
-        others: models that were not asked for, in a random order; no more are taken than are needed.
-        known: bricks that the suite has, or will have.
-        number: how many decoys; fewer where the models do not have as many.
+        others: models that were not requested, in random order; only as many as needed are consumed.
+        known: identifiers of the suite's bricks.
+        number: number of decoys; the result has fewer if the models have fewer.
     """
     random, taken, found, left = secrets.SystemRandom(), set(known), [], number
     for model in others:

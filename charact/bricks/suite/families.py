@@ -1,4 +1,4 @@
-"""What bricks that do the same differ by, and which of them to time where the others' times are to be predicted."""
+"""Features from which a brick's time is predicted, and the choice of the bricks to time."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,26 +12,26 @@ from charact.bricks.brick import Brick
 from charact.bricks.captured_graph import Json
 
 _SPREAD_FRAC = 0.1
-"""Of each family so many are timed whoever uses them, lest others be predicted from far away."""
+"""Share of each family that is always timed, so that no prediction extrapolates far."""
 _FLOP, _BYTES = 1e4, 1e3
-"""What takes hardly longer than nothing: below these work does not matter."""
+"""Work below which the time is all overhead: units of FLOP and bytes in `Sizes.work`."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What one brick is, for the sake of others like it."""
+    """Features of one brick for regression."""
 
     family: str
-    """The same where bricks call the same operators on tensors of as many axes."""
+    """Key of bricks that call the same operators on tensors of the same ranks."""
     layer_types: str
     numbers: tuple[float, ...]
-    """Binary logarithms of the inputs' dimensions and of the numbers among the operators' arguments, each plus 1."""
+    """log2(1 + x) of the inputs' dimensions and of the operators' numeric arguments."""
     work: tuple[float, float]
-    """Binary logarithms of FLOP and bytes, in units below which they hardly matter, each plus 1."""
+    """log2(1 + x) of FLOP (in `_FLOP`) and bytes (in `_BYTES`)."""
 
 
 def literals(brick: Brick) -> list[float]:
-    """Numbers among the arguments of a brick's operators, such as strides and groups, in their order."""
+    """Return the numbers among the arguments of a brick's operators, such as strides and groups, in order."""
     return [number for layer in brick.layers for thing in (layer.args, layer.kwargs) for number in _numbers(thing)]
 
 
@@ -44,7 +44,7 @@ def _numbers(thing: Json) -> list[float]:
 
 
 def sizes_of(row: Mapping[str, Any]) -> Sizes:
-    """Sizes of a brick from its row in the table `bricks`, whose lists are lists or JSON."""
+    """Return the features of a brick from its row of the table `bricks`, whose lists are lists or JSON."""
     types, shapes, numbers = (json.loads(row[name]) if isinstance(row[name], str) else row[name]
                               for name in ("layer_types", "input_shapes", "literals"))
     values = [float(size) for shape in shapes for size in shape] + [abs(number) for number in numbers]
@@ -56,18 +56,18 @@ def sizes_of(row: Mapping[str, Any]) -> Sizes:
 
 
 def chosen_to_time(sizes: Mapping[str, Sizes], models: Iterable[Mapping[str, int]], share_frac: float) -> set[str]:
-    """Bricks to time, so many of all: some of each family, far from one another, then those that tell most of models.
+    """Choose the bricks to time: some of each family, spread out, then those that matter most for models.
 
-    What a brick would leave uncertain of a model is its share of the model's time, and squares of such add up; it is
-    held against the time that the brick costs. Times are taken as FLOP and bytes make them, roughly.
+    The remaining bricks are ranked by their squared share of the models' times (the variance that they would add),
+    divided by their own time. Times are rough estimates from FLOP and bytes.
 
-    *Error*: of 5,412 bricks of 128 models, times of the others that are predicted from 20 % chosen so put 1.9 % of
-    error on a model's sum, and from 20 % chosen by how often they are used 3.7 %.
+    *Error*: of 5,412 bricks of 128 models, predicting the rest from 20 % chosen this way puts 1.9 % of error on a
+    model's sum; from the 20 % used most often, 3.7 %.
 
     Args:
-        sizes: of every brick, by its identifier.
-        models: how often each uses which bricks, as far as models are known.
-        share_frac: of the bricks, above 0.
+        sizes: features of every brick, by identifier.
+        models: number of uses of each brick, for each known model.
+        share_frac: share of the bricks to time, above 0.
     """
     by_family: dict[str, list[str]] = {}
     for brick in sorted(sizes):
@@ -82,7 +82,7 @@ def chosen_to_time(sizes: Mapping[str, Sizes], models: Iterable[Mapping[str, int
 
 
 def _worth(sizes: Mapping[str, Sizes], models: Iterable[Mapping[str, int]]) -> dict[str, float]:
-    """What timing each brick tells of models, for what it costs; 0 of one that none uses."""
+    """Return each brick's benefit for models' times per second of timing; 0 for unused bricks."""
     roughly_s = {brick: _roughly_s(each) for brick, each in sizes.items()}
     worth = dict.fromkeys(sizes, 0.0)
     for uses in models:
@@ -93,13 +93,13 @@ def _worth(sizes: Mapping[str, Sizes], models: Iterable[Mapping[str, int]]) -> d
 
 
 def _roughly_s(sizes: Sizes) -> float:
-    """About what a core takes: only how bricks compare matters."""
+    """Return a rough time on one core (seconds); only ratios between bricks matter."""
     flop, num_bytes = (unit * (2**work - 1) for unit, work in zip((_FLOP, _BYTES), sizes.work, strict=True))
     return 3e-6 + flop / 5e10 + num_bytes / 1e10
 
 
 def _spread(members: list[str], sizes: Mapping[str, Sizes]) -> list[str]:
-    """A few of a family: the one in the middle, then always the one that is farthest from those that are chosen."""
+    """Return a few members of a family by farthest-point sampling, starting from the most central one."""
     places = np.array([sizes[brick].numbers for brick in members]).reshape(len(members), -1)
     found = [int(np.argmin(_distances(places, places.mean(axis=0))))]
     nearest = _distances(places, places[found[0]])

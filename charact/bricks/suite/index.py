@@ -1,7 +1,7 @@
 """A suite: a directory of bricks with an index, without names, weights or order.
 
-`suite/suite.json` says what the bricks were cut with, and a line on each, by identifier; `suite/bricks/<id>.json` is
-one brick. Beside it, `suite.private/` says which bricks make which model (see `composition`).
+`suite/suite.json` holds the options of the cut and an entry for each brick, by identifier; `suite/bricks/<id>.json`
+holds one brick. The sibling directory `suite.private/` holds the models' compositions (see `composition`).
 """
 
 import hashlib
@@ -25,91 +25,91 @@ BRICKS = "bricks"
 
 
 class Entry(TypedDict):
-    """What the index says of a brick."""
+    """Index entry of a brick."""
 
     kind: str
     mode: str
-    """Of the models that it stands in: `train` also of sums of gradients, which have no backward pass themselves."""
+    """Mode of its models: `train` also for gradient sums, which have no backward pass themselves."""
     precision: str
-    """That it runs in, see `Brick.precision`."""
+    """Precision that it runs in, see `Brick.precision`."""
     batch_sizes: list[int]
-    """Of the models that it was found in, ascending."""
+    """Batch sizes of the models that it was found in, ascending."""
     precisions: list[str]
-    """Of those models, likewise."""
+    """Precisions of the models that it was found in, ascending."""
     num_layers: int
     layer_types: list[str]
     sha256: str
-    """Of the brick's file."""
+    """Hash of the brick's file."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """An index that was read and is whole; bricks are read when they are asked for."""
+    """A validated index; bricks are read on demand."""
 
     path: Path
     g: int
     method: str
     torch: str
-    """Version of PyTorch that captured the models; of a suite that was merged or extended, the first one's."""
+    """Version of PyTorch that captured the models; the first one for a merged or extended suite."""
     bricks: dict[str, Entry]
     digest: str
     """Hash of the index."""
 
     @property
     def name(self) -> str:
-        """Name of its directory."""
+        """Return the name of its directory."""
         return self.path.resolve().name
 
     @property
     def private(self) -> Path:
-        """Directory of the compositions."""
+        """Return the directory of the compositions."""
         return private_directory(self.path)
 
     def entry(self, identifier: str) -> Entry:
-        """What the index says of a brick.
+        """Return the index entry of a brick.
 
         Raises:
-            UserError: it says nothing.
+            UserError: the index does not contain it.
         """
         if identifier not in self.bricks:
-            raise UserError(f"{self.path} has no brick {identifier}: extend the suite by the model that needs it")
+            raise UserError(f"{self.path} has no brick {identifier}: add the model that needs it to the suite")
         return self.bricks[identifier]
 
     def brick(self, identifier: str) -> Brick:
-        """Read a brick, and check that it is what the index says.
+        """Read a brick and check its file against the index.
 
         Raises:
-            UserError: it is not in the index, its file is missing, or not what was written.
+            UserError: the brick is not in the index, or its file is missing or was changed.
         """
         entry = self.entry(identifier)
         path = brick_path(self.path, identifier)
         data = file_bytes(path, f"brick {identifier} is missing from {self.path}: copy the suite again")
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise UserError(f"{path} is not what the suite's index says: copy the suite anew, or generate it")
+            raise UserError(f"{path} does not match the suite's index: copy the suite again, or generate it again")
         brick: Brick = _parsed(path, data, brick_from_json)
         if brick.id != identifier:
-            raise UserError(f"{path} holds brick {brick.id}: copy the suite anew, or generate it")
+            raise UserError(f"{path} holds brick {brick.id}: copy the suite again, or generate it again")
         return brick
 
 
 def private_directory(suite: Path) -> Path:
-    """Where the compositions of a suite's models are kept: beside it, so that it can be given away by itself."""
+    """Return the directory of a suite's compositions, a sibling, so that the suite can be shared without it."""
     place = suite.resolve()
     return place.with_name(f"{place.name}.private")
 
 
 def brick_path(suite: Path, identifier: str) -> Path:
-    """File of a brick."""
+    """Return the path of a brick's file."""
     return suite / BRICKS / f"{identifier}.json"
 
 
 def brick_bytes(brick: Brick) -> bytes:
-    """What a brick's file holds."""
+    """Return the content of a brick's file."""
     return canonical(brick_to_json(brick)).encode()
 
 
 def index_bytes(g: int, method: str, torch: str, bricks: dict[str, Entry]) -> bytes:
-    """What a suite's index holds: sorted by identifier, with a hash over itself."""
+    """Return the content of a suite's index, sorted by identifier and with its own hash."""
     index = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "g": g, "method": method, "torch": torch,
              "bricks": {brick: bricks[brick] for brick in sorted(bricks)}}  # fmt: skip
     return json.dumps({**index, "digest": _digest(index)}, indent=1).encode()
@@ -123,7 +123,7 @@ def load_suite(path: Path) -> Suite:
     """Read a suite's index.
 
     Raises:
-        UserError: there is no suite, it is newer than this charact, or it is not what was written.
+        UserError: the suite does not exist, is newer than this version of charact, or was changed.
     """
     file = path / INDEX
     data = file_bytes(file, f"no suite of bricks in {path}: charact bricks generate writes one")
@@ -133,7 +133,7 @@ def load_suite(path: Path) -> Suite:
                         f"{SCHEMA_VERSION}: update charact")  # fmt: skip
     digest = index.pop("digest", None)
     if digest != _parsed(file, data, lambda _: _digest(index)):
-        raise UserError(f"{file} was changed after it was written: copy the suite anew, or generate it")
+        raise UserError(f"{file} was changed after it was written: copy the suite again, or generate it again")
     suite: Suite = _parsed(file, data, lambda _: _suite(path, index, str(digest)))
     return suite
 
@@ -152,13 +152,13 @@ def _checked_format(index: Any) -> dict[str, Any]:
 
 
 def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
-    """JSON, read into something.
+    """Parse JSON and convert it with `read`.
 
     Raises:
-        UserError: it is no JSON, or not of what is read.
+        UserError: it is not JSON, or `read` rejects it.
     """
     try:
         return read(strict_json(data))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
-        raise UserError(f"{path} is no part of a suite ({type(error).__name__}: {error}): copy the suite anew, or "
-                        "generate it") from error  # fmt: skip
+        raise UserError(f"{path} is not part of a suite ({type(error).__name__}: {error}): copy the suite again, or "
+                        "generate it again") from error  # fmt: skip

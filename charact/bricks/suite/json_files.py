@@ -1,4 +1,4 @@
-"""Reading the JSON files of suites and compositions, which may come from anybody."""
+"""Reading JSON files of suites and compositions, which may be untrusted."""
 
 import json
 import math
@@ -11,19 +11,19 @@ from charact.core.bounded_reading import read_all
 from charact.core.errors import UserError
 
 MOST_FILE_BYTES = 256 * 2**20
-"""Largest file that is read; the index of 100,000 bricks takes about 40 MiB."""
+"""Maximum file size (bytes); the index of 100,000 bricks takes about 40 MiB."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def file_bytes(path: Path, missing: str) -> bytes:
-    """Content of a regular file.
+    """Return the content of a regular file.
 
     Raises:
-        UserError: it is missing (message: `missing`), is no regular file, cannot be read, or exceeds the limit.
+        UserError: it is missing (message: `missing`), is not a regular file, cannot be read, or exceeds the limit.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its other end
-            raise UserError(f"{path} is no regular file: copy the suite again")
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+            raise UserError(f"{path} is not a regular file: copy the suite again")
         with path.open("rb") as file:
             return read_all(file, path, MOST_FILE_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -34,13 +34,13 @@ def file_bytes(path: Path, missing: str) -> bytes:
 
 
 def strict_json(data: bytes) -> Any:
-    """What JSON text holds.
+    """Parse JSON.
 
     Raises:
-        ValueError: it is no JSON, holds NaN or infinity, or half of a surrogate pair, which nothing can print.
+        ValueError: it is not JSON, or contains NaN, infinity, or an unpaired surrogate, which cannot be printed.
         RecursionError: it is nested too deeply.
     """
-    found = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+    found = json.loads(data.decode("utf-8"), parse_constant=_raise_for_constant, parse_float=_finite)
     if _SURROGATE.search(data):
         json.dumps(found, ensure_ascii=False).encode()
     return found
@@ -53,5 +53,5 @@ def _finite(text: str) -> float:
     return number
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+def _raise_for_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

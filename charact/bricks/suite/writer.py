@@ -1,4 +1,4 @@
-"""Writing suites: models in, only those bricks added that are not there yet."""
+"""Writing suites: adds the bricks of models that a suite does not have yet."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from random import Random
 from charact.bricks.brick import Brick, brick_of, canonical, runs_as
 from charact.bricks.captured_graph import CapturedModel
 from charact.bricks.cut import cut
-from charact.bricks.reuse_distance import contexts_of
+from charact.bricks.reuse_distance import reuse_distances
 from charact.bricks.suite.composition import Composition, Configuration, compose, write_composition
 from charact.bricks.suite.index import (
     BRICKS,
@@ -29,75 +29,76 @@ from charact.core.errors import UserError
 from charact.core.files import is_begun, lock, release, whole, writing
 
 _WRITTEN_AT = 315_532_800
-"""Time that all files of a suite bear, so that it tells no order: the start of 1980, the first that ZIP knows."""
+"""Fixed modification time, so that a suite does not reveal the order in which it was written: the start of 1980, the
+earliest time that ZIP supports."""
 
-_LOOK_EVERY_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
 class CutModel:
-    """A model as bricks, not yet in a suite."""
+    """A model cut into bricks, not yet in a suite."""
 
     composition: Composition
     bricks: tuple[Brick, ...]
-    """Each different one once."""
+    """Distinct bricks."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What a suite gained."""
+    """Result of adding models to a suite."""
 
     suite: Suite
     num_new: int
-    """Bricks that it did not have."""
+    """Number of bricks that the suite did not have."""
     num_known: int
-    """Different bricks of the models that it had."""
+    """Number of distinct bricks of the models that the suite already had."""
     replaced: list[str]
-    """Cases whose compositions took the place of others."""
+    """Cases whose compositions were replaced."""
 
 
 def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str) -> CutModel:
     """Cut a captured model into bricks."""
-    pieces = cut(captured, g, method)
-    contexts, precision = contexts_of(captured), runs_as(what.precision)
-    standing = [brick_of(captured, piece, what.mode, precision, contexts.of(piece)) for piece in pieces]
-    composition, others = compose(captured, pieces, standing, what, g, method)
-    places: dict[str, list[Brick]] = {}
-    for brick in [*standing, *others]:
-        places.setdefault(brick.id, []).append(brick)
-    return CutModel(composition, tuple(_of_all(alike) for alike in places.values()))
+    segments = cut(captured, g, method)
+    distances, precision = reuse_distances(captured), runs_as(what.precision)
+    bricks = [brick_of(captured, segment, what.mode, precision, distances.of(segment)) for segment in segments]
+    composition, others = compose(captured, segments, bricks, what, g, method)
+    by_id: dict[str, list[Brick]] = {}
+    for brick in [*bricks, *others]:
+        by_id.setdefault(brick.id, []).append(brick)
+    return CutModel(composition, tuple(_with_mixed_samples(same) for same in by_id.values()))
 
 
-def _of_all(alike: Sequence[Brick]) -> Brick:
-    """The brick that stands at several places of a model, which reads what all of them read."""
-    from charact.bricks import value_distributions  # here, since it imports torch and merging suites does not
+def _with_mixed_samples(same: Sequence[Brick]) -> Brick:
+    """Return a brick that occurs several times in a model, with the mixture of its value distributions."""
+    from charact.bricks import value_distributions  # imported late: merging suites does not need torch
 
-    return replace(alike[0], inputs=tuple(
-        replace(each[0], sample=value_distributions.mixed([one.sample for one in each]))
-        for each in zip(*(brick.inputs for brick in alike), strict=True)
+    return replace(same[0], inputs=tuple(
+        replace(each[0], sample=value_distributions.mixture([one.sample for one in each]))
+        for each in zip(*(brick.inputs for brick in same), strict=True)
     ))  # fmt: skip
 
 
 def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str, torch: str,
                decoys: Sequence[CutModel] = (), patience_s: float = 0.0) -> Added:
-    """Add models to a suite, which is made where there is none.
+    """Add models to a suite, or create the suite.
 
-    Bricks are written before the index that names them, compositions last. So what a reader sees is whole, and what
-    a kill leaves behind is taken away by the next writer.
+    Bricks are written before the index that names them, and compositions last, so that readers always find a complete
+    suite. The next writer removes files that a killed writer left behind.
 
     Args:
-        directory: of the suite.
-        models: whose bricks and compositions are kept.
-        g: most layers of a piece, the same for all models of a suite.
-        method: of cutting, likewise.
-        torch: version of PyTorch that captured them.
-        decoys: whose bricks alone are kept.
-        patience_s: how long to wait for another process that writes the suite, which takes it seconds.
+        directory: the suite's directory.
+        models: models whose bricks and compositions are written.
+        g: maximum number of layers in a segment, the same for all models of a suite.
+        method: of cutting, the same for all models of a suite.
+        torch: version of PyTorch that captured the models.
+        decoys: models of which only the bricks are written.
+        patience_s: maximum time to wait for another process that writes the suite.
 
     Raises:
-        UserError: the suite was cut otherwise, another process writes it, or there is no room.
+        UserError: the suite was cut with other options, another process writes it, or the disk is full.
     """
-    with alone(directory, patience_s):
+    with suite_lock(directory, patience_s):
         old = check_place(directory, g, method)
         entries = {} if old is None else dict(old.bricks)
         known = set(entries)
@@ -114,16 +115,17 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
 
 
 def check_place(directory: Path, g: int, method: str) -> Suite | None:
-    """The suite that stands in a directory, which is to be extended; None where there is none.
+    """Return the existing suite of a directory, or None.
 
     Raises:
-        UserError: it was cut otherwise, cannot be read, or something else stands there.
+        UserError: it was cut with other options, cannot be read, or the directory holds other files.
     """
     with writing(directory):
         there = {path.name for path in directory.iterdir() if not is_begun(path)} if directory.exists() else set()
     if INDEX not in there:
         if there - {BRICKS}:
-            raise UserError(f"{directory} holds files that are no suite of bricks: name another directory with --out")
+            raise UserError(f"{directory} holds files that do not belong to a suite of bricks: name another directory "
+                            "with --out")
         return None
     old = load_suite(directory)
     if (old.g, old.method) != (g, method):
@@ -133,43 +135,43 @@ def check_place(directory: Path, g: int, method: str) -> Suite | None:
 
 
 def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model: Composition) -> None:
-    """Note in the index that a model has a brick."""
+    """Record in the index entries that a model has a brick."""
     sizes = [] if model.batch_size is None else [model.batch_size]
     if brick.id not in entries:
-        brick = new[brick.id] = blurred(brick)
+        brick = new[brick.id] = perturbed(brick)
         entries[brick.id] = {
             "kind": brick.kind, "mode": model.mode, "precision": brick.precision, "batch_sizes": [],
             "precisions": [], "num_layers": brick.num_layers, "layer_types": brick.layer_types,
             "sha256": hashlib.sha256(brick_bytes(brick)).hexdigest(),
         }  # fmt: skip
-    entries[brick.id] = found_also(entries[brick.id], sizes, [model.precision])
+    entries[brick.id] = extended_entry(entries[brick.id], sizes, [model.precision])
 
 
-def blurred(brick: Brick) -> Brick:
-    """The brick with a blurred sketch of every activation that it reads, so that none tells for certain what made it.
+def perturbed(brick: Brick) -> Brick:
+    """Return the brick with perturbed value distributions, which do not identify the layer that computed them.
 
-    How one is blurred follows from what is blurred away. So the same model gives the same suite, and bricks that read
-    the same can be given one tensor.
+    The distribution itself seeds the perturbation. The same model therefore always gives the same suite, and bricks
+    that read the same value can share one tensor.
     """
-    from charact.bricks import value_distributions  # here, since it imports torch and merging suites does not
+    from charact.bricks import value_distributions  # imported late: merging suites does not need torch
 
-    samples = (value_distributions.blurred(each.sample, Random(canonical(each.sample))) for each in brick.inputs)
+    samples = (value_distributions.perturbed(each.sample, Random(canonical(each.sample))) for each in brick.inputs)
     return replace(brick, inputs=tuple(
         replace(each, sample=sample) for each, sample in zip(brick.inputs, samples, strict=True)
     ))  # fmt: skip
 
 
-def found_also(entry: Entry, batch_sizes: Sequence[int], precisions: Sequence[str]) -> Entry:
-    """What the index says of a brick that was found in other models as well."""
+def extended_entry(entry: Entry, batch_sizes: Sequence[int], precisions: Sequence[str]) -> Entry:
+    """Return the index entry of a brick with the batch sizes and precisions of further models."""
     return {**entry, "batch_sizes": sorted({*entry["batch_sizes"], *batch_sizes}),
             "precisions": sorted({*entry["precisions"], *precisions})}
 
 
 def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[str, Entry],
                 new: dict[str, bytes]) -> None:
-    """Write new bricks and then the index, all with one time.
+    """Write new bricks and then the index, all with the same modification time.
 
-    Files of bricks that it does not name are removed, and what a killed writer began.
+    Removes bricks that the index does not name, and temporary files of killed writers.
     """
     with writing(directory):
         (directory / BRICKS).mkdir(parents=True, exist_ok=True)
@@ -193,17 +195,17 @@ def _write(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def alone(directory: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Keep other processes from writing the suite; one that does is waited for so long."""
+def suite_lock(directory: Path, patience_s: float = 0.0) -> Iterator[None]:
+    """Hold the suite's lock; wait up to `patience_s` seconds for another process to release it."""
     private = private_directory(directory)
     with writing(private):
         private.mkdir(parents=True, exist_ok=True)
     path = private / ".lock"
     limit = time.monotonic() + patience_s
     while (held := lock(path)) is None and time.monotonic() < limit:
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)
     if held is None:
-        raise UserError(f"{directory} is being written by another process: try again when that has ended")
+        raise UserError(f"{directory} is being written by another process: try again when it has finished")
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from charact.core.errors import UserError
 from charact.execution.interrupt import Interrupt
 from charact.execution.precision import refusal
 from charact.machine.facts import resolve_device
-from charact.measure.bricks.isolated_run import run_apart
+from charact.measure.bricks.isolated_run import run_isolated
 from charact.record.manifest import check_holds
 from charact.record.reader import load_run
 from charact.record.redaction import expanded_path
@@ -103,6 +103,6 @@ def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt) -> int:
 
     def measure() -> None:
         with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
-            run_apart(writer, progress, interrupt)
+            run_isolated(writer, progress, interrupt)
 
     return measure_resumably(writer, measure, interrupt, quiet, command="bricks run", unit="round")

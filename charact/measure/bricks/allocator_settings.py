@@ -42,7 +42,7 @@ def brick_settings(precision: str) -> Iterator[None]:
             yield
     finally:
         gc.unfreeze()
-        _give_back_as_usual()
+        _restore_allocator()
 
 
 def set_recorded_threads(number: object) -> None:
@@ -62,7 +62,7 @@ def _keep_memory() -> None:
     _set({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: _NEVER})
 
 
-def _give_back_as_usual() -> None:
+def _restore_allocator() -> None:
     """As glibc does after it was given back a large block: the thresholds that it began with cannot be asked for."""
     _set({_M_MMAP_MAX: _USUAL_MAPPED_BLOCKS, _M_MMAP_THRESHOLD: _LARGEST_THRESHOLD,
           _M_TRIM_THRESHOLD: 2 * _LARGEST_THRESHOLD})

@@ -13,7 +13,7 @@ from charact.core.bounded_reading import limit_bytes
 from charact.core.errors import UserError
 from charact.execution.case_outcome import size
 from charact.execution.out_of_memory import free_host_bytes
-from charact.measure.bricks.weight_pool import WeightBelts, comes_from_belt
+from charact.measure.bricks.weight_pool import WeightPool, is_pooled
 
 _WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
 """Shares of the free memory that are kept from one visit to the next. What is drawn anew takes time that is not timed;
@@ -64,7 +64,7 @@ class InputPool:
             int(frac * free) if pool_bytes is None else pool_bytes for frac in (_WEIGHTS_FRAC, _OTHERS_FRAC))
         self._kept: dict[str, Tensor] = {}
         self._of_visit: dict[str, Tensor] = {}
-        self.belts = WeightBelts(bricks, device, weights_bytes, self._generator)
+        self.weight_pool = WeightPool(bricks, device, weights_bytes, self._generator)
         """Of weights and buffers of which no values are told."""
 
     def pristine(self, of: BrickInput, key: str) -> Tensor:
@@ -102,7 +102,7 @@ class Arguments:
         found: Tensors = {}
         for number, each in enumerate(self._brick.inputs):
             if each.kind in ("weight", "buffer"):
-                taken = (self._pool.belts.next(each) if comes_from_belt(each)
+                taken = (self._pool.weight_pool.next(each) if is_pooled(each)
                          else self._pool.pristine(each, self._keys[number]))
                 found[number] = copied(taken) if number in self._brick.written else taken
         return found

@@ -19,7 +19,7 @@ from charact.record.writer import RunWriter
 _PR_SET_PDEATHSIG = 1
 
 
-def run_apart(writer: RunWriter, observer: Observer, interrupt: Interrupt) -> None:
+def run_isolated(writer: RunWriter, observer: Observer, interrupt: Interrupt) -> None:
     """Run the cases that a record's options name, in a process that writes them into the record.
 
     The process is a new one: it has used neither a GPU nor threads before. After each report it waits until the
@@ -111,7 +111,7 @@ class Report(Observer):
     def __init__(self, events: int, answers: int) -> None:
         self._events, self._answers = events, answers
 
-    def tell(self, kind: str, *told: Any) -> None:
+    def send(self, kind: str, *told: Any) -> None:
         """Report something."""
         # One write, and shorter than a pipe holds: what is reported is there as a whole or not at all.
         try:
@@ -124,22 +124,22 @@ class Report(Observer):
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """Report that a case begins."""
-        self.tell("case", case_id, number, total)
+        self.send("case", case_id, number, total)
 
     def pass_started(self, name: str) -> None:
         """Report that a pass begins."""
-        self.tell("pass", name)
+        self.send("pass", name)
 
     def iteration(self, num_iterations: int, median_s: float) -> None:
         """Report that a round has ended."""
-        self.tell("round", num_iterations, median_s)
+        self.send("round", num_iterations, median_s)
 
     def case_ended(self, status: str, reason: str | None) -> None:
         """Report that a case has ended and is in the record."""
-        self.tell("ended", status, reason if reason is None else reason[:1000])
+        self.send("ended", status, reason if reason is None else reason[:1000])
 
 
-def end_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the system end this process when its parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

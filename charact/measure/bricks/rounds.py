@@ -33,7 +33,7 @@ _GOLDEN_SHARE = (5**0.5 - 1) / 2
 Item = TypeVar("Item")
 
 
-def begun_elsewhere(items: list[Item], number: int) -> list[Item]:
+def rotated(items: list[Item], number: int) -> list[Item]:
     """The items in their order, from another one on in each round: what slows a machine then meets others each time."""
     first = int(number * _GOLDEN_SHARE % 1 * len(items))
     return items[first:] + items[:first]
@@ -69,7 +69,7 @@ class Rounds:
         """Heavy operators whose FLOP no formula counts."""
         self.undescribed: dict[str, str] = {}
         """Why bricks have times and nothing is told of their work and memory."""
-        self._take_up(before)
+        self._resume(before)
         for crashed, ending in self._crashes.endings(TIMING).items():
             if crashed in self.rows:
                 self._fail(crashed, ending)
@@ -109,7 +109,7 @@ class Rounds:
         """
         number, found = self.num_rounds, {}
         with interruptible():
-            for brick in begun_elsewhere(self.left, number):
+            for brick in rotated(self.left, number):
                 between()
                 found[brick] = self._visit(brick, self._works[brick].in_context)
         for brick, times in found.items():
@@ -173,7 +173,7 @@ class Rounds:
         for brick in self.left:
             self.rows[brick]["status"] = "ok"
 
-    def _take_up(self, before: dict[str, Rows]) -> None:
+    def _resume(self, before: dict[str, Rows]) -> None:
         """Go on from what an earlier process left; what failed is not tried again."""
         for row in before.get("bricks", []):
             failed = row["status"] in ("oom", "error")
@@ -208,7 +208,7 @@ class Rounds:
         if brick in self._unlimited:
             self._try(brick, lambda: found.append(work()))
         else:
-            with growth_limit(self._device, most_bytes() + self._pool.belts.num_bytes):
+            with growth_limit(self._device, most_bytes() + self._pool.weight_pool.num_bytes):
                 self._try(brick, lambda: found.append(work()))
             self._unlimited.add(brick)
         self._pool.end_visit()

@@ -29,8 +29,8 @@ CACHE_FRAC = 0.5
 CALLS_A_VISIT = 2
 """Timed calls, behind those that are not."""
 _UNTIMED_CALLS = 1
-_UNTIMED_CALLS_TO_SETTLE = 8
-_SETTLING_BYTES = 500_000
+_UNTIMED_CALLS_LARGE = 8
+_LARGE_WEIGHTS_BYTES = 500_000
 """A cache keeps what was read several times: on an AMD EPYC (Zen 5) 3 MB of weights take 390 µs the first time, 160 the
 second, and 55 from the eighth on. What is smaller is there at once, and would only get its code nearer than it is in a
 model: pooling, repeated so, comes out a fifth too short."""
@@ -38,7 +38,7 @@ _NEAR_CACHES = 4
 """Of other memory so many times what near caches hold is read. On an Intel Xeon (2 MB of L2) plain sums of 38 models at
 batch 1 are 15.1 % off where half as much is read, and that only between uses of weights that stay in the last cache;
 5.7 % with this, 9.1 % with twice as much. There it is also what the tables of addresses (TLB) reach."""
-_MOST_CALLS_MORE = 7
+_MAX_EXTRA_CALLS = 7
 """Untimed calls at most that are made beside to have memory in place."""
 _FEW_PAGES = 8
 """Pages that a call may take from the system when its memory is in place. One takes 0.5 to 8 µs to have."""
@@ -72,9 +72,9 @@ def num_new_pages() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def until_in_place(call: Callable[[], object], fewest: int = 1) -> None:
+def warm_up(call: Callable[[], object], fewest: int = 1) -> None:
     """Call so often, and then until a call takes no new pages from the system: one that has run before takes none."""
-    for number in range(1, fewest + _MOST_CALLS_MORE + 1):
+    for number in range(1, fewest + _MAX_EXTRA_CALLS + 1):
         before = num_new_pages()
         call()
         if number >= fewest and num_new_pages() - before <= _FEW_PAGES:
@@ -83,10 +83,10 @@ def until_in_place(call: Callable[[], object], fewest: int = 1) -> None:
 
 def num_untimed(brick: Brick, *, cached: bool) -> int:
     """Fewest calls at a visit before those that are timed: several of large weights that stay in the cache."""
-    return _UNTIMED_CALLS_TO_SETTLE if cached and brick.weights_bytes >= _SETTLING_BYTES else _UNTIMED_CALLS
+    return _UNTIMED_CALLS_LARGE if cached and brick.weights_bytes >= _LARGE_WEIGHTS_BYTES else _UNTIMED_CALLS
 
 
-class Between:
+class CacheEvictor:
     """What a model reads between two layers of a kind: it drives what they share from the nearer caches.
 
     That is their code, the tables of operators and addresses that lead to it, and weights that stay in the last cache.
@@ -103,7 +103,7 @@ class Between:
         others = brick.context_bytes * (_TRAINING_FACTOR if training else 1) - brick.weights_bytes
         self.num_bytes = max(0, min(others, self._most_bytes))
 
-    def read(self) -> None:
+    def evict(self) -> None:
         """Read as much of other memory."""
         if self.num_bytes:
             _other_memory(self._most_bytes)[: self.num_bytes // 4].sum()
@@ -132,7 +132,7 @@ class InContext(ABC):
         self._call, self._clock, self._pool = call, clock, pool
         self._cached = stays_in_cache(brick, pool.device, training=training)
         self._num_untimed = num_untimed(brick, cached=self._cached)
-        self._between = Between(brick, pool.device, training=training)
+        self._evictor = CacheEvictor(brick, pool.device, training=training)
         self._kept: tuple[Tensors, Tensors] | None = None
 
     @abstractmethod
@@ -144,10 +144,10 @@ class InContext(ABC):
         arguments = self._arguments
         # Taken before the first call: made between two, they would lie where it had its memory.
         weights = [arguments.weights() for _ in range(1 if self._cached else 1 + CALLS_A_VISIT)]
-        until_in_place(lambda: self.timed(arguments.call_with(weights[0] | arguments.others())), self._num_untimed)
+        warm_up(lambda: self.timed(arguments.call_with(weights[0] | arguments.others())), self._num_untimed)
         found = []
         for number in range(1, CALLS_A_VISIT + 1):
-            self._between.read()
+            self._evictor.evict()
             found.append(self.timed(arguments.call_with(weights[number % len(weights)] | arguments.others())))
         return found
 

@@ -12,7 +12,7 @@ from charact.bricks.brick import Brick, BrickInput
 from charact.bricks.captured_graph import TensorType
 from charact.bricks.executable import BrickFunction, optimizer_class
 from charact.measure.bricks.inputs import Arguments, InputPool, copied, key_of
-from charact.measure.bricks.timing import InContext, until_in_place
+from charact.measure.bricks.timing import InContext, warm_up
 from charact.measure.microbench.call_timer import HostClock, Times
 
 _NUM_STARTS = 201
@@ -73,7 +73,7 @@ class GradientSumWork:
 
     def in_context(self) -> list[dict[str, Times]]:
         """The same as when warm: its inputs are, wherever they are written."""
-        until_in_place(self.warm)
+        warm_up(self.warm)
         return [self.warm()]
 
     def warm(self) -> dict[str, Times]:
@@ -121,7 +121,7 @@ class UpdateWork:
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter).copy_(parameter.detach())
         optimizer = self._class(parameters, **self._options)
-        until_in_place(optimizer.step)
+        warm_up(optimizer.step)
         return optimizer
 
     def kept_bytes(self) -> float:

@@ -21,7 +21,7 @@ _LINE_BYTES = 64
 
 
 @dataclass
-class _Belt:
+class _RingBuffer:
     """Values in a row, and the element at which it goes on."""
 
     values: Tensor
@@ -37,7 +37,7 @@ class _Belt:
         return taken
 
 
-class WeightBelts:
+class WeightPool:
     """Another place for each weight that is taken, as far from the one before as in a model.
 
     How long a layer takes does not depend on what its weights are. So those of one precision and about one scale, `1 /
@@ -60,7 +60,7 @@ class WeightBelts:
         touched_bytes: dict[str, int] = defaultdict(int)
         largest_bytes: dict[str, int] = defaultdict(int)
         for brick in bricks:
-            for each in filter(comes_from_belt, brick.inputs):
+            for each in filter(is_pooled, brick.inputs):
                 key, itemsize = _key_of(each), _dtype(each).itemsize
                 touched_bytes[key] = max(touched_bytes[key], brick.context_bytes)
                 num_bytes = storage_elements(each.type.shape, each.type.stride) * itemsize
@@ -70,24 +70,24 @@ class WeightBelts:
         self._num_bytes = _shared(limit_bytes, wanted_bytes, largest_bytes)
         self.num_bytes = sum(self._num_bytes.values())
         """What all belts may take."""
-        self._belts: dict[str, _Belt | None] = {}
+        self._buffers: dict[str, _RingBuffer | None] = {}
 
     def next(self, of: BrickInput) -> Tensor:
         """A weight of its type, which the caller must not change; drawn anew where there is no memory for a belt."""
         key = _key_of(of)
-        if key not in self._belts:
-            self._belts[key] = self._made(of, self._num_bytes[key])
-        belt = self._belts[key]
+        if key not in self._buffers:
+            self._buffers[key] = self._made(of, self._num_bytes[key])
+        belt = self._buffers[key]
         return draw(of.type, of.sample, self._device, self._generator) if belt is None else belt.next(of.type)
 
-    def _made(self, of: BrickInput, num_bytes: int) -> _Belt | None:
+    def _made(self, of: BrickInput, num_bytes: int) -> _RingBuffer | None:
         """A belt of so many bytes, in whole rows; none where there is no room for it."""
         if not num_bytes:
             return None
         fan_in = 4 ** _scale(of)
         num_rows = math.ceil(num_bytes / _dtype(of).itemsize / fan_in)
         type = TensorType(of.type.dtype, (num_rows, fan_in), (fan_in, 1))
-        return _Belt(draw(type, of.sample, self._device, self._generator).reshape(-1))
+        return _RingBuffer(draw(type, of.sample, self._device, self._generator).reshape(-1))
 
 
 def _shared(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[str, int]) -> dict[str, int]:
@@ -105,7 +105,7 @@ def _shared(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[st
     return found
 
 
-def comes_from_belt(of: BrickInput) -> bool:
+def is_pooled(of: BrickInput) -> bool:
     """Whether an input is a weight or buffer of which nothing is told but that it is one."""
     return of.kind in ("weight", "buffer") and "weight" in of.sample
 

@@ -22,7 +22,7 @@ from charact.core.output import warn
 from charact.execution.interrupt import SIGNALS, Interrupt
 from charact.measure.bricks.allocator_settings import set_recorded_threads
 from charact.measure.bricks.crash_notes import Crashes, Note
-from charact.measure.bricks.isolated_run import Report, end_with
+from charact.measure.bricks.isolated_run import Report, die_with_parent
 from charact.measure.bricks.suite_run import run_bricks
 from charact.measure.passes.timing import StopRule
 from charact.record.redaction import expanded_path
@@ -39,7 +39,7 @@ def main(directory: Path, lock: int, events: int, answers: int, parent: int) -> 
         answers: descriptor of the answers.
         parent: process that started this one, with SIGINT, SIGTERM and SIGHUP blocked.
     """
-    end_with(parent)
+    die_with_parent(parent)
     gc.freeze()  # the collector of a worker would walk all that was imported, and so copy the memory that they share
     crashes = Crashes(Note())
     assert crashes.note is not None
@@ -72,15 +72,15 @@ def _waited_for(worker: int) -> int:
 def _run_and_exit(directory: Path, lock: int, report: Report, crashes: Crashes, supervisor: int) -> None:
     status = 1
     try:
-        end_with(supervisor)
+        die_with_parent(supervisor)
         with Interrupt() as interrupt:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, signal.SIGCHLD})
             try:
                 _run(directory, lock, report, interrupt, crashes)
                 if interrupt.signal is not None:
-                    report.tell("signal", interrupt.signal)
+                    report.send("signal", interrupt.signal)
             except UserError as error:
-                report.tell("refused", str(error)[:3000])
+                report.send("refused", str(error)[:3000])
         status = 0
     except BaseException:
         warn(*traceback.format_exc().splitlines())

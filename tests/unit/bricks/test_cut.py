@@ -8,7 +8,7 @@ from support.captured_by_hand import ByHand, Value, branches, check_chained, run
 
 from charact.bricks.brick import brick_of
 from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.cut import METHODS, Piece, cut, written_before
+from charact.bricks.cut import METHODS, Segment, cut, written_before
 from charact.bricks.executable import runnable
 
 
@@ -58,7 +58,7 @@ def test_calls_of_modules_are_pieces_whatever_was_asked_for() -> None:
     captured = made.model(x)
     expected = ["relu+tanh", "sin", "cos", "exp", "neg"]
     assert types(captured, 1, "modules") == expected
-    captured.pieces_at_modules = True
+    captured.segments_at_modules = True
     assert types(captured, 4, "chains") == expected
 
 
@@ -82,7 +82,7 @@ def test_what_reads_nothing_begins_a_chain() -> None:
     made = ByHand()
     end = made.add("neg.default", made.add("ones.default", [3]))
     (piece,) = cut(made.model(end), 2, "chains")
-    assert piece == Piece(layers=(0, 1), inputs=(), outputs=(1,))
+    assert piece == Segment(layers=(0, 1), inputs=(), outputs=(1,))
 
 
 def test_inputs_stand_in_the_order_of_their_use_and_once() -> None:
@@ -91,7 +91,7 @@ def test_inputs_stand_in_the_order_of_their_use_and_once() -> None:
     y = made.add("mm.default", x, x)
     end = made.add("mm.default", y, weight)
     (piece,) = cut(made.model(end), 2, "chains")
-    assert piece == Piece(layers=(0, 1), inputs=(x.number, weight.number), outputs=(end.number,))
+    assert piece == Segment(layers=(0, 1), inputs=(x.number, weight.number), outputs=(end.number,))
 
 
 @pytest.mark.parametrize(("between", "expected"), [

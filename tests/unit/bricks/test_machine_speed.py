@@ -9,7 +9,7 @@ import pytest
 from brick_models import Measured
 from brick_pace import Pace
 
-from charact.measure.bricks.rounds import begun_elsewhere
+from charact.measure.bricks.rounds import rotated
 
 NUM_BRICKS, NUM_ROUNDS = 400, 12
 MODEL_S = 0.05
@@ -29,7 +29,7 @@ def rounds_of(pace: Any, usual_s: dict[str, float] = USUAL_S) -> dict[int, Any]:
     """Each brick called twice at each visit, in the order in which rounds visit them."""
     return {1: SimpleNamespace(times=[
         {"brick": brick, "round": turn, "phase": "forward", "call": call, "host_s": usual_s[brick] * pace(turn, place)}
-        for turn in range(NUM_ROUNDS) for place, brick in enumerate(begun_elsewhere(list(usual_s), turn))
+        for turn in range(NUM_ROUNDS) for place, brick in enumerate(rotated(list(usual_s), turn))
         for call in range(2)])}
 
 

@@ -15,12 +15,12 @@ from torch import Tensor
 from charact.bricks.captured_graph import Json, TensorType
 from charact.bricks.suite.brick_file import LARGEST_WHOLE_BYTES
 from charact.bricks.value_distributions import (
-    NUM_BLURRED,
+    NUM_PERTURBED,
     NUM_QUANTILES,
-    blurred,
+    distribution_of,
     draw,
-    mixed,
-    sketch,
+    mixture,
+    perturbed,
     storage_elements,
 )
 
@@ -30,7 +30,7 @@ def type_of(tensor: Tensor) -> TensorType:
 
 
 def drawn(tensor: Tensor, kind: str = "activation") -> Tensor:
-    told: Json = json.loads(json.dumps(sketch(tensor, kind), allow_nan=False))
+    told: Json = json.loads(json.dumps(distribution_of(tensor, kind), allow_nan=False))
     made = draw(type_of(tensor), told, "cpu", torch.Generator().manual_seed(0))
     assert type_of(made) == type_of(tensor)
     return made
@@ -38,7 +38,7 @@ def drawn(tensor: Tensor, kind: str = "activation") -> Tensor:
 
 def test_an_activation_is_drawn_from_its_quantiles() -> None:
     tensor = torch.linspace(-3, 5, 10_001)
-    told = sketch(tensor, "activation")
+    told = distribution_of(tensor, "activation")
     assert len(told["quantiles"]) == NUM_QUANTILES
     assert told["quantiles"][0] == pytest.approx(-3 + 8 / 128, rel=5e-3)
     made = drawn(tensor)
@@ -58,17 +58,17 @@ def test_values_of_a_channel_and_of_neighbours_stay_alike(memory_format: torch.m
     noise = torch.randn(2, 48, 33, 33, generator=generator)
     columns = noise[..., 1:] + 0.5 * noise[..., :-1]  # correlated by .4
     tensor = columns + 2 * torch.randn(2, 48, 1, 1, generator=generator)
-    told = sketch(tensor, "activation")
+    told = distribution_of(tensor, "activation")
     assert told["alike"]["neighbours"] == pytest.approx(0.4, abs=0.06)
     assert told["alike"]["channel"] == pytest.approx(4 / (4 + 1.25), abs=0.1)
-    again = sketch(drawn(tensor.to(memory_format=memory_format)), "activation")
+    again = distribution_of(drawn(tensor.to(memory_format=memory_format)), "activation")
     assert again["alike"]["neighbours"] == pytest.approx(0.4, abs=0.1)
     assert again["alike"]["channel"] == pytest.approx(told["alike"]["channel"], abs=0.12)
 
 
 def test_a_picture_of_noise_is_drawn_as_noise() -> None:
     tensor = torch.randn(1, 48, 32, 32, generator=torch.Generator().manual_seed(3))
-    told = sketch(drawn(tensor), "activation")["alike"]
+    told = distribution_of(drawn(tensor), "activation")["alike"]
     assert told["channel"] == pytest.approx(0, abs=0.05)
     assert told["neighbours"] == pytest.approx(0, abs=0.05)
 
@@ -103,7 +103,7 @@ def test_the_share_of_what_a_mask_hides_is_kept(kind: str) -> None:
 def test_what_stands_at_several_places_reads_what_all_of_them_read() -> None:
     masked = torch.full((4096,), 1e-40)
     masked[::4] = 1.0
-    told = mixed([sketch(torch.linspace(2, 3, 4096), "activation"), sketch(masked, "activation")])
+    told = mixture([distribution_of(torch.linspace(2, 3, 4096), "activation"), distribution_of(masked, "activation")])
     assert len(told["quantiles"]) == NUM_QUANTILES
     made = draw(type_of(masked), told, "cpu", torch.Generator().manual_seed(0))
     shares = [((low <= made) & (made <= high)).double().mean().item() for low, high in ((0, 1e-39), (1, 1), (2, 3))]
@@ -113,17 +113,17 @@ def test_what_stands_at_several_places_reads_what_all_of_them_read() -> None:
 def test_likeness_and_what_is_infinite_are_those_of_the_mean() -> None:
     hidden = {"quantiles": [0.0, 1.0], "infinite": {"-inf": 0.5}, "alike": {"channel": 0.2, "neighbours": 0.0}}
     shown = {"quantiles": [2.0, 3.0], "alike": {"channel": 0.4, "neighbours": 0.3}}
-    told = mixed([hidden, shown])
+    told = mixture([hidden, shown])
     assert told["quantiles"] == sorted([0.0, 1.0, 2.0, 3.0] * (NUM_QUANTILES // 4))
     assert told["infinite"] == {"-inf": 0.25}
     assert told["alike"] == {"channel": 0.3, "neighbours": 0.15}
-    assert "alike" not in mixed([hidden, {"quantiles": [2.0]}])
+    assert "alike" not in mixture([hidden, {"quantiles": [2.0]}])
 
 
 @pytest.mark.parametrize("told", [{"constant": 1.5}, {"weight": "normal"}, {"low": 0, "high": 7}, {"quantiles": [1.0]}])
 def test_what_cannot_be_mixed_is_that_of_the_first_place(told: Json) -> None:
-    assert mixed([told]) == told
-    assert mixed([told, {"constant": 0.0}]) == told
+    assert mixture([told]) == told
+    assert mixture([told, {"constant": 0.0}]) == told
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6).map(lambda value: float(f"{value:.3g}")), min_size=1, max_size=64),
@@ -131,9 +131,9 @@ def test_what_cannot_be_mixed_is_that_of_the_first_place(told: Json) -> None:
 def test_blurred_values_keep_their_signs_and_are_no_larger(values: list[float], seed: int) -> None:
     told = {"quantiles": sorted(values), "infinite": {"-inf": 0.25}, "alike": {"channel": 0.5, "neighbours": -0.1}}
     before = json.dumps(told)
-    found = blurred(told, Random(seed))
+    found = perturbed(told, Random(seed))
     assert json.dumps(told) == before
-    assert len(found["quantiles"]) == NUM_BLURRED
+    assert len(found["quantiles"]) == NUM_PERTURBED
     assert found["quantiles"] == sorted(found["quantiles"])
     assert {math.copysign(1, value) if value else 0 for value in found["quantiles"]} <= {
         math.copysign(1, value) if value else 0 for value in values}
@@ -146,8 +146,8 @@ def test_blurred_values_keep_their_signs_and_are_no_larger(values: list[float], 
 
 def test_a_value_is_blurred_each_time_otherwise_and_drawn_from() -> None:
     tensor = torch.randn(2, 8, 16, 16, generator=torch.Generator().manual_seed(4)).relu()
-    told, random = sketch(tensor, "activation"), Random(0)
-    first, second = blurred(told, random), blurred(told, random)
+    told, random = distribution_of(tensor, "activation"), Random(0)
+    first, second = perturbed(told, random), perturbed(told, random)
     assert first != second
     for each in (first, second):
         made = draw(type_of(tensor), each, "cpu", torch.Generator().manual_seed(0))
@@ -158,13 +158,13 @@ def test_a_value_is_blurred_each_time_otherwise_and_drawn_from() -> None:
 
 @pytest.mark.parametrize("told", [{"constant": 1.5}, {"weight": "normal"}, {"low": 0, "high": 7}, {"whole": "eJw="}])
 def test_what_tells_no_values_is_not_blurred(told: Json) -> None:
-    assert blurred(told, Random(0)) == told
+    assert perturbed(told, Random(0)) == told
 
 
 @pytest.mark.parametrize("kind", ["weight", "buffer"])
 def test_values_of_weights_are_not_told(kind: str) -> None:
-    assert sketch(torch.randn(64, 3, 7, 7), kind) == {"weight": "normal"}
-    assert sketch(torch.rand(64) + 1e-3, kind) == {"weight": "positive"}
+    assert distribution_of(torch.randn(64, 3, 7, 7), kind) == {"weight": "normal"}
+    assert distribution_of(torch.rand(64) + 1e-3, kind) == {"weight": "positive"}
 
 
 def test_weights_are_drawn_so_that_what_passes_through_keeps_its_size() -> None:
@@ -189,7 +189,7 @@ def test_small_integers_are_kept_as_they_are(tensor: Tensor) -> None:
 def test_large_integers_stay_within_their_range(dtype: torch.dtype) -> None:
     high = 2 if dtype == torch.bool else 1000
     tensor = torch.randint(0, high, (LARGEST_WHOLE_BYTES + 1,)).to(dtype)
-    assert sketch(tensor, "input") == {"low": 0, "high": high - 1}
+    assert distribution_of(tensor, "input") == {"low": 0, "high": high - 1}
     made = drawn(tensor)
     assert (int(made.min()), int(made.max())) == (0, high - 1)
 
@@ -223,5 +223,5 @@ def test_the_same_seed_draws_the_same() -> None:
 def test_integers_that_unpack_to_more_than_their_tensor_are_refused() -> None:
     bomb = base64.b64encode(zlib.compress(bytes(2**26), 9)).decode()
     for text in (bomb, base64.b64encode(zlib.compress(bytes(8))).decode()):
-        with pytest.raises(ValueError, match="take 16 bytes, and its file holds others"):
+        with pytest.raises(ValueError, match="take 16 bytes, but its file holds a different number"):
             draw(TensorType("int64", (2,), (1,)), {"whole": text}, "cpu", torch.Generator())

@@ -89,9 +89,9 @@ READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
 def test_what_may_not_be_read_is_not_called_corrupt(kind: str, folder: Path) -> None:
     make, read = READERS[kind]
     path = make(folder)
-    with forbidden(path), pytest.raises(UserError, match=r"permission denied|may not be read by you") as refused:
+    with forbidden(path), pytest.raises(UserError, match=r"permission denied|may not be read|no permission") as refused:
         read(path)
-    assert re.search("corrupt|damaged|no composition|no such|anew", str(refused.value)) is None
+    assert re.search("corrupt|damaged|not a composition|no such|anew", str(refused.value)) is None
 
 
 def test_what_no_reader_expected_is_one_line_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,14 +118,14 @@ def test_numbers_that_decide_are_taken_as_they_are() -> None:
     assert 1 <= operators(captured).count("linear") <= 20
     assert operators(captured).count("item") == operators(captured).count("linear") + 1
     assert "its code reads numbers from tensors" in captured.notes[1]
-    assert not captured.pieces_at_modules
+    assert not captured.segments_at_modules
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize(("name", "message"), [
-    ("Checkpointed", "in its own way, as torch.utils.checkpoint does"),
-    ("CheckpointedByFunction", "in its own way, as torch.utils.checkpoint does"),
-    ("OwnGradient", "its autograd.Function _Doubled makes gradients by code of its own"),
+    ("Checkpointed", "for the backward pass, as torch.utils.checkpoint does"),
+    ("CheckpointedByFunction", "for the backward pass, as torch.utils.checkpoint does"),
+    ("OwnGradient", "its autograd.Function _Doubled has a custom backward pass"),
 ])
 def test_gradients_of_the_models_own_are_in_no_brick(name: str, message: str) -> None:
     assert operators(capture(net(name)))[0] == "linear"
@@ -137,7 +137,7 @@ def test_gradients_of_the_models_own_are_in_no_brick(name: str, message: str) ->
 def test_with_hooks_calls_of_leaf_modules_are_numbered() -> None:
     captured = capture(net("DataDependent"), fallback="hooks")
     assert captured.captured_by == "hooks"
-    assert captured.pieces_at_modules
+    assert captured.segments_at_modules
     calls = [layer.call for layer in captured.layers if layer.operator == "aten.linear.default"]
     assert calls == list(range(1, len(calls) + 1))
     assert {layer.call for layer in captured.layers if layer.module == ""} == {0}
@@ -150,9 +150,9 @@ def test_hooks_are_for_what_cannot_be_exported() -> None:
 
 @pytest.mark.parametrize(("name", "message"), [
     ("Sparse", r"support.capture_nets:Sparse cannot be captured: .*(sparse|aten\.)"),
-    ("Foreign", r"its operator charact_test\.double\.default is none of PyTorch's own"),
+    ("Foreign", r"its operator charact_test\.double\.default is not a PyTorch operator"),
     ("Drawn", r"its operator aten\.rand\.generator is called with a Generator"),
-    ("Unmade", r'it cannot be made in line \d+ of capture_nets.py \(raise OSError\("gone"\)\): OSError: gone'),
+    ("Unmade", r'the model cannot be built in line \d+ of capture_nets.py \(raise OSError\("gone"\)\): OSError: gone'),
     ("Breaks", r'it fails in line \d+ of capture_nets.py \(raise ValueError\("no such luck"\)\): ValueError: no such'),
 ])
 def test_what_cannot_be_captured_is_one_line(name: str, message: str) -> None:
@@ -166,7 +166,7 @@ def test_the_fast_path_of_encoders_is_what_inference_runs() -> None:
                          model_args="d_model=8,nhead=2,dim_feedforward=16,batch_first=True")
     captured = capture(source)
     assert operators(captured) == ["_transformer_encoder_layer_fwd"]
-    assert "torch.export goes another way" in captured.notes[0]
+    assert "torch.export took another code path" in captured.notes[0]
 
 
 def test_ways_of_cudnn_are_not_told_by_a_machine_without_it() -> None:

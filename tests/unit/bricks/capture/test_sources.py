@@ -93,7 +93,7 @@ def test_a_file_is_what_it_was_exported_as(tmp_path: Path) -> None:
     torch.export.save(exported, path)
     source, = sources_of([str(path)])
     assert re.fullmatch(r"small_net\.[0-9a-f]{6}-4-b3-infer-fp32", source.id)
-    with pytest.raises(UserError, match="exported once and for all with --batch-sizes 3"):
+    with pytest.raises(UserError, match="exported with --batch-sizes 3, which is fixed"):
         sources_of([str(path)], batch_sizes=[8])
     with pytest.raises(UserError, match="with --mode infer"):
         sources_of([str(path)], modes=["train"])

@@ -17,8 +17,8 @@ from charact.bricks.captured_graph import Json
 from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.composition import load_compositions, read_composition
 from charact.bricks.suite.index import Suite, brick_path, index_bytes, load_suite, private_directory
-from charact.bricks.suite.writer import CutModel, add_models, alone, blurred, check_place, cut_model
-from charact.bricks.value_distributions import mixed
+from charact.bricks.suite.writer import CutModel, add_models, check_place, cut_model, perturbed, suite_lock
+from charact.bricks.value_distributions import mixture
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 
@@ -41,7 +41,7 @@ def suite(tmp_path: Path) -> Path:
 def test_bricks_are_read_as_they_were_written(tmp_path: Path) -> None:
     model = hand(mode="train")
     suite = write(tmp_path / "suite", model)
-    assert {name: suite.brick(name) for name in suite.bricks} == {brick.id: blurred(brick) for brick in model.bricks}
+    assert {name: suite.brick(name) for name in suite.bricks} == {brick.id: perturbed(brick) for brick in model.bricks}
     assert load_compositions(suite.private) == [model.composition]
     assert (suite.name, suite.g, suite.method, suite.torch) == ("suite", 2, "chains", "2.13.0")
 
@@ -55,7 +55,7 @@ def test_a_brick_that_stands_twice_tells_the_values_of_both_places() -> None:
     found = cut_model(replace(model, samples=model.samples | samples), configuration(), 1, "chains")
     assert len(found.composition.pieces) == 2
     (brick,) = found.bricks
-    assert brick.inputs[0].sample == mixed(list(samples.values()))
+    assert brick.inputs[0].sample == mixture(list(samples.values()))
 
 
 def test_the_index_says_what_bricks_are(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_an_index_that_a_kill_left_half_written_is_in_nobody_s_way(suite: Path) 
 
 
 def test_two_writers_do_not_meet(suite: Path) -> None:
-    with alone(suite), pytest.raises(UserError, match="written by another process"):
+    with suite_lock(suite), pytest.raises(UserError, match="written by another process"):
         write(suite, hand("other"))
     write(suite, hand("other"))
 
@@ -159,7 +159,7 @@ def test_a_suite_is_cut_in_one_way(suite: Path, g: int, method: str, told: str) 
 def test_another_directory_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_text("cat")
-    with pytest.raises(UserError, match="no suite of bricks"):
+    with pytest.raises(UserError, match="do not belong to a suite of bricks"):
         write(tmp_path / "photos", hand())
     with pytest.raises(UserError, match="cannot write"):
         write(tmp_path / "photos" / "cat.jpg", hand())
@@ -203,12 +203,12 @@ def broken(suite: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(("how", "told"), [
-    ("missing", "is missing from"), ("tampered brick", "not what the suite's index says"),
+    ("missing", "is missing from"), ("tampered brick", "does not match the suite's index"),
     ("tampered index", "changed after it was written"), ("newer", "update charact"),
-    ("other format", "no part of a suite"), ("no JSON", "no part of a suite"),
-    ("not a number", "no part of a suite"), ("deep", "no part of a suite"),
-    ("absent", "no suite of bricks in"), ("renamed", "holds brick"), ("incomplete", "no part of a suite"),
-    ("misnamed", "no part of a suite"),
+    ("other format", "not part of a suite"), ("no JSON", "no part of a suite"),
+    ("not a number", "not part of a suite"), ("deep", "no part of a suite"),
+    ("absent", "no suite of bricks in"), ("renamed", "holds brick"), ("incomplete", "not part of a suite"),
+    ("misnamed", "not part of a suite"),
 ])  # fmt: skip
 def test_what_is_broken_is_refused_in_one_line(suite: Path, how: str, told: str) -> None:
     broken(suite, how)
@@ -287,7 +287,7 @@ def refusal(path: Path) -> str:
 def test_a_composition_that_is_none_is_refused(suite: Path, change: dict[str, Any]) -> None:
     (path,) = private_directory(suite).glob("*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(UserError, match=r"update charact|is no composition"):
+    with pytest.raises(UserError, match=r"update charact|is not a composition"):
         read_composition(path)
 
 
@@ -329,7 +329,7 @@ class TestLimits:
     def test_a_pipe_is_not_waited_for(self, suite: Path) -> None:
         (suite / "suite.json").unlink()
         os.mkfifo(suite / "suite.json")
-        with pytest.raises(UserError, match="is no regular file"):
+        with pytest.raises(UserError, match="is not a regular file"):
             load_suite(suite)
 
     @pytest.mark.parametrize("change", [

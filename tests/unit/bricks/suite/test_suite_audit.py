@@ -123,14 +123,14 @@ def test_the_report_counts_what_is_there(suite: Path) -> None:
     assert sum(report.context_bytes.values()) == len(report.suite.bricks)
     assert all(size & (size - 1) == 0 for size in report.context_bytes)
     assert report.num_bytes == sum(path.stat().st_size for path in suite.rglob("*.json"))
-    assert "not told: which bricks make a model" in report.reveals[-1]
+    assert "not revealed: which bricks form a model" in report.reveals[-1]
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".hidden", "bricks/more.json", "suite.private/model.json"])
 def test_a_file_that_is_no_part_of_a_suite_is_found(suite: Path, name: str) -> None:
     (suite / name).parent.mkdir(exist_ok=True)
     (suite / name).write_text("{}")
-    assert f"{name} is no part of a suite" in audit(suite).findings
+    assert f"{name} is not part of a suite" in audit(suite).findings
 
 
 def rewritten(suite: Path, change: dict[str, Any]) -> str:
@@ -149,18 +149,18 @@ def rewritten(suite: Path, change: dict[str, Any]) -> str:
 def test_words_that_no_suite_has_are_found(suite: Path, change: dict[str, Any]) -> None:
     brick = rewritten(suite, change)
     (finding,) = audit(suite).findings
-    assert finding.startswith(f"bricks/{brick}.json holds the text")
+    assert finding.startswith(f"bricks/{brick}.json contains the text")
 
 
 def test_words_in_the_index_are_found(suite: Path) -> None:
     loaded = load_suite(suite)
     (suite / "suite.json").write_bytes(index_bytes(2, "chains", "made for secret_net", loaded.bricks))
-    assert audit(suite).findings == ["suite.json holds the text 'made for secret_net'"]
+    assert audit(suite).findings == ["suite.json contains the text 'made for secret_net'"]
 
 
 def test_a_damaged_suite_is_not_audited(suite: Path) -> None:
     next((suite / "bricks").iterdir()).write_text("{}")
-    with pytest.raises(UserError, match="not what the suite's index says"):
+    with pytest.raises(UserError, match="does not match the suite's index"):
         audit(suite)
 
 

@@ -47,20 +47,20 @@ def test_a_model_that_both_have_is_there_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("g", "method", "told"), [(4, "chains", "-g 4"), (2, "paper", "--cut paper")])
 def test_suites_that_were_cut_otherwise_are_refused(tmp_path: Path, g: int, method: str, told: str) -> None:
     suites = [written(tmp_path / "a", "one"), written(tmp_path / "b", "other", g=g, method=method)]
-    with pytest.raises(UserError, match=f"{told}.*merge those that were cut alike"):
+    with pytest.raises(UserError, match=f"{told}.*merge suites that were cut with the same options"):
         merge(suites, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
 
 def test_models_that_are_told_differently_are_refused(tmp_path: Path) -> None:
     suites = [written(tmp_path / "a", "one"), written(tmp_path / "b", "one", stride=2)]
-    with pytest.raises(UserError, match="tell one-8-b2-infer-fp32 differently"):
+    with pytest.raises(UserError, match="different compositions of one-8-b2-infer-fp32"):
         merge(suites, tmp_path / "merged")
 
 
 def test_a_suite_is_not_merged_into(tmp_path: Path) -> None:
     one, other = written(tmp_path / "a", "one"), written(tmp_path / "b", "other")
-    with pytest.raises(UserError, match="is a suite already"):
+    with pytest.raises(UserError, match="is already a suite"):
         merge([one, other], one)
 
 
@@ -69,7 +69,7 @@ def test_a_place_that_holds_something_else_is_left_as_it_was(tmp_path: Path) -> 
     (tmp_path / "photos" / "cat.jpg").touch()
     suites = [written(tmp_path / "a", "one"), written(tmp_path / "b", "other")]
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="no suite of bricks"):
+    with pytest.raises(UserError, match="do not belong to a suite of bricks"):
         merge(suites, tmp_path / "photos")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -78,5 +78,5 @@ def test_a_damaged_suite_is_refused_also_where_another_has_the_brick(tmp_path: P
     one, other = written(tmp_path / "a", "one"), written(tmp_path / "b", "other")
     path = next((other / "bricks").iterdir())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"context_bytes": 1}))
-    with pytest.raises(UserError, match="not what the suite's index says"):
+    with pytest.raises(UserError, match="does not match the suite's index"):
         merge([one, other], tmp_path / "merged")

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from charact.bricks.suite.writer import alone
+from charact.bricks.suite.writer import suite_lock
 from charact.core.errors import UserError
 
 
 def entered(directory: Path, patience_s: float) -> bool:
-    with alone(directory, patience_s):
+    with suite_lock(directory, patience_s):
         return True
 
 
 def test_who_has_patience_comes_after_who_writes(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
-        with alone(tmp_path / "suite"):
+        with suite_lock(tmp_path / "suite"):
             other = pool.submit(entered, tmp_path / "suite", 600.0)
             with pytest.raises(TimeoutError):
                 other.result(timeout=0.5)
@@ -24,5 +24,5 @@ def test_who_has_patience_comes_after_who_writes(tmp_path: Path) -> None:
 
 
 def test_who_has_none_is_refused(tmp_path: Path) -> None:
-    with alone(tmp_path / "suite"), pytest.raises(UserError, match="is being written by another process"):
+    with suite_lock(tmp_path / "suite"), pytest.raises(UserError, match="is being written by another process"):
         entered(tmp_path / "suite", 0.2)

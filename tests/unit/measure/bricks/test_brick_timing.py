@@ -14,8 +14,8 @@ from charact.bricks.brick import Brick, BrickInput
 from charact.bricks.executable import runnable
 from charact.measure.bricks import timing
 from charact.measure.bricks.inputs import InputPool
-from charact.measure.bricks.timing import Between, InferenceWork, stays_in_cache
-from charact.measure.bricks.weight_pool import WeightBelts
+from charact.measure.bricks.timing import CacheEvictor, InferenceWork, stays_in_cache
+from charact.measure.bricks.weight_pool import WeightPool
 from charact.measure.microbench.call_timer import HostClock
 
 pytestmark = pytest.mark.clock
@@ -61,7 +61,7 @@ def test_weights_of_a_small_model_are_in_the_cache(
         monkeypatch: pytest.MonkeyPatch, settling_bytes: int, num_untimed: int) -> None:
     monkeypatch.setattr(timing, "num_new_pages", lambda: 0)
     monkeypatch.setattr(timing, "cache_bytes", lambda device: 100 * WEIGHT_BYTES)
-    monkeypatch.setattr(timing, "_SETTLING_BYTES", settling_bytes)
+    monkeypatch.setattr(timing, "_LARGE_WEIGHTS_BYTES", settling_bytes)
     brick = product(context_bytes=4 * WEIGHT_BYTES)
     watched = Watched(brick)
     work = work_on(brick, watched)
@@ -92,13 +92,13 @@ def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> No
 def test_weights_are_there_before_the_first_call_has_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "cache_bytes", lambda device: 0)
     events: list[str] = []
-    found = WeightBelts.next
+    found = WeightPool.next
 
-    def next_of_belt(belts: WeightBelts, of: BrickInput) -> Tensor:
+    def next_of_belt(belts: WeightPool, of: BrickInput) -> Tensor:
         events.append("weight")
         return found(belts, of)
 
-    monkeypatch.setattr(WeightBelts, "next", next_of_belt)
+    monkeypatch.setattr(WeightPool, "next", next_of_belt)
     brick = product(context_bytes=40_000)
     call = runnable(brick)
 
@@ -140,8 +140,8 @@ def test_a_training_leaves_the_cache_less_room(monkeypatch: pytest.MonkeyPatch) 
 def test_what_a_model_reads_between_two_layers(
         monkeypatch: pytest.MonkeyPatch, context_bytes: int, near_bytes: int, training: bool, num_bytes: int) -> None:
     monkeypatch.setattr(timing, "near_cache_bytes", lambda device: near_bytes)
-    between = Between(product(context_bytes=context_bytes), CPU, training=training)
-    between.read()
+    between = CacheEvictor(product(context_bytes=context_bytes), CPU, training=training)
+    between.evict()
     assert between.num_bytes == num_bytes
 
 
@@ -152,7 +152,7 @@ def test_near_caches_are_cleared_before_timed_calls(
     """With weights or without, that stay in the last cache or not; nothing is between untimed calls."""
     monkeypatch.setattr(timing, "cache_bytes", lambda device: last_cache_bytes)
     events: list[str] = []
-    monkeypatch.setattr(Between, "read", lambda self: events.append("read"))
+    monkeypatch.setattr(CacheEvictor, "evict", lambda self: events.append("read"))
 
     class Noted(Watched):
         def __call__(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from support.hand_made_bricks import a_brick, a_layer, an_input, pointwise, prod
 
 from charact.bricks.brick import Brick
 from charact.measure.bricks.inputs import InputPool
-from charact.measure.bricks.rounds import Rounds, begun_elsewhere
+from charact.measure.bricks.rounds import Rounds, rotated
 
 CPU = torch.device("cpu")
 BRICKS = [pointwise("relu.default"), product(), pointwise("tanh.default")]
@@ -35,14 +35,14 @@ def test_a_round_visits_each_brick_once() -> None:
 
 def test_rounds_begin_far_from_one_another() -> None:
     items = list(range(100))
-    orders = [begun_elsewhere(items, number) for number in range(8)]
+    orders = [rotated(items, number) for number in range(8)]
     assert orders[0] == items
     for order in orders:
         first = order[0]
         assert order == [*range(first, 100), *range(first)]
     firsts = sorted(order[0] for order in orders)
     assert min(later - earlier for earlier, later in itertools.pairwise([*firsts, 100])) >= 5
-    assert begun_elsewhere([], 3) == []
+    assert rotated([], 3) == []
 
 
 def test_what_is_done_between_visits_is_no_bricks_time() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charact.bricks.brick import Brick, BrickInput
 from charact.measure.bricks import weight_pool
-from charact.measure.bricks.weight_pool import WeightBelts
+from charact.measure.bricks.weight_pool import WeightPool
 
 CPU = torch.device("cpu")
 CACHE_BYTES = 1_000_000
@@ -23,8 +23,8 @@ def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_pool, "cache_bytes", lambda device: CACHE_BYTES)
 
 
-def belts(*bricks: Brick, limit_bytes: int = 10**8) -> WeightBelts:
-    return WeightBelts(bricks, CPU, limit_bytes, torch.Generator().manual_seed(0))
+def belts(*bricks: Brick, limit_bytes: int = 10**8) -> WeightPool:
+    return WeightPool(bricks, CPU, limit_bytes, torch.Generator().manual_seed(0))
 
 
 def weight(brick: Brick) -> BrickInput:
@@ -37,7 +37,7 @@ def reader(*shape: int, context_bytes: int = 0, **of: Any) -> Brick:
                    context_bytes=context_bytes)
 
 
-def places(of: WeightBelts, brick: Brick, number: int) -> list[int]:
+def places(of: WeightPool, brick: Brick, number: int) -> list[int]:
     return [of.next(weight(brick)).data_ptr() for _ in range(number)]
 
 
