@@ -1,1 +1,1 @@
-"""Timing the bricks of a suite."""
+"""Timing and memory measurement of a suite's bricks."""

@@ -1,4 +1,4 @@
-"""What bricks and whole models are timed under alike, so that the one can be held against the other."""
+"""Process settings shared by the timing of bricks and of whole models: allocator, garbage collector, oneDNN, TF32."""
 
 import contextlib
 import ctypes
@@ -17,21 +17,23 @@ _MOST_KERNELS = 1_000_000
 _MOST_THREADS = 4096
 _USUAL_MAPPED_BLOCKS = 65_536
 _LARGEST_THRESHOLD = 32 * 2**20
-"""Where glibc's own threshold arrives once a block of that size was given back; it takes no larger one."""
+"""glibc's maximum dynamic mmap threshold (bytes)."""
 
 
 @contextlib.contextmanager
 def brick_settings(precision: str) -> Iterator[None]:
-    """Time what runs inside as bricks are timed: with memory that is kept, and a collector that does not walk.
+    """Apply the settings of brick timing: freed memory stays in the process, and the garbage collector is frozen.
 
-    The C library (glibc) keeps what is given back. Else large tensors are new pages each time, and filling them with
-    zeros is timed: VGG-16 went from 728,920 page faults to 9. The collector is kept from walking what is there by now.
-    oneDNN keeps all kernels that it has made, not the last 1024: a suite has more than any of its models, and making
-    one takes some 400 microseconds. It reads that when it is first used: in a process that has used it before, such as
-    one that has captured models, it keeps 1024. Threads and the treatment of denormal numbers stay as they are.
+    The C library (glibc) does not return freed memory. Otherwise large tensors would be new pages each time, whose
+    zeroing would be timed: VGG-16 went from 728,920 page faults to 9. Objects that exist now are exempt from garbage
+    collection.
+
+    oneDNN caches all its kernels instead of the last 1024: a suite has more than a model, and creating one takes about
+    400 microseconds. oneDNN reads this setting on first use, so it has no effect in a process that has already used
+    oneDNN, for example to capture models. The number of threads and the treatment of denormals are not changed.
 
     Args:
-        precision: as in `schema.PRECISIONS`; it tells whether float32 products may be rounded to TF32.
+        precision: as in `schema.PRECISIONS`; it determines whether float32 products may be rounded to TF32.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_MOST_KERNELS))
     _keep_memory()
@@ -46,10 +48,10 @@ def brick_settings(precision: str) -> Iterator[None]:
 
 
 def set_recorded_threads(number: object) -> None:
-    """Set PyTorch's number of threads to that of a record, which may come from anybody.
+    """Set PyTorch's number of threads to that of a record, which may be untrusted.
 
     Raises:
-        UserError: no machine has so many: the process would be ended when they are started.
+        UserError: the number is implausible: starting the threads would end the process.
     """
     if type(number) is not int or not 1 <= number <= _MOST_THREADS:
         raise UserError(f"the run was made with {ascii(number)[:40]} threads, which no machine has: run the "
@@ -58,12 +60,12 @@ def set_recorded_threads(number: object) -> None:
 
 
 def _keep_memory() -> None:
-    """Take no block from the system by itself, and give none back."""
+    """Disable mmap for single blocks, and never return memory to the system."""
     _set({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: _NEVER})
 
 
 def _restore_allocator() -> None:
-    """As glibc does after it was given back a large block: the thresholds that it began with cannot be asked for."""
+    """Set glibc's largest dynamic thresholds, since the initial ones cannot be queried, and trim the heap."""
     _set({_M_MMAP_MAX: _USUAL_MAPPED_BLOCKS, _M_MMAP_THRESHOLD: _LARGEST_THRESHOLD,
           _M_TRIM_THRESHOLD: 2 * _LARGEST_THRESHOLD})
     library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Bricks that end the process they run in: which one was running, noted where it outlives the process."""
+"""Crash notes: which brick was running when its process ended, in memory that outlives the process."""
 
 import contextlib
 import mmap
@@ -8,38 +8,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TIMING, DESCRIBING = "timing", "describing"
-"""What is done with a brick; one that ends the process while it is described keeps its times."""
+"""Activities. A brick that crashes in `DESCRIBING` (memory and work) keeps its times."""
 _PLACES = {b"t": TIMING, b"d": DESCRIBING}
 _ID_BYTES = 16
 
 
 class Note:
-    """The brick that runs now, in memory that a process shares with those that it forks."""
+    """The running brick, in memory shared with forked processes."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
 
     def write(self, brick: str, what: str) -> None:
-        """Note a brick, by its identifier, and what is done with it."""
+        """Record the identifier of the running brick and the activity."""
         self._memory[: _ID_BYTES + 1] = what[:1].encode() + brick.encode()
 
     def clear(self) -> None:
-        """Note that no brick runs."""
+        """Record that no brick runs."""
         self._memory[:1] = b"\0"
 
     def read(self) -> tuple[str, str] | None:
-        """The brick that runs, and what is done with it; None where none does."""
+        """Return the running brick and the activity, or None."""
         what = _PLACES.get(self._memory[:1])
         return None if what is None else (self._memory[1 : _ID_BYTES + 1].decode(), what)
 
 
 @dataclass
 class Crashes:
-    """Which bricks ended earlier processes of a run, and the note of the one that runs.
+    """Bricks that ended earlier processes of a run, and the note of the running brick.
 
     Args:
-        note: None where a crash ends the run.
-        signals: that ended a process, by brick and by what was done with it.
+        note: None if a crash ends the run.
+        signals: signals that ended a process, by brick and activity.
     """
 
     note: Note | None = None
@@ -47,7 +47,7 @@ class Crashes:
 
     @contextlib.contextmanager
     def running(self, brick: str, what: str) -> Iterator[None]:
-        """Note that a brick runs inside."""
+        """Record that a brick runs in the context."""
         if self.note is None:
             yield
             return
@@ -58,13 +58,13 @@ class Crashes:
             self.note.clear()
 
     def endings(self, what: str) -> dict[str, dict[str, Any]]:
-        """Status and reason of bricks that ended a process while this was done with them."""
+        """Return status and reason of the bricks that ended a process during an activity."""
         return {brick: ending_by(number) for (brick, done), number in self.signals.items() if done == what}
 
 
 def ending_by(number: int) -> dict[str, Any]:
-    """Status and reason of a brick whose process was ended by a signal."""
+    """Return status and reason of a brick whose process was ended by a signal."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number == signal.SIGKILL:
-        return {"status": "oom", "reason": f"its process was ended by {name}, as the system does where memory runs out"}
+        return {"status": "oom", "reason": f"its process was ended by {name}, which usually means out of memory"}
     return {"status": "error", "reason": f"it ended its process by {name}"}

@@ -1,4 +1,4 @@
-"""What bricks are called with: weights that take turns, and activations that were written just before."""
+"""Inputs of bricks: weights from a pool, and freshly written activations."""
 
 import hashlib
 from collections.abc import Iterable
@@ -16,17 +16,18 @@ from charact.execution.out_of_memory import free_host_bytes
 from charact.measure.bricks.weight_pool import WeightPool, is_pooled
 
 _WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
-"""Shares of the free memory that are kept from one visit to the next. What is drawn anew takes time that is not timed;
-weights that are drawn anew were written just now, and a cache holds them."""
+"""Shares of the free memory for tensors held between visits. Drawing tensors for each visit costs set-up time, and
+freshly drawn weights are still cached."""
 
 MOST_BRICK_BYTES = 16 * 2**30
+"""Default memory limit of a brick (bytes)."""
 
 Tensors = dict[int, Tensor]
-"""By the number of the brick's input."""
+"""Tensors by the index of the brick's input."""
 
 
 def check_size(brick: Brick) -> None:
-    """Check that a brick's inputs, weights included, are within the limit of what a brick may take.
+    """Check that a brick's inputs, weights included, are within the memory limit of a brick.
 
     Raises:
         UserError: they are not.
@@ -39,19 +40,19 @@ def check_size(brick: Brick) -> None:
 
 
 def most_bytes() -> int:
-    """What a brick may take: its inputs, and in addition to them what its layers make."""
+    """Return the memory limit of a brick (bytes), applied to its inputs and to its further allocations."""
     return limit_bytes(MOST_BRICK_BYTES)
 
 
 class InputPool:
-    """Tensors that are drawn once and kept, as far as memory goes; what does not fit is drawn anew for each visit.
+    """Tensors that are drawn once and held while memory allows; the others are drawn again for each visit.
 
-    Weights come from belts, another part at each call.
+    Weights come from a weight pool: each call gets a different slice.
 
     Args:
-        bricks: all that are to be called.
-        device: where.
-        pool_bytes: what weights may take, and what all else may; by default shares of the memory that is free.
+        bricks: all bricks that will be called.
+        device: device of the tensors.
+        pool_bytes: limit of weights, and limit of all other tensors; by default shares of the free memory.
         seed: of the values.
     """
 
@@ -65,10 +66,10 @@ class InputPool:
         self._kept: dict[str, Tensor] = {}
         self._of_visit: dict[str, Tensor] = {}
         self.weight_pool = WeightPool(bricks, device, weights_bytes, self._generator)
-        """Of weights and buffers of which no values are told."""
+        """Pool of weights and buffers whose distribution holds no values."""
 
     def pristine(self, of: BrickInput, key: str) -> Tensor:
-        """Values for an input, which the caller must not change."""
+        """Return a tensor for an input, which the caller must not change."""
         for there in (self._kept, self._of_visit):
             if key in there:
                 return there[key]
@@ -82,15 +83,15 @@ class InputPool:
         return drawn
 
     def end_visit(self) -> None:
-        """Let go of what was drawn for a brick and does not fit."""
+        """Release the tensors that were drawn for one visit."""
         self._of_visit.clear()
 
 
 class Arguments:
-    """The tensors that a brick is called with.
+    """Argument tensors of a brick.
 
-    In training those that carry a gradient are new leaves, without gradients of an earlier call; what is written in
-    place is a copy of its leaf.
+    In training, inputs that require gradients are new leaves without gradients of an earlier call; an input that is
+    written in place is a clone of its leaf.
     """
 
     def __init__(self, brick: Brick, pool: InputPool, *, training: bool) -> None:
@@ -98,7 +99,7 @@ class Arguments:
         self._keys = [key_of(each) for each in brick.inputs]
 
     def weights(self) -> Tensors:
-        """The next weights and buffers; those that the brick changes are copies."""
+        """Return the next weights and buffers; those that the brick changes are copies."""
         found: Tensors = {}
         for number, each in enumerate(self._brick.inputs):
             if each.kind in ("weight", "buffer"):
@@ -108,7 +109,7 @@ class Arguments:
         return found
 
     def others(self) -> Tensors:
-        """Activations, written just now; constants are written only where the brick changes them."""
+        """Return freshly written activations, and constants; constants are copied only if the brick changes them."""
         found: Tensors = {}
         for number, each in enumerate(self._brick.inputs):
             if each.kind in ("weight", "buffer"):
@@ -123,14 +124,14 @@ class Arguments:
         return found
 
     def restored(self, others: Tensors) -> Tensors:
-        """The same activations once more, written anew where the brick has changed any."""
+        """Return the same activations, or fresh ones if the brick changes any."""
         return self.others() if self._brick.written & others.keys() else others
 
     def call_with(self, tensors: Tensors) -> list[Tensor]:
-        """What the brick is called with."""
+        """Return the list of arguments; in training with new leaves."""
         if not self._training:
             return [tensors[number] for number in range(len(tensors))]
-        leaves: dict[int, Tensor] = {}  # an input that stands twice is one leaf
+        leaves: dict[int, Tensor] = {}  # a repeated input is one leaf
         return [self._leaf(number, tensors[number], leaves) for number in range(len(tensors))]
 
     def _leaf(self, number: int, tensor: Tensor, leaves: dict[int, Tensor]) -> Tensor:
@@ -143,7 +144,7 @@ class Arguments:
 
 
 def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
-    """What shares its memory with an earlier input; None where that changes nothing, or is out of reach."""
+    """Return a view of an earlier input's memory, or None if sharing has no effect or is not possible."""
     if tuple(first.shape) == of.type.shape and first.stride() == of.type.stride:
         return first
     elements = first.untyped_storage().nbytes() // first.element_size()
@@ -154,7 +155,7 @@ def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy of its own with the same strides, also where elements share places or leave gaps."""
+    """Return a copy with the same strides, also for expanded tensors and for views with gaps."""
     if tensor.is_contiguous():
         return tensor.clone()
     reached = storage_elements(tensor.shape, tensor.stride())
@@ -162,6 +163,6 @@ def copied(tensor: Tensor) -> Tensor:
 
 
 def key_of(of: BrickInput) -> str:
-    """What tensors have in common that can stand for one another."""
+    """Return a key that is equal for inputs that can use the same tensor."""
     sample = hashlib.sha256(canonical(of.sample).encode()).hexdigest()
     return f"{of.kind}-{of.type}-{sample}"

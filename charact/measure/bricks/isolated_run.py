@@ -1,4 +1,4 @@
-"""Running a suite in a process of its own, so that a brick that crashes ends that process and no other."""
+"""Running a suite in a separate process, so that a crashing brick does not end the main process."""
 
 import contextlib
 import ctypes
@@ -20,14 +20,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run_isolated(writer: RunWriter, observer: Observer, interrupt: Interrupt) -> None:
-    """Run the cases that a record's options name, in a process that writes them into the record.
+    """Run the cases named by a record's options in a new process, which writes them to the record.
 
-    The process is a new one: it has used neither a GPU nor threads before. After each report it waits until the
-    observer has drawn it, so that drawing does not disturb measurements. Signals are passed on to the process.
+    The new process has used neither GPU nor threads. After each report it waits until the observer has displayed it,
+    so that the display does not disturb measurements. Signals are forwarded to the process.
 
     Raises:
-        UserError: the suite lacks what was asked for, the record cannot be written, or the process crashed outside of
-            any brick.
+        UserError: the suite lacks the requested bricks, the record cannot be written, or the process crashed outside
+            of a brick.
     """
     events, their_events = os.pipe()
     their_answers, answers = os.pipe()
@@ -35,7 +35,7 @@ def run_isolated(writer: RunWriter, observer: Observer, interrupt: Interrupt) ->
     command = [sys.executable, "-P", "-m", "charact.measure.bricks.worker_process", str(writer.directory),
                *map(str, (*handed, os.getpid()))]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # It begins with the signals blocked: one that comes while it starts would end it.
+    # The child starts with signals blocked, since one that arrives during startup would end it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=handed,
@@ -60,31 +60,31 @@ def run_isolated(writer: RunWriter, observer: Observer, interrupt: Interrupt) ->
     ended_by = -status if status < 0 else status - 128
     if ended_by > 0 and interrupt.signal is None:
         raise UserError(f"the process that runs the bricks was ended by signal {ended_by}, outside of any brick or in "
-                        "one that had crashed before")
+                        "a brick that had crashed before")
     if 0 < status <= 128:
         raise RuntimeError("the process that runs the bricks failed: its error is above")
 
 
 def _relay(events: int, answers: int, child: "subprocess.Popen[bytes]", observer: Observer, interrupt: Interrupt
            ) -> str | None:
-    """Pass a process's reports on to the observer until it ends; returns the error that it reported, if any."""
+    """Forward a process's reports to the observer until it ends; return the error that it reported, if any."""
     refused = None
     calls: dict[str, Callable[..., None]] = {
         "case": observer.case_started, "pass": observer.pass_started, "round": observer.iteration,
         "ended": observer.case_ended}
     for line in _lines(events, child, interrupt):
         try:
-            kind, *told = json.loads(line)
+            kind, *arguments = json.loads(line)
             if kind == "refused":
-                refused = str(told[0])
+                refused = str(arguments[0])
             elif kind == "signal":
-                interrupt.signal = interrupt.signal or int(told[0])
+                interrupt.signal = interrupt.signal or int(arguments[0])
             else:
-                calls[kind](*told)
-        except (ValueError, TypeError, LookupError) as error:  # a brick may have written over its memory
-            raise UserError("the process that runs the bricks sent an invalid report: it may be broken by a brick "
-                            "of the suite") from error
-        with contextlib.suppress(BrokenPipeError):  # it crashed in between
+                calls[kind](*arguments)
+        except (ValueError, TypeError, LookupError) as error:  # a brick may have corrupted its memory
+            raise UserError("the process that runs the bricks sent an invalid report: a brick of the suite may have "
+                            "corrupted its memory") from error
+        with contextlib.suppress(BrokenPipeError):  # the worker crashed in between
             os.write(answers, b".")
     return refused
 
@@ -98,28 +98,28 @@ def _lines(events: int, child: "subprocess.Popen[bytes]", interrupt: Interrupt) 
                     select.select([events], [], [])
         except KeyboardInterrupt:
             child.send_signal(interrupt.signal or signal.SIGINT)
-        piece = os.read(events, 65_536)
-        if not piece:
+        chunk = os.read(events, 65_536)
+        if not chunk:
             return
-        *lines, left = (left + piece).split(b"\n")
+        *lines, left = (left + chunk).split(b"\n")
         yield from lines
 
 
 class Report(Observer):
-    """An observer in the process that runs bricks: it reports to the one that started it, and waits for the answer."""
+    """Observer in the process that runs bricks; it reports to the parent process and waits for the answer."""
 
     def __init__(self, events: int, answers: int) -> None:
         self._events, self._answers = events, answers
 
-    def send(self, kind: str, *told: Any) -> None:
-        """Report something."""
-        # One write, and shorter than a pipe holds: what is reported is there as a whole or not at all.
+    def send(self, kind: str, *arguments: Any) -> None:
+        """Send a report and wait for the answer."""
+        # One write below the pipe's capacity is atomic.
         try:
-            os.write(self._events, json.dumps([kind, *told]).encode() + b"\n")
+            os.write(self._events, json.dumps([kind, *arguments]).encode() + b"\n")
             answer = os.read(self._answers, 1)
         except BrokenPipeError:
             answer = b""
-        if not answer:  # the process that started this one was killed: the record stays as it is, to be resumed
+        if not answer:  # the parent was killed: leave the record for a later resume
             os._exit(1)
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
@@ -140,8 +140,8 @@ class Report(Observer):
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the system end this process when its parent ends (Linux)."""
+    """Request that the kernel kills this process when its parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # the parent ended before the request
         os._exit(1)

@@ -1,4 +1,4 @@
-"""What a brick holds and how much work it does: one call under the profiler's allocation events, one that counts."""
+"""Memory and work of a brick: one call with the profiler's allocation events, one call with FLOP counting."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from charact.measure.passes.marks import phase_mark
 
 
 def described(brick: Brick) -> dict[str, Any]:
-    """What the brick's row in the table `bricks` tells before anything has run."""
+    """Return the columns of a brick's row in the table `bricks` that need no run."""
     return {
         "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers, "layer_types": brick.layer_types,
         "input_shapes": [list(each.type.shape) for each in brick.inputs], "literals": literals(brick),
@@ -27,24 +27,23 @@ def described(brick: Brick) -> dict[str, Any]:
 
 
 def as_stored(row: dict[str, Any]) -> dict[str, Any]:
-    """A brick's row as the table holds it: lists as JSON."""
+    """Return a brick's row with lists as JSON, as the table stores it."""
     return row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes", "literals")}
 
 
 def memory_and_work(brick: Brick, call: BrickFunction, pool: InputPool, *, training: bool
                     ) -> tuple[dict[str, Any], list[str]]:
-    """Columns of the table `bricks` on work and memory, and heavy operators that no formula counts.
+    """Measure the work and memory columns of the table `bricks`, and list operators without FLOP formula.
 
-    Work is counted on real tensors, which is no dearer than on fake ones for so short a sequence, and works for
-    operators that look at values too. Updates are not counted.
+    Work is counted on real tensors, which also works for operators that depend on values. Updates are not counted.
 
-    *Error*: exact as to what PyTorch's allocator hands out; what libraries allocate on their own is not seen.
+    *Error*: exact for PyTorch's allocator; allocations by other libraries are not included.
     """
     training = training and brick.kind == "sequence"
     arguments = Arguments(brick, pool, training=training)
 
     def passes() -> _Passes:
-        weights = {number: copied(weight) for number, weight in arguments.weights().items()}  # with a storage of each
+        weights = {number: copied(weight) for number, weight in arguments.weights().items()}  # each with its own storage
         return _Passes(call, arguments.call_with(weights | arguments.others()), training)
 
     work, uncounted = _work(passes())
@@ -53,7 +52,7 @@ def memory_and_work(brick: Brick, call: BrickFunction, pool: InputPool, *, train
 
 
 class _Passes:
-    """A forward pass, and in training a backward pass from gradients of one, where something carries a gradient."""
+    """A forward pass and, in training, a backward pass from gradients of ones if an output requires a gradient."""
 
     def __init__(self, call: BrickFunction, inputs: list[Tensor], training: bool) -> None:
         self._call, self.inputs, self._training = call, inputs, training
@@ -61,22 +60,22 @@ class _Passes:
         self.gradients: list[Tensor] = []
 
     def forward(self) -> None:
-        """The forward pass."""
+        """Run the forward pass."""
         self.outputs = self._call(self.inputs)
 
     def turn(self) -> None:
-        """Make the gradients that the backward pass begins with."""
+        """Create the output gradients of the backward pass."""
         self.gradients = [torch.ones_like(output) for output in self._carriers()]
 
     def backward(self) -> None:
-        """The backward pass."""
+        """Run the backward pass."""
         if carriers := self._carriers():
             torch.autograd.backward(carriers, self.gradients)
 
     def root(self) -> Tensor | None:
-        """A number whose backward pass is the brick's: none where nothing carries a gradient.
+        """Return a scalar whose backward pass is the brick's, or None if no output requires a gradient.
 
-        Gradients of outputs are made within, and are free as soon as they were used, as in a model.
+        Its backward pass creates the output gradients, which are freed after their use, as in a model.
         """
         carriers = self._carriers()
         return _Root.apply(*carriers) if carriers else None  # type: ignore[no-untyped-call]
@@ -86,7 +85,7 @@ class _Passes:
 
 
 class _Root(torch.autograd.Function):
-    """A number made of a brick's outputs, all of whose gradients are ones."""
+    """A scalar computed from a brick's outputs; its backward pass returns gradients of ones."""
 
     @staticmethod
     def forward(ctx: Any, *outputs: Tensor) -> Tensor:
@@ -129,11 +128,11 @@ def _memory(passes: _Passes, device: torch.device) -> dict[str, float | None]:
 
 
 def _held(passes: _Passes) -> str:
-    """What the forward pass saves of its inputs and outputs, and what these take, as JSON: see the table `bricks`."""
+    """Return the saved inputs and outputs of the forward pass and their sizes as JSON: see the table `bricks`."""
     places: dict[int, int] = {}
     for number, tensor in enumerate(passes.inputs):
         places.setdefault(tensor.untyped_storage().data_ptr(), number)
-    kept: list[torch.UntypedStorage] = []  # as they are, so that no other storage gets the place of one
+    kept: list[torch.UntypedStorage] = []  # references, so that no address is reused
 
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.untyped_storage()), _unread):
         passes.forward()
@@ -153,7 +152,7 @@ def _unread(_: Any) -> Tensor:
 
 
 def step_peak_bytes(step: Callable[[], object], device: torch.device) -> float:
-    """Most that an optimizer's step holds at once beside parameters, gradients and state (bytes)."""
+    """Return the peak memory of an optimizer step in addition to parameters, gradients and state (bytes)."""
     with profile(profile_memory=True) as profiler:
         step()
     allocations = read_results(profiler.kineto_results).allocations

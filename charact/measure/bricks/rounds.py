@@ -1,4 +1,4 @@
-"""Rounds over all bricks of a run: what is timed of each, what fails, and when it is enough."""
+"""Rounds over all bricks of a run: timing, failures, and the stop rule."""
 
 import time
 from collections import defaultdict
@@ -28,26 +28,26 @@ from charact.record.reader import Rows
 _NUM_RESAMPLES = 50
 _STANDARD_ERRORS = 1.96
 _GOLDEN_SHARE = (5**0.5 - 1) / 2
-"""Whose multiples, without their whole parts, lie far from one another."""
+"""Golden ratio: the fractional parts of its multiples are spread evenly."""
 
 Item = TypeVar("Item")
 
 
 def rotated(items: list[Item], number: int) -> list[Item]:
-    """The items in their order, from another one on in each round: what slows a machine then meets others each time."""
+    """Return the items rotated by round number, so that a periodic slowdown hits different bricks each round."""
     first = int(number * _GOLDEN_SHARE % 1 * len(items))
     return items[first:] + items[:first]
 
 
 class Rounds:
-    """What is known of each brick, and rounds that add to it.
+    """Times, work and memory of each brick, measured in rounds.
 
     Args:
-        bricks: in the order in which they are visited.
+        bricks: in the order of visits.
         training: whether sequences are differentiated.
-        device: where they run.
-        before: rows of the tables `bricks` and `brick_times` that an earlier process left of whole rounds.
-        crashes: bricks that ended an earlier process, and is told of each before it runs.
+        device: device to run on.
+        before: rows of the tables `bricks` and `brick_times` from complete rounds of an earlier process.
+        crashes: bricks that ended an earlier process; it also records the running brick.
     """
 
     def __init__(self, bricks: Iterable[Brick], device: torch.device, *, training: bool, before: dict[str, Rows],
@@ -63,12 +63,12 @@ class Rounds:
             for brick in self.bricks.values()}
         self.times: Rows = []
         self.timed_s = 0.0
-        """Time of all calls that were timed."""
+        """Total time of all timed calls (seconds)."""
         self._seconds: dict[str, list[float]] = {brick: [] for brick in self.bricks}
         self.uncounted: set[str] = set()
-        """Heavy operators whose FLOP no formula counts."""
+        """Heavy operators without a FLOP formula."""
         self.undescribed: dict[str, str] = {}
-        """Why bricks have times and nothing is told of their work and memory."""
+        """Reasons why bricks have times but no work and memory, by brick."""
         self._resume(before)
         for crashed, ending in self._crashes.endings(TIMING).items():
             if crashed in self.rows:
@@ -79,7 +79,7 @@ class Rounds:
         for brick in self._running():
             self._try(brick.id, partial(self._prepare, brick))
         self._unlimited = set[str]()
-        """Bricks that have stayed within the limit of what one may take."""
+        """Bricks that have run within the memory limit, and run without it from then on."""
         starts = [work.start for work in self._works.values() if isinstance(work, UpdateWork)]
         self.facts: dict[str, Any] = {
             "clock_s": self._clock.own_s,
@@ -89,23 +89,23 @@ class Rounds:
 
     @property
     def num_rounds(self) -> int:
-        """Whole rounds so far."""
+        """Return the number of complete rounds."""
         return int(max(row["num_rounds"] for row in self.rows.values()))
 
     @property
     def left(self) -> list[str]:
-        """Bricks that have not failed."""
+        """Return the bricks that have not failed."""
         return list(self._works)
 
     def round(self, between: Callable[[], object] = lambda: None,
               interruptible: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
-        """Visit each brick once, beginning elsewhere each time.
+        """Visit each brick once, starting at a different brick in each round.
 
-        A round that is interrupted leaves nothing but what failed in it.
+        An interrupted round records only failures.
 
         Args:
-            between: is called before each visit; its time is nobody's.
-            interruptible: what the visits are made in. A round is taken in outside of it, as a whole.
+            between: called before each visit; its time is not counted.
+            interruptible: context of the visits. The complete round is recorded outside of it.
         """
         number, found = self.num_rounds, {}
         with interruptible():
@@ -117,7 +117,7 @@ class Rounds:
                 self._add(brick, number, times)
 
     def repeat_warm(self, brick: str, rule: StopRule) -> None:
-        """Time one brick again and again, until the rule is met."""
+        """Time one brick repeatedly until the rule is met."""
         begun, spent = time.perf_counter(), self._seconds[brick]
         while ended_by(spent, len(spent), rule, time.perf_counter() - begun) is None:
             times = self._visit(brick, lambda: [self._works[brick].warm()])
@@ -127,9 +127,9 @@ class Rounds:
         self._works[brick].release()
 
     def interval_frac(self) -> float | None:
-        """Half the width of the 95 % interval of the sum of all medians, as a share of it; null below 6 rounds.
+        """Return the relative half-width of the 95 % interval of the sum of medians, or None below 6 rounds.
 
-        Rounds are drawn anew, the same for all bricks, so that what slows a whole round is told.
+        The bootstrap resamples whole rounds, the same for all bricks, so that slow rounds widen the interval.
         """
         matrix = np.array([self._seconds[brick] for brick in self.left])
         if matrix.size == 0 or matrix.shape[1] < MIN_ITERATIONS:
@@ -140,7 +140,7 @@ class Rounds:
         return float(_STANDARD_ERRORS * np.std(sums, ddof=1) / np.median(matrix, axis=1).sum())
 
     def ended_by(self, rule: StopRule) -> str | None:
-        """Which part of the rule is met; None to go on."""
+        """Return the part of the rule that is met, or None."""
         if not self._works:
             return "no brick left"
         if self.num_rounds >= rule.max_iterations:
@@ -154,11 +154,11 @@ class Rounds:
 
     @property
     def set_up_s(self) -> float:
-        """Time that went into all else at the bricks' visits."""
+        """Return the untimed part of the bricks' visits (seconds)."""
         return float(sum(row["set_up_s"] for row in self.rows.values()))
 
     def describe(self) -> None:
-        """Tell each brick's work and memory; they are null where that fails, which costs a brick no more."""
+        """Measure each brick's work and memory; a failure leaves them null and keeps the brick's times."""
         ended = self._crashes.endings(DESCRIBING)
         for brick in self.left:
             if brick in ended:
@@ -174,7 +174,7 @@ class Rounds:
             self.rows[brick]["status"] = "ok"
 
     def _resume(self, before: dict[str, Rows]) -> None:
-        """Go on from what an earlier process left; what failed is not tried again."""
+        """Continue from rows of an earlier process; failed bricks are not tried again."""
         for row in before.get("bricks", []):
             failed = row["status"] in ("oom", "error")
             self.rows[row["brick"]] |= {
@@ -193,7 +193,7 @@ class Rounds:
         return [brick for brick in self.bricks.values() if self.rows[brick.id]["status"] == "running"]
 
     def _prepare(self, brick: Brick) -> None:
-        """Make what runs the brick."""
+        """Create the brick's function and work."""
         if brick.kind == "update":
             self._works[brick.id] = UpdateWork(brick, self._pool, self._clock)
             return
@@ -202,7 +202,7 @@ class Rounds:
         self._works[brick.id] = kinds[brick.kind](brick, call, self._pool, self._clock)
 
     def _visit(self, brick: str, work: Callable[[], list[dict[str, Times]]]) -> list[dict[str, Times]]:
-        """Times by phase of each call; none where it failed."""
+        """Return the times by phase of each call; an empty list if the brick failed."""
         found: list[list[dict[str, Times]]] = []
         begun = time.perf_counter()
         if brick in self._unlimited:
@@ -234,7 +234,7 @@ class Rounds:
     def _describe(self, brick: str) -> None:
         work = self._works[brick]
         if isinstance(work, UpdateWork):
-            # Of one parameter: a step of several holds what the one before has left, which is small in a model.
+            # One parameter: a step of several also holds temporaries of the parameter before, small in a model.
             self.rows[brick] |= {"saved_bytes": work.kept_bytes(),
                                  "peak_bytes": step_peak_bytes(work.stepped(1).step, self._device)}
             return
@@ -244,14 +244,15 @@ class Rounds:
         self.uncounted |= set(uncounted)
 
     def _try(self, brick: str, work: Callable[[], object]) -> None:
-        """Do something with a brick that may fail: it then has no time, and the others go on."""
+        """Run `work` for a brick; on an error, record the brick as failed."""
         try:
             with self._crashes.running(brick, TIMING):
                 work()
         except Exception as error:
             ending = {"status": "error", "reason": str(error)} if isinstance(error, UserError) else failure(error)
             if ending["status"] == "oom":
-                ending["reason"] += f" (a brick may take {size(most_bytes())} where there is as much: see --max-bytes)"
+                ending["reason"] += (f" (the limit of a brick is {size(most_bytes())}, or the free memory if less: see "
+                                     "--max-bytes)")
             self._fail(brick, ending)
 
     def _fail(self, brick: str, ending: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which bricks of a suite are timed where only a share of them is; what the others are, without running them."""
+"""Choice of the bricks to time if only a share is timed, and the rows of the others, without running them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,19 +14,19 @@ from charact.measure.bricks.memory import as_stored, described
 from charact.measure.passes.flops import work_of
 from charact.record.schema import LEFT_OUT
 
-_REASON = "not timed: its time is predicted from those of others like it"
+_REASON = "not timed: its time is predicted from similar bricks"
 
 
 def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]],
              crashes: Crashes | None = None) -> list[dict[str, Any]]:
-    """Rows of the table `bricks` of those that are not timed: all but a share of them, chosen by `chosen_to_time`.
+    """Return rows of the table `bricks` for the bricks that `chosen_to_time` does not choose.
 
-    Their FLOP and bytes are counted on fake tensors. A brick that cannot be counted so is timed.
+    FLOP and bytes are counted on fake tensors. A brick for which this fails is timed.
 
     Args:
-        bricks: of inference.
-        share_frac: of them that is timed.
-        models: how often each uses which bricks, as far as models are known.
+        bricks: inference bricks.
+        share_frac: share of the bricks to time.
+        models: number of uses of each brick, for each known model.
         crashes: bricks that ended earlier processes of this run.
     """
     crashes = crashes or Crashes()
@@ -43,13 +43,13 @@ def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mappin
 
 
 def _work(brick: Brick) -> dict[str, float | None] | None:
-    """FLOP and bytes of one call; None of what needs values."""
+    """Return FLOP and bytes of one call, or None if an operator needs values."""
     try:
         with FakeTensorMode():
             inputs = [torch.empty_strided(each.type.shape, each.type.stride, dtype=getattr(torch, each.type.dtype))
                       for each in brick.inputs]
             call = runnable(brick, "cpu")
             flop, num_bytes, _ = work_of(lambda: call(inputs))
-    except Exception:  # whatever an operator may say of tensors without values
+    except Exception:  # operators raise many types for fake tensors
         return None
     return {"flop": flop, "bytes": num_bytes}

@@ -1,4 +1,4 @@
-"""Running a suite of bricks into the record: flushed as rounds end, gone on with after a kill."""
+"""Running a suite of bricks into a record, which is flushed between rounds and can be resumed after a kill."""
 
 import contextlib
 import copy
@@ -31,7 +31,7 @@ from charact.record.writer import RunWriter
 
 _FLUSH_EVERY_S = 2.0
 _FLUSH_FRAC = 0.05
-"""Share of the time that may go into flushing."""
+"""Maximum share of the time spent on flushing."""
 
 
 def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, rule: StopRule, writer: RunWriter,
@@ -39,32 +39,31 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
                method: str = "contextual", place: tuple[int, int] = (1, 1), share_frac: float = 1.0,
                models: Sequence[Mapping[str, int]] = (), precisions: Sequence[str] | None = None,
                crashes: Crashes | None = None) -> None:
-    """Time a suite's bricks on a device, and flush them to the record every few seconds and at the end.
+    """Time a suite's bricks on a device, and flush the times to the record every few seconds and at the end.
 
-    A case that the record holds unfinished is gone on with after its last whole round. A brick that fails is recorded
-    with its reason, and the others go on. A signal ends it after the last whole round: `interrupt.signal` tells which.
+    An unfinished case of the record is resumed after its last complete round. A brick that fails is recorded with its
+    reason, and the run continues. A signal ends the run after the last complete round and is in `interrupt.signal`.
 
     Args:
-        suite: what is run of it are the bricks of the mode, the precision and the batch sizes.
+        suite: the suite; bricks of the given mode, precision and batch sizes run.
         mode: as in `schema.MODES`.
         precision: as in `schema.PRECISIONS`.
-        device: where.
-        rule: when it is enough; its iterations are rounds. Warm bricks share its seconds and have up to as many
-            repetitions each.
+        device: device to run on.
+        rule: stop rule, in rounds. For the method `paper` the bricks share its seconds, and each has up to as many
+            repetitions.
         writer: of the record.
-        observer: who is told; iterations are rounds.
-        interrupt: what ends it early.
-        batch_sizes: of the models that bricks are taken from; by default all.
-        method: one of `brick_timing.METHODS`.
-        place: of the case among those that are run, and how many these are, for the observer.
-        share_frac: of the bricks that is timed, in inference; of the others the record tells what their times can be
-            predicted from.
-        models: how often each uses which bricks, to choose those that matter most, as far as models are known.
-        precisions: of the models that bricks are taken from; by default all that run in `precision`.
+        observer: receives progress; its iterations are rounds.
+        interrupt: ends the run early.
+        batch_sizes: of the bricks' models; by default all.
+        method: one of `timing.METHODS`.
+        place: number of this case and of all cases, for the observer.
+        share_frac: share of the bricks to time, in inference; the times of the others can be predicted.
+        models: number of uses of each brick, for each known model, to choose the bricks to time.
+        precisions: of the bricks' models; by default all that run in `precision`.
         crashes: bricks that ended earlier processes of this run.
 
     Raises:
-        UserError: the suite has no such bricks, or one of them is damaged; the device has not that precision; or the
+        UserError: the suite has no such bricks, or one is damaged; the device does not support the precision; or the
             record cannot be written.
     """
     if reason := refusal(precision, device):
@@ -84,10 +83,10 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
 
 def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence[int] | None,
                   precisions: Sequence[str] | None = None) -> list[str]:
-    """Identifiers of the bricks that fit, sorted: the order in which models have them is not known.
+    """Return the identifiers of the matching bricks, sorted.
 
-    Bricks of autocast's precisions and of pure-bf16 hold their types themselves, and stand among those of fp32. Bricks
-    of models without a batch size fit every one.
+    Bricks of autocast precisions and of pure-bf16 carry their own dtypes and count as fp32. Bricks of models without a
+    batch size match every batch size.
 
     Raises:
         UserError: there are none.
@@ -105,9 +104,9 @@ def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence
                          or set(batch_sizes) & set(entry["batch_sizes"]))
                      and (precisions is None or set(precisions) & set(entry["precisions"])))
     if not fitting:
-        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} of what was asked for (it has "
-                        f"batch sizes {', '.join(map(str, sorted(sizes)))}): choose another --batch-sizes, or generate "
-                        "them")
+        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} with the requested batch "
+                        f"sizes or precisions (it has batch sizes {', '.join(map(str, sorted(sizes)))}): choose "
+                        "another --batch-sizes, or generate them")
     return fitting
 
 
@@ -141,7 +140,7 @@ class _SuiteRun:
         self._flushed, self._flushing_s = time.perf_counter(), 0.0
 
     def run(self, before: dict[str, Any] | None) -> dict[str, Any]:
-        """Time them; returns the case's entry in the manifest."""
+        """Time the bricks and return the case's manifest entry."""
         rows = {} if before is None else self._rows_before(before)
         try:
             with host_memory_guard(), brick_settings(self._precision), self._gradients():
@@ -165,7 +164,7 @@ class _SuiteRun:
         with self._interrupt.allowed():
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)  # events are recorded on the current one
-            # Which were left out depends on models that may have come since: what was begun so is ended so.
+            # A resumed run keeps its choice of bricks, since the known models may have changed.
             begun_as = before.get("bricks")
             untimed = [row for row in begun_as if row["status"] == LEFT_OUT] if begun_as else self._leave_out()
             self._left_out = untimed
@@ -179,7 +178,7 @@ class _SuiteRun:
         self._observer.pass_started("bricks")
         self._warm(rounds) if self._method == "paper" else self._in_context(rounds)
         if self._crashes.note is not None:
-            self._flush()  # a brick that ends the process while it is described loses no times
+            self._flush()  # a brick may end the process while its memory is measured
         begun = time.perf_counter()
         self._observer.pass_started("memory")
         with self._interrupt.allowed():
@@ -196,7 +195,7 @@ class _SuiteRun:
         self._facts |= {"ended_by": reason, "interval_frac": rounds.interval_frac()}
 
     def _warm(self, rounds: Rounds) -> None:
-        """Each brick has its share of the time, and is done with before the next."""
+        """Time one brick after another, each for its share of the time."""
         rule = replace(self._rule, max_seconds=self._rule.max_seconds / max(1, len(rounds.left)))
         for number, brick in enumerate(rounds.left, start=1):
             begun = time.perf_counter()
@@ -216,7 +215,7 @@ class _SuiteRun:
         self._facts |= {"status": "failed", "reason": ending["reason"]}
 
     def _first_failure(self) -> dict[str, Any] | None:
-        """Row of the first brick that failed where all have."""
+        """Return the row of the first brick if all have failed, else None."""
         assert self._rounds is not None
         return None if self._rounds.left else next(iter(self._rounds.rows.values()))
 
@@ -239,18 +238,18 @@ class _SuiteRun:
             self._facts |= {"num_rounds": self._rounds.num_rounds, "num_failed": failed,
                             "num_left_out": len(self._left_out), "timed_s": self._rounds.timed_s,
                             "set_up_s": self._rounds.set_up_s}
-        # A copy: what is flushed must not change with the round that is going on.
+        # Copy, because the current round changes the entry while it is written.
         self._writer.add_case(copy.deepcopy(self._entry), self._rows())
         self._flushed = time.perf_counter()
 
     def _rows_before(self, entry: dict[str, Any]) -> dict[str, Rows]:
-        """Rows that the record holds of whole rounds."""
-        told = entry["passes"]["bricks"]
-        if told["suite_digest"] != self._facts["suite_digest"]:
-            raise UserError(f"the suite {self._facts['suite']} is no longer what {self.case} was begun with: run it "
-                            "anew")
+        """Return the record's rows of complete rounds."""
+        facts = entry["passes"]["bricks"]
+        if facts["suite_digest"] != self._facts["suite_digest"]:
+            raise UserError(f"the suite {self._facts['suite']} is no longer what {self.case} was begun with: start a "
+                            "new run")
         resumed = 0 if self._crashes.signals else 1
-        self._facts |= told | {"status": "ok", "reason": None, "num_resumed": told["num_resumed"] + resumed}
+        self._facts |= facts | {"status": "ok", "reason": None, "num_resumed": facts["num_resumed"] + resumed}
         run = load_run(self._writer.directory, partial=True)
         found: dict[str, Rows] = {}
         for table in ("bricks", "brick_times"):

@@ -1,9 +1,8 @@
-"""Timing a brick as it runs in a model: with weights that are as far away as there, and activations that are not.
+"""Timing a brick with the cache state that it has in a model: cold weights and warm activations.
 
-How far away weights are is a matter of the model's size. Rounds over all bricks, and weights that take turns, let a
-brick find the last cache as a model would leave it that does not fit; of one that fits, weights are read some times
-before. What is nearer than the last cache, code included, a model's other layers have driven away: so much other memory
-is read before each timed call.
+Rounds over all bricks and the weight pool make weights as cold as in a model that does not fit into the last-level
+cache. If the model fits, untimed calls load the weights first. Caches nearer than the last level, and instruction
+caches, would be overwritten by the model's other layers: other memory is read before each timed call.
 """
 
 import resource
@@ -22,58 +21,58 @@ from charact.measure.microbench.call_timer import HostClock, Times
 from charact.measure.microbench.operation_timing import cache_bytes, near_cache_bytes
 
 METHODS = ("contextual", "paper")
-"""In the context of a model; or warm, back to back, as in the paper."""
+"""With the cache state of a model; or warm, back to back, as in the paper."""
 
 CACHE_FRAC = 0.5
-"""Share of the last cache that a model's weights may take to stay there beside its activations."""
+"""Maximum share of the last-level cache for a model's weights to stay there next to its activations."""
 CALLS_A_VISIT = 2
-"""Timed calls, behind those that are not."""
+"""Timed calls of a visit, after the untimed ones."""
 _UNTIMED_CALLS = 1
 _UNTIMED_CALLS_LARGE = 8
 _LARGE_WEIGHTS_BYTES = 500_000
-"""A cache keeps what was read several times: on an AMD EPYC (Zen 5) 3 MB of weights take 390 µs the first time, 160 the
-second, and 55 from the eighth on. What is smaller is there at once, and would only get its code nearer than it is in a
-model: pooling, repeated so, comes out a fifth too short."""
+"""Weights of at least this size (bytes) need several untimed calls to stay in the cache: on an AMD EPYC (Zen 5), 3 MB
+take 390 µs in the first call, 160 in the second, and 55 from the eighth on. For smaller weights, repeated calls only
+warm the instruction cache too much: pooling then comes out 20 % too fast."""
 _NEAR_CACHES = 4
-"""Of other memory so many times what near caches hold is read. On an Intel Xeon (2 MB of L2) plain sums of 38 models at
-batch 1 are 15.1 % off where half as much is read, and that only between uses of weights that stay in the last cache;
-5.7 % with this, 9.1 % with twice as much. There it is also what the tables of addresses (TLB) reach."""
+"""Other memory to read, in multiples of the near caches. Chosen on an Intel Xeon (2 MB of L2): the plain sums of 38
+models at batch 1 are off by 15.1 % at half as much (between cached weights only), 5.7 % at this, 9.1 % at twice as
+much. It also covers the reach of the TLB there."""
 _MAX_EXTRA_CALLS = 7
-"""Untimed calls at most that are made beside to have memory in place."""
+"""Maximum number of additional untimed calls until a call takes no new pages."""
 _FEW_PAGES = 8
-"""Pages that a call may take from the system when its memory is in place. One takes 0.5 to 8 µs to have."""
+"""New pages that a call may take in steady state. A page fault takes 0.5 to 8 µs."""
 _TRAINING_FACTOR = 3
-"""Gradients, and an optimizer's state, are as large as weights."""
+"""Memory of weights, gradients and optimizer state, in multiples of the weights."""
 
 
 class Work(Protocol):
-    """What is timed of a brick, again and again."""
+    """Timed work of a brick."""
 
     def in_context(self) -> list[dict[str, Times]]:
-        """Times by phase of a visit's calls, as they run in a model."""
+        """Return the times by phase of a visit's calls, with the cache state of a model."""
 
     def warm(self) -> dict[str, Times]:
-        """Times by phase of one call right after another one, with the same inputs."""
+        """Return the times by phase of one call directly after another one with the same inputs."""
 
     def release(self) -> None:
-        """Let go of the inputs that warm calls keep."""
+        """Release the inputs that warm calls hold."""
 
 
 def stays_in_cache(brick: Brick, device: torch.device, *, training: bool = False) -> bool:
-    """Whether the weights of the brick's model are still in the cache when its next iteration needs them.
+    """Return whether the weights of the brick's model stay in the last-level cache until the next iteration.
 
-    In training their gradients and an optimizer's state come between.
+    In training, gradients and optimizer state count too.
     """
     return brick.context_bytes * (_TRAINING_FACTOR if training else 1) <= CACHE_FRAC * cache_bytes(device)
 
 
 def num_new_pages() -> int:
-    """Pages of memory that this process has taken from the system so far."""
+    """Return the number of minor page faults of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def warm_up(call: Callable[[], object], fewest: int = 1) -> None:
-    """Call so often, and then until a call takes no new pages from the system: one that has run before takes none."""
+    """Call at least `fewest` times, and until a call takes no new pages from the system."""
     for number in range(1, fewest + _MAX_EXTRA_CALLS + 1):
         before = num_new_pages()
         call()
@@ -82,19 +81,19 @@ def warm_up(call: Callable[[], object], fewest: int = 1) -> None:
 
 
 def num_untimed(brick: Brick, *, cached: bool) -> int:
-    """Fewest calls at a visit before those that are timed: several of large weights that stay in the cache."""
+    """Return the minimum number of untimed calls of a visit: several if large weights stay in the cache."""
     return _UNTIMED_CALLS_LARGE if cached and brick.weights_bytes >= _LARGE_WEIGHTS_BYTES else _UNTIMED_CALLS
 
 
 class CacheEvictor:
-    """What a model reads between two layers of a kind: it drives what they share from the nearer caches.
+    """Reads other memory, as a model's other layers do between two layers of a kind, to overwrite the near caches.
 
-    That is their code, the tables of operators and addresses that lead to it, and weights that stay in the last cache.
-    What a brick reads from the layer before it is written after this, and is near.
+    This evicts the operators' code, dispatch tables and page table entries, and weights that stay in the last-level
+    cache. Activations are written afterwards and stay near.
 
     Args:
-        brick: of the model.
-        device: where it runs.
+        brick: a brick of the model.
+        device: device of the brick.
         training: as for `stays_in_cache`.
     """
 
@@ -104,7 +103,7 @@ class CacheEvictor:
         self.num_bytes = max(0, min(others, self._most_bytes))
 
     def evict(self) -> None:
-        """Read as much of other memory."""
+        """Read other memory of `num_bytes`."""
         if self.num_bytes:
             _other_memory(self._most_bytes)[: self.num_bytes // 4].sum()
 
@@ -115,16 +114,15 @@ def _other_memory(num_bytes: int) -> Tensor:
 
 
 class InContext(ABC):
-    """A brick that is called as its model calls it.
+    """A brick that is called with the cache state of its model.
 
-    Untimed calls come first at each visit, until one takes no new pages from the system: a model that has run before
-    takes none. Before each timed call, other memory drives
-    from the nearer caches what the one before it left in them. The timed calls get other weights than the call before
-    them, which no cache holds; only where a model's weights fit into the last cache they get the same, behind several
-    untimed calls if they are large.
+    Each visit begins with untimed calls until one takes no new pages from the system. Before each timed call, other
+    memory is read to overwrite the near caches. Timed calls get other weights than the call before them, so that no
+    cache holds them. If the model's weights fit into the last-level cache, timed calls get the same weights, after
+    several untimed calls if they are large.
 
-    *Error*: a model whose weights partly fit lies between the two ways; inputs that a layer reads from an earlier one
-    than the last are written just before here; layers of a kind that follow at once find their code nearer in a model.
+    *Error*: a model whose weights partly fit is between the two cases; inputs from layers before the previous one are
+    freshly written here; consecutive layers of a kind find their code in nearer caches in a model.
     """
 
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock, *, training: bool) -> None:
@@ -137,12 +135,12 @@ class InContext(ABC):
 
     @abstractmethod
     def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
-        """Times by phase of one call."""
+        """Return the times by phase of one call."""
 
     def in_context(self) -> list[dict[str, Times]]:
-        """Times by phase of a visit's calls, as they run in a model."""
+        """Return the times by phase of a visit's calls, with the cache state of a model."""
         arguments = self._arguments
-        # Taken before the first call: made between two, they would lie where it had its memory.
+        # Before the first call: later they could reuse the memory of its outputs, which is cached.
         weights = [arguments.weights() for _ in range(1 if self._cached else 1 + CALLS_A_VISIT)]
         warm_up(lambda: self.timed(arguments.call_with(weights[0] | arguments.others())), self._num_untimed)
         found = []
@@ -152,7 +150,7 @@ class InContext(ABC):
         return found
 
     def warm(self) -> dict[str, Times]:
-        """Times by phase of one call with the inputs of the call before; an untimed one comes before the first."""
+        """Return the times by phase of one call with the previous call's inputs, after an untimed first call."""
         weights, others = self._kept or (self._arguments.weights(), self._arguments.others())
         if self._kept is None:
             self.timed(self._arguments.call_with(weights | others))
@@ -161,7 +159,7 @@ class InContext(ABC):
         return self.timed(self._arguments.call_with(weights | others))
 
     def release(self) -> None:
-        """Let go of the inputs that warm calls keep."""
+        """Release the inputs that warm calls hold."""
         self._kept = None
 
 
@@ -172,5 +170,5 @@ class InferenceWork(InContext):
         super().__init__(brick, call, pool, clock, training=False)
 
     def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
-        """Time of the forward pass."""
+        """Return the time of the forward pass."""
         return {"forward": self._clock.time(self._call, inputs)}

@@ -1,4 +1,4 @@
-"""Timing a brick in training: its forward pass and its backward pass apart, and updates of parameters."""
+"""Timing a brick in training: forward pass, backward pass, and parameter updates."""
 
 import math
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from charact.measure.microbench.call_timer import HostClock, Times
 
 _NUM_STARTS = 201
 _FEWEST_PARAMETERS, _MOST_PARAMETERS = 4, 16
-"""That are updated at once: as many as the model could have, but few enough to be ready soon."""
+"""Range of the number of parameters in one timed step; the maximum limits the set-up time."""
 _MOST_BYTES = 48_000_000
-"""Of these parameters, where they are larger than the fewest."""
+"""Target size of these parameters (bytes)."""
 
 
 class TrainingWork(InContext):
     """A brick in training: its forward pass under autograd, then its backward pass from random gradients.
 
-    Every call has new leaves, so that gradients are made and not added to. The gradients that it begins with are
-    written between the two passes. What starting a backward pass takes is part of its time: `backward_start` tells
-    it.
+    Every call has new leaves, so that gradients are not accumulated. The output gradients are written between the two
+    passes. The times include the start of a backward pass, which `backward_start` measures.
 
-    *Error*: the backward pass follows its forward pass at once, so that what was saved is nearer than in a model.
+    *Error*: the backward pass directly follows its forward pass, so saved tensors are more likely cached than in a
+    model.
     """
 
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
@@ -37,7 +37,7 @@ class TrainingWork(InContext):
         self._outputs: Sequence[Tensor] = ()
 
     def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
-        """Times of a forward and a backward pass; of the forward pass alone where nothing carries a gradient."""
+        """Return the times of a forward pass and, if an output requires a gradient, of a backward pass."""
         times = {"forward": self._clock.time(self._forward, inputs)}
         carriers = [output for output in self._outputs if output.requires_grad]
         if carriers:
@@ -53,43 +53,43 @@ class TrainingWork(InContext):
         self._outputs = self._call(inputs)
 
     def _gradient_of(self, output: Tensor) -> Tensor:
-        """Random numbers, written just now."""
+        """Return a freshly written random gradient."""
         of = TensorType(str(output.dtype).removeprefix("torch."), tuple(output.shape), output.stride())
         like = BrickInput("activation", of, False, {"weight": "normal"})
         return copied(self._pool.pristine(like, key_of(like)))
 
 
 def _backward(roots: list[tuple[list[Tensor], list[Tensor]]]) -> None:
-    """Take the backward pass and let go of its graph."""
+    """Run the backward pass and release its graph."""
     torch.autograd.backward(*roots.pop())
 
 
 class GradientSumWork:
-    """A sum of two gradients, which were made just before."""
+    """A sum of two freshly written gradients."""
 
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
         self._arguments = Arguments(brick, pool, training=False)
         self._call, self._clock = call, clock
 
     def in_context(self) -> list[dict[str, Times]]:
-        """The same as when warm: its inputs are, wherever they are written."""
+        """Return times of one call; they equal warm times, since the inputs were just written."""
         warm_up(self.warm)
         return [self.warm()]
 
     def warm(self) -> dict[str, Times]:
-        """Time of the sum."""
+        """Return the time of the sum."""
         with torch.no_grad():
             return {"forward": self._clock.time(self._call, self._arguments.call_with(self._arguments.others()))}
 
     def release(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no inputs are held."""
 
 
 class UpdateWork:
-    """An optimizer's step for parameters of one type, after the steps that make their state.
+    """An optimizer's step for parameters of one type, after the steps that create their state.
 
-    *Error*: what a step takes that updates nothing is taken off, and the rest is shared evenly by the parameters: in a
-    model, whose parameters are of several sizes, what they share may be another part.
+    *Error*: the time of an empty step is subtracted, and the rest is divided evenly by the parameters. In a model with
+    parameters of several sizes, the shared overhead per parameter may differ.
     """
 
     def __init__(self, brick: Brick, pool: InputPool, clock: HostClock) -> None:
@@ -103,19 +103,19 @@ class UpdateWork:
 
     @property
     def num_parameters(self) -> int:
-        """Parameters that are updated at once."""
+        """Return the number of parameters in one step."""
         return self._number
 
     def in_context(self) -> list[dict[str, Times]]:
-        """The same as when warm: a step goes through all of its parameters, and their state is made anew each time."""
+        """Return times of one step; they equal warm times, since each step has new parameters and state."""
         return [self.warm()]
 
     def warm(self) -> dict[str, Times]:
-        """Time of a parameter's share of a step."""
+        """Return one parameter's share of a step's time."""
         return {"update": _share(self._clock.time(self.stepped().step), self.start, self._number)}
 
     def stepped(self, number: int | None = None) -> Any:
-        """The optimizer of so many parameters, by default those that are timed, after steps that make its state."""
+        """Return an optimizer of `number` parameters (by default as timed) after the steps that create its state."""
         parameters = [torch.nn.Parameter(copied(self._pool.pristine(self._parameter, self._key)))
                       for _ in range(self._number if number is None else number)]
         for parameter in parameters:
@@ -125,12 +125,12 @@ class UpdateWork:
         return optimizer
 
     def kept_bytes(self) -> float:
-        """Bytes that the optimizer keeps for a parameter between steps."""
+        """Return the bytes of optimizer state of one parameter."""
         kept = [value for state in self.stepped(1).state.values() for value in state.values()]
         return float(sum(value.nbytes for value in kept if isinstance(value, Tensor)))
 
     def release(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no inputs are held."""
 
 
 def _share(times: Times, start: Times, number: int) -> Times:
@@ -141,13 +141,13 @@ def _share(times: Times, start: Times, number: int) -> Times:
 
 
 def _step_start(made: Any, options: dict[str, Any], device: torch.device, clock: HostClock) -> Times:
-    """What a step takes that has no gradient to update by."""
+    """Return the time of an optimizer step without gradients."""
     optimizer = made([torch.nn.Parameter(torch.zeros(1, device=device))], **options)
     return _median(clock, optimizer.step)
 
 
 def backward_start(device: torch.device, clock: HostClock) -> Times:
-    """What a backward pass takes that computes nothing: from one number to that number's gradient."""
+    """Return the time of a trivial backward pass: of one number with respect to itself."""
     leaf = torch.zeros(1, device=device, requires_grad=True)
     gradient = torch.ones(1, device=device)
     return _median(clock, torch.autograd.backward, leaf, gradient)

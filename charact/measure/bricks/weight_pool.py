@@ -1,4 +1,4 @@
-"""Weights that bricks are called with: parts of long belts, so that none was used lately when its turn comes."""
+"""Weight pool: slices of shared ring buffers, so that each call reads weights that are cold in cache."""
 
 import math
 from collections import defaultdict
@@ -13,16 +13,16 @@ from charact.bricks.captured_graph import TensorType
 from charact.bricks.value_distributions import draw, storage_elements
 from charact.measure.microbench.operation_timing import cache_bytes
 
-_NUM_CACHES = 2
-"""A belt is at most so many times as long as the last cache, which holds nothing of it then when it comes round."""
+_CACHE_MULTIPLE = 2
+"""Maximum length of a ring buffer in multiples of the last-level cache, which evicts a slice before its next use."""
 _UNKNOWN_CACHE_BYTES = 48_000_000
 _LINE_BYTES = 64
-"""Weights begin at a cache's line, as PyTorch's own memory does."""
+"""Alignment of weights: a cache line, as for PyTorch's own memory."""
 
 
 @dataclass
 class _RingBuffer:
-    """Values in a row, and the element at which it goes on."""
+    """A ring buffer of values, with the offset of the next slice."""
 
     values: Tensor
     place: int = 0
@@ -38,20 +38,19 @@ class _RingBuffer:
 
 
 class WeightPool:
-    """Another place for each weight that is taken, as far from the one before as in a model.
+    """Ring buffers that return a different slice for each weight, at the reuse distance of the brick's model.
 
-    How long a layer takes does not depend on what its weights are. So those of one precision and about one scale, `1 /
-    sqrt(fan_in)` to the next power of two, come from one belt, part by part, and from its beginning again behind its
-    end. It is as long as what the largest of the models that take from it touches in an iteration, as far as the last
-    cache can tell, and takes no more memory than that, however many weights there are.
+    A layer's time does not depend on the values of its weights. Weights of one dtype and similar scale (`1 /
+    sqrt(fan_in)` rounded to a power of two) therefore share a ring buffer. Its length is the largest reuse distance of
+    the bricks that use it, limited by the last-level cache. Memory does not grow with the number of weights.
 
-    *Error*: of models that fit into the cache, smaller ones find their weights farther away.
+    *Error*: among models that fit into the cache, smaller ones see larger reuse distances than their own.
 
     Args:
-        bricks: all that are to be called.
-        device: where.
-        limit_bytes: what all belts may take.
-        generator: of values.
+        bricks: all bricks that will be called.
+        device: device of the weights.
+        limit_bytes: maximum size of all ring buffers.
+        generator: of the values.
     """
 
     def __init__(self, bricks: Iterable[Brick], device: torch.device, limit_bytes: int, generator: torch.Generator
@@ -65,23 +64,23 @@ class WeightPool:
                 touched_bytes[key] = max(touched_bytes[key], brick.context_bytes)
                 num_bytes = storage_elements(each.type.shape, each.type.stride) * itemsize
                 largest_bytes[key] = max(largest_bytes[key], num_bytes)
-        most_bytes = _NUM_CACHES * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
+        most_bytes = _CACHE_MULTIPLE * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
         wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
-        self._num_bytes = _shared(limit_bytes, wanted_bytes, largest_bytes)
+        self._num_bytes = _split_limit(limit_bytes, wanted_bytes, largest_bytes)
         self.num_bytes = sum(self._num_bytes.values())
-        """What all belts may take."""
+        """Maximum size of all ring buffers (bytes)."""
         self._buffers: dict[str, _RingBuffer | None] = {}
 
     def next(self, of: BrickInput) -> Tensor:
-        """A weight of its type, which the caller must not change; drawn anew where there is no memory for a belt."""
+        """Return a weight, which the caller must not change; drawn each time if there is no memory for a buffer."""
         key = _key_of(of)
         if key not in self._buffers:
             self._buffers[key] = self._made(of, self._num_bytes[key])
-        belt = self._buffers[key]
-        return draw(of.type, of.sample, self._device, self._generator) if belt is None else belt.next(of.type)
+        buffer = self._buffers[key]
+        return draw(of.type, of.sample, self._device, self._generator) if buffer is None else buffer.next(of.type)
 
     def _made(self, of: BrickInput, num_bytes: int) -> _RingBuffer | None:
-        """A belt of so many bytes, in whole rows; none where there is no room for it."""
+        """Create a ring buffer of `num_bytes`, rounded up to whole rows, or return None for 0 bytes."""
         if not num_bytes:
             return None
         fan_in = 4 ** _scale(of)
@@ -90,10 +89,10 @@ class WeightPool:
         return _RingBuffer(draw(type, of.sample, self._device, self._generator).reshape(-1))
 
 
-def _shared(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[str, int]) -> dict[str, int]:
-    """What each belt gets of the limit, evenly but for those that want less or cannot do with it; 0 where none is left.
+def _split_limit(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[str, int]) -> dict[str, int]:
+    """Split the limit evenly among the buffers, up to their wanted and at least their minimum size (bytes).
 
-    Those that cannot do with an even share get what they need first.
+    Buffers with a large minimum are served first; a buffer whose minimum does not fit gets 0.
     """
     found: dict[str, int] = {}
     left_bytes = limit_bytes
@@ -106,7 +105,7 @@ def _shared(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[st
 
 
 def is_pooled(of: BrickInput) -> bool:
-    """Whether an input is a weight or buffer of which nothing is told but that it is one."""
+    """Return whether an input comes from the pool: a weight or buffer whose distribution holds no values."""
     return of.kind in ("weight", "buffer") and "weight" in of.sample
 
 
@@ -115,7 +114,7 @@ def _key_of(of: BrickInput) -> str:
 
 
 def _scale(of: BrickInput) -> int:
-    """Binary logarithm of what values are divided by, the square root of the number that a result is a sum of."""
+    """Return log2(sqrt(fan_in)), the scale that weights are divided by, rounded."""
     if of.sample["weight"] == "positive":
         return 0
     shape = of.type.shape

@@ -1,4 +1,4 @@
-"""Timing a whole model as its bricks are timed: the same settings, and one batch that is there already."""
+"""Timing a whole model like its bricks: with the same settings, and on one batch prepared in advance."""
 
 import itertools
 import time
@@ -19,15 +19,15 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
                     on_iteration: Callable[[int, float], None] = lambda num_iterations, median_s: None) -> Timing:
     """Time iterations of a model: forward, and in training loss, backward and update.
 
-    Bricks know of no data, so the batch is made before and is the same in each iteration. Fetching it is no phase: the
-    moment that it takes counts as `other`. The fact `on_core_frac` is the share of the time that the calling thread had
-    a core: on a CPU it works all the time, unless other programs take its place.
+    Bricks do not include data loading, so all iterations use one batch prepared in advance, and fetching it counts as
+    `other`. The fact `on_core_frac` is the share of the time in which the calling thread was on a core; on a CPU it is
+    near 1 unless other programs interfere.
 
     Args:
-        source: which model, with its sizes, mode and precision.
-        rule: when it is enough.
-        device: where; by default where the source is captured.
-        on_iteration: told (iterations so far, median seconds) between iterations.
+        source: the model with its sizes, mode and precision.
+        rule: stop rule.
+        device: by default the device of the source's case.
+        on_iteration: called between iterations with (number of iterations, median seconds).
     """
     case = source.case if device is None else replace(source.case, device=device)
     with host_memory_guard(), brick_settings(case.precision):
@@ -35,7 +35,7 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
         try:
             batch = loop.next_batch()
         finally:
-            loop.close()  # workers of a loader would run beside the model
+            loop.close()  # workers of a loader would compete with the model
         loop.feed(itertools.repeat(batch))
         begun, ran = time.perf_counter(), time.thread_time()
         timing = timing_pass(loop, rule, on_iteration)
@@ -44,7 +44,7 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
 
 
 def _without_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the table `iterations` whose data phase is part of `other`."""
+    """Return rows of the table `iterations` with the data phase merged into `other`."""
     data = {row["iteration"]: row for row in rows if row["phase"] == "data"}
     kept = []
     for row in rows:

@@ -1,6 +1,6 @@
-"""Program of the process that runs bricks: it forks a worker, and another one after each that a brick has ended.
+"""Supervisor process of a suite's run: it forks a worker, and another one whenever a brick has ended the worker.
 
-It runs no brick itself, so that a worker is as good as new: no threads, no GPU, and no memory that a brick has broken.
+The supervisor runs no brick itself, so that each worker starts clean: without threads, GPU context or corrupted memory.
 """
 
 import gc
@@ -30,17 +30,17 @@ from charact.record.writer import RunWriter
 
 
 def main(directory: Path, lock: int, events: int, answers: int, parent: int) -> int:
-    """Run the cases of a record; returns the exit status.
+    """Run the cases of a record and return the exit status.
 
     Args:
         directory: of the record.
-        lock: descriptor of the lock that its writer holds.
-        events: descriptor to report to.
-        answers: descriptor of the answers.
-        parent: process that started this one, with SIGINT, SIGTERM and SIGHUP blocked.
+        lock: file descriptor of the lock that the record's writer holds.
+        events: file descriptor for reports.
+        answers: file descriptor of the answers.
+        parent: parent process, which started this one with SIGINT, SIGTERM and SIGHUP blocked.
     """
     die_with_parent(parent)
-    gc.freeze()  # the collector of a worker would walk all that was imported, and so copy the memory that they share
+    gc.freeze()  # a worker's collector would touch all imported objects, and copy the shared pages
     crashes = Crashes(Note())
     assert crashes.note is not None
     while True:
@@ -59,7 +59,7 @@ def main(directory: Path, lock: int, events: int, answers: int, parent: int) -> 
 
 
 def _waited_for(worker: int) -> int:
-    """The status that a worker ends with; until then signals are passed on to it."""
+    """Forward signals to a worker until it ends, and return its exit status."""
     while True:
         number = signal.sigwait({*SIGNALS, signal.SIGCHLD})
         if number != signal.SIGCHLD:
@@ -109,7 +109,7 @@ def _run(directory: Path, lock: int, report: Report, interrupt: Interrupt, crash
 
 
 def _known_models(private: Path) -> list[Mapping[str, int]]:
-    """How often each model whose composition is here uses which bricks; none where there are no compositions."""
+    """Return the number of uses of each brick for each model with a composition in the directory."""
     compositions = load_compositions(private) if any(private.glob("*.json")) else []
     return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]
 

@@ -205,8 +205,8 @@ def broken(suite: Path, how: str) -> None:
 @pytest.mark.parametrize(("how", "told"), [
     ("missing", "is missing from"), ("tampered brick", "does not match the suite's index"),
     ("tampered index", "changed after it was written"), ("newer", "update charact"),
-    ("other format", "not part of a suite"), ("no JSON", "no part of a suite"),
-    ("not a number", "not part of a suite"), ("deep", "no part of a suite"),
+    ("other format", "not part of a suite"), ("no JSON", "not part of a suite"),
+    ("not a number", "not part of a suite"), ("deep", "not part of a suite"),
     ("absent", "no suite of bricks in"), ("renamed", "holds brick"), ("incomplete", "not part of a suite"),
     ("misnamed", "not part of a suite"),
 ])  # fmt: skip
