@@ -273,7 +273,7 @@ def test_a_record_that_is_no_run_of_a_suite(there: Path, here: Here) -> None:
     for command in (["construct", "mlp", str(other)], ["calibrate", str(other)]):
         done = here("bricks", *command, cwd=there)
         assert done.returncode == 2
-        assert "is no run of a suite: charact bricks run makes one" in done.stderr
+        assert "is not a run of a suite: charact bricks run makes one" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["generate", "run", "calibrate", "construct", "show", "audit", "merge"])

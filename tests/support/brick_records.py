@@ -140,7 +140,7 @@ def three_models(out: Path, **changes: Any) -> Run:
     record = Models(out)
     record.add("resnet18", ["00aa", "22cc", "00aa", "11bb"], corrected=1.05, measured=1.0, **changes)
     record.add("vgg11", ["33dd", "22cc"], corrected=1.15, measured=1.25, **changes)
-    return record.fail("hopeless", "the run lacks 1 of 2 pieces (brick 99ff)").run()
+    return record.fail("hopeless", "the run lacks 1 of 2 segments (brick 99ff)").run()
 
 
 def zoo(out: Path, num_models: int = 100) -> Run:

@@ -1,4 +1,4 @@
-"""Models made of bricks: what they are made of, their latency and memory from the bricks' times, and how right that is.
+"""Analysis of suites and constructed models: reuse of bricks, latency and memory from bricks' times, and their errors.
 
-Nothing here imports torch: of `charact.bricks` only compositions and what bricks are.
+Nothing here imports torch; from `charact.bricks` only the modules of compositions and bricks.
 """

@@ -1,4 +1,4 @@
-"""What a model uses bricks for, and why some of them have no time."""
+"""Uses of bricks in a model's iteration, and reasons for bricks without times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from charact.core.errors import UserError
 from charact.record.reader import Run
 
 _NAMED = 3
-"""Bricks that a reason names; of others it says how many."""
+"""Maximum number of bricks named in a reason; the others are counted."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """A brick's part in an iteration."""
+    """A use of a brick in an iteration."""
 
     piece: int | None
-    """Its place; None of updates and sums of gradients, which have none in the graph."""
+    """Index of the segment; None for updates and gradient sums, which are not in the graph."""
     brick: str
     phase: str
-    """Of the iteration."""
+    """Phase of the iteration."""
     timed_as: str
-    """Phase of the brick's own times."""
+    """Phase of the brick's times."""
     number: int = 1
 
     @property
     def starts_backward(self) -> bool:
-        """Whether its time holds the start of a backward pass."""
+        """Return whether its time includes the start of a backward pass."""
         return self.timed_as == "backward"
 
 
 def uses(composition: Composition, times: BrickTimes) -> list[Use]:
-    """All uses of bricks, phase by phase. What has no backward time carries no gradient."""
+    """Return all uses of bricks by phase. Bricks without a backward time have no gradients."""
     placed = list(enumerate(piece.brick for piece in composition.pieces))
     found = [Use(number, brick, "forward", "forward") for number, brick in placed]
     if composition.mode == "infer":
@@ -44,10 +44,10 @@ def uses(composition: Composition, times: BrickTimes) -> list[Use]:
     return found + [Use(None, brick, "update", "update", number) for brick, number in composition.updates]
 
 
-def missing(composition: Composition, stands: Sequence[Use], times: BrickTimes,
+def missing(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes,
             layer_types: Mapping[str, Sequence[str]]) -> str | None:
-    """Why a model cannot be constructed: bricks that the run lacks, and those that failed; None where it can."""
-    untimed = list(dict.fromkeys(use.brick for use in stands if not times.has(use.brick, use.timed_as)))
+    """Return why a model cannot be constructed (bricks missing from the run or failed), or None."""
+    untimed = list(dict.fromkeys(use.brick for use in brick_uses if not times.has(use.brick, use.timed_as)))
     lacking = [brick for brick in untimed if brick not in times.bricks]
     failed = [brick for brick in untimed if brick in times.bricks]
     reasons = []
@@ -61,9 +61,9 @@ def missing(composition: Composition, stands: Sequence[Use], times: BrickTimes,
 def _lacking_text(composition: Composition, lacking: Sequence[str], layer_types: Mapping[str, Sequence[str]]) -> str:
     num_pieces = sum(piece.brick in lacking for piece in composition.pieces)
     num_others = sum(brick in lacking for brick, _ in [*composition.updates, *composition.gradient_sums])
-    parts = [f"{num_pieces} of {len(composition.pieces)} pieces"] if num_pieces else []
+    parts = [f"{num_pieces} of {len(composition.pieces)} segments"] if num_pieces else []
     parts += [f"{num_others} of {len(composition.updates) + len(composition.gradient_sums)} kinds of updates and "
-              "sums of gradients"] if num_others else []  # fmt: skip
+              "gradient sums"] if num_others else []  # fmt: skip
     types = sorted({name for brick in lacking for name in layer_types.get(brick, ())})
     of = f" of {', '.join(types)}" if types else ""
     bricks = _counted([f"brick {brick}" for brick in lacking], ", ")
@@ -71,7 +71,7 @@ def _lacking_text(composition: Composition, lacking: Sequence[str], layer_types:
 
 
 def _why(times: BrickTimes, brick: str) -> str:
-    """Why a brick that is in the run has no time there."""
+    """Return why a brick of the run has no time."""
     row = times.bricks[brick]
     if row["status"] == "ok":
         return "not timed in this phase"
@@ -79,31 +79,31 @@ def _why(times: BrickTimes, brick: str) -> str:
 
 
 def _counted(texts: Sequence[str], separator: str) -> str:
-    """The first few, and how many more there are."""
+    """Join the first few texts, and count the others."""
     more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
     return separator.join([*texts[:_NAMED], *more])
 
 
 def brick_case(run: Run, composition: Composition) -> str:
-    """The case of a suite's run whose bricks make a model: of its mode and precision, and cut as it was.
+    """Return the case of a suite's run that matches a model's mode, precision and cut.
 
-    Bricks of mixed precision hold its casts, and may be timed with those of fp32.
+    Bricks of mixed precision include their casts, and may be timed with those of fp32.
 
     Raises:
-        UserError: the run is none of a suite, or the model is of another mode or precision, or cut otherwise.
+        UserError: it is not a run of a suite, or the model has another mode, precision or cut.
     """
     entries = [entry for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})]
     if not entries:
-        raise UserError(f"{run.path} is no run of a suite: charact bricks run makes one")
-    alike = [entry for entry in entries if entry["mode"] == composition.mode
+        raise UserError(f"{run.path} is not a run of a suite: charact bricks run makes one")
+    matching = [entry for entry in entries if entry["mode"] == composition.mode
              and runs_as(entry["precision"]) == runs_as(composition.precision)]  # fmt: skip
-    alike.sort(key=lambda entry: bool(entry["precision"] != composition.precision))
-    if not alike:
+    matching.sort(key=lambda entry: bool(entry["precision"] != composition.precision))
+    if not matching:
         timed = " and ".join(dict.fromkeys(f"{entry['mode']} in {entry['precision']}" for entry in entries))
         raise UserError(f"{composition.case} is {composition.mode} in {composition.precision}, {run.path} timed "
                         f"{timed}: charact bricks run --mode {composition.mode} --precision {composition.precision}")
-    case, facts = str(alike[0]["case"]), alike[0]["passes"]["bricks"]
+    case, facts = str(matching[0]["case"]), matching[0]["passes"]["bricks"]
     if (facts["g"], facts["cut_method"]) != (composition.g, composition.method):
         raise UserError(f"{composition.case} is cut by '{composition.method}' at G = {composition.g}, the bricks of "
-                        f"{run.path} by '{facts['cut_method']}' at G = {facts['g']}: run a suite that is cut alike")
+                        f"{run.path} by '{facts['cut_method']}' at G = {facts['g']}: run a suite with the same cut")
     return case

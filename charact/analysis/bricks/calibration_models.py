@@ -1,4 +1,4 @@
-"""Which models stand for others, by the types of operators that their time goes to."""
+"""Choice of typical models for calibration, by the operator types that their time is spent on."""
 
 import json
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from charact.analysis.common.significance import Values
 from charact.core.operator_types import operator_type
 
 _LEAST_GAIN_FRAC = 1e-9
-"""Less is rounding, on which exchanges could go on for ever."""
+"""Smallest relative gain of an exchange; smaller ones are rounding errors and could repeat forever."""
 
 
 def typical(constructions: Sequence[Construction], number: int) -> list[Construction]:
-    """So many models to which all are near, from short to long; all of them where there are no more.
+    """Return `number` typical models, sorted by time; all models if there are no more.
 
-    Near are models whose time is shared alike by types of operators (Hellinger distance). The chosen ones are medoids
-    (L. Kaufman and P. J. Rousseeuw, *Finding Groups in Data*, 1990): the sum of distances to the nearest of them is
-    one that taking another in place of any would not lessen. The order of the models does not matter.
+    The distance of two models is the Hellinger distance of their time shares by operator type. The result are medoids
+    (L. Kaufman and P. J. Rousseeuw, *Finding Groups in Data*, 1990): no single exchange reduces the sum of distances
+    to the nearest medoid. The order of the models does not matter.
 
     Args:
         constructions: of different models, each with a plain sum.
@@ -32,7 +32,7 @@ def typical(constructions: Sequence[Construction], number: int) -> list[Construc
 
 
 def _shares(construction: Construction) -> dict[str, float]:
-    """Of the time of all pieces, by type of operator; those of a piece have equal shares of its time."""
+    """Return shares of the model's time by operator type; the types in a segment share its time equally."""
     times_s: dict[str, float] = {}
     for piece in construction.pieces:
         types = ["optimizer"] if piece["phase"] == "update" else [
@@ -44,14 +44,14 @@ def _shares(construction: Construction) -> dict[str, float]:
 
 
 def _distances(shares: Sequence[dict[str, float]]) -> Values:
-    """Between any two; rows and columns are models."""
+    """Return pairwise distances of models."""
     types = sorted({type for each in shares for type in each})
     roots = np.sqrt([[each.get(type, 0.0) for type in types] for each in shares])
     return np.asarray(np.linalg.norm(roots[:, None] - roots[None], axis=-1))
 
 
 def _medoids(distances: Values, number: int) -> list[int]:
-    """Chosen one by one, then exchanged one by one until no exchange helps."""
+    """Return indices of medoids, added greedily, then exchanged until no exchange helps."""
     chosen: list[int] = []
     for _ in range(number):
         chosen.append(_best(distances, chosen)[0])
@@ -67,7 +67,7 @@ def _medoids(distances: Values, number: int) -> list[int]:
 
 
 def _best(distances: Values, chosen: Sequence[int]) -> tuple[int, float]:
-    """The one beside those chosen that leaves the least sum of distances to the nearest, and that sum."""
+    """Return the medoid that, added to `chosen`, gives the smallest sum of distances, and that sum."""
     nearest = distances[list(chosen)].min(axis=0, initial=np.inf)
     totals = np.minimum(distances, nearest).sum(axis=1)
     totals[list(chosen)] = np.inf

@@ -1,4 +1,4 @@
-"""A model's latency, constructed from the times of the bricks that it is made of."""
+"""Construction of a model's latency from the times of its bricks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _PHASES = {"infer": ("all",), "train": ("forward", "backward", "update", "all")}
 
 @dataclass(frozen=True, eq=False)
 class Construction:
-    """What bricks make of a model: rows of the tables `pieces` and `constructions`, and what a correction is told.
+    """A constructed model: rows of the tables `pieces` and `constructions`, and the inputs of a correction.
 
-    `sum_s` is the plain sum of a whole iteration, None with a `reason` where a brick has no time. `clock` is the one
-    that times were read from.
+    `sum_s` is the plain sum of a whole iteration, or None with a `reason` if a brick has no time. `clock` is the clock
+    of the times.
     """
 
     composition: Composition
@@ -38,31 +38,30 @@ def construct(composition: Composition, times: BrickTimes, correction: Correctio
               layer_types: Mapping[str, Sequence[str]] | None = None) -> Construction:
     """Construct a model's latency (s) by the sequential, the critical-path and the corrected strategy.
 
-    *Sequential* is the sum of the bricks' medians, in training by phase: what starting a backward pass takes is
-    measured by itself, taken from each brick's, and added once for the model; so is an optimizer's step. *Critical
-    path* is the longest way through the graph of pieces, forward and backward alike; updates and sums of gradients
-    count in full. *Corrected* is of whole iterations. A run of the paper's method gives `paper` in place of
-    `sequential`. On CUDA the larger of two sums counts, that of the device's times and that of the host's: a model
-    waits for whichever is slower.
+    *Sequential* is the sum of the bricks' medians, in training by phase. The overhead of starting a backward pass is
+    measured separately, subtracted from each brick, and added once for the model; the same holds for an optimizer
+    step. *Critical path* is the longest path through the graph of segments, forward and backward; updates and gradient
+    sums count in full. *Corrected* applies to whole iterations. A run of the paper's method gives `paper` in place of
+    `sequential`. On CUDA the larger of the device's and the host's sum counts: a model waits for the slower one.
 
-    *Error*: the interval tells how rounds scatter, not what bricks cannot see nor how well the correction is known.
+    *Error*: the interval covers the scatter of rounds, not the systematic error of bricks or of the correction.
 
     Args:
         composition: the model.
-        times: of the suite's bricks.
-        correction: or why there is none.
-        layer_types: of bricks that the run may lack, by identifier, to name what is missing.
+        times: times of the suite's bricks.
+        correction: the correction, or the reason why there is none.
+        layer_types: layer types by brick, to describe bricks that the run lacks.
     """
-    stands = uses(composition, times)
-    reason = missing(composition, stands, times, layer_types or {})
+    brick_uses = uses(composition, times)
+    reason = missing(composition, brick_uses, times, layer_types or {})
     if reason is not None:
         rows = [_row(strategy, phase, None, reason) for strategy in _strategies(times)
                 for phase in _phases(composition, strategy)]  # fmt: skip
-        return Construction(composition, times, None, None, 0, reason, _piece_rows(stands, times, None), rows)
-    sums = {clock: _sums(stands, times, clock) for clock in times.clocks}
+        return Construction(composition, times, None, None, 0, reason, _piece_rows(brick_uses, times, None), rows)
+    sums = {clock: _sums(brick_uses, times, clock) for clock in times.clocks}
     clock = max(sums, key=lambda each: float(sum(sums[each].values())[0]))  # type: ignore[index]
-    num_starts = sum(use.starts_backward for use in stands)
-    by_strategy = {_strategies(times)[0]: sums[clock], "critical_path": _paths(composition, stands, times, clock)}
+    num_starts = sum(use.starts_backward for use in brick_uses)
+    by_strategy = {_strategies(times)[0]: sums[clock], "critical_path": _paths(composition, brick_uses, times, clock)}
     rows = []
     for strategy, by_phase in by_strategy.items():
         by_phase["all"] = np.asarray(sum(by_phase.values()))
@@ -70,7 +69,7 @@ def construct(composition: Composition, times: BrickTimes, correction: Correctio
     whole = sums[clock]["all"]
     rows.append(_corrected(composition, whole, num_starts, correction))
     return Construction(composition, times, clock, float(whole[0]), num_starts, None,
-                        _piece_rows(stands, times, clock), rows)  # fmt: skip
+                        _piece_rows(brick_uses, times, clock), rows)  # fmt: skip
 
 
 def _strategies(times: BrickTimes) -> tuple[str, ...]:
@@ -81,29 +80,29 @@ def _phases(composition: Composition, strategy: str) -> tuple[str, ...]:
     return ("all",) if strategy == "corrected" else _PHASES[composition.mode]
 
 
-def _sums(stands: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Plain sums by phase; a phase that the model does not have is 0."""
-    sums = _starts(stands, times, clock)
-    for use in stands:
+def _sums(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
+    """Return plain sums by phase; 0 for a phase that the model does not have."""
+    sums = _starts(brick_uses, times, clock)
+    for use in brick_uses:
         sums[use.phase] = sums[use.phase] + use.number * _drawn(use, times, clock)
     return sums
 
 
-def _paths(composition: Composition, stands: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """The longest way by phase, with what has no place in the graph. Backward it runs along the same edges."""
-    placed = [use for use in stands if use.piece is not None]
-    lengths = _starts(stands, times, clock)
+def _paths(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
+    """Return the longest path by phase, plus the bricks outside of the graph. Backward uses the same edges."""
+    placed = [use for use in brick_uses if use.piece is not None]
+    lengths = _starts(brick_uses, times, clock)
     for phase in dict.fromkeys(use.phase for use in placed):
         by_piece = {use.piece: _drawn(use, times, clock) for use in placed if use.phase == phase}
         lengths[phase] = lengths[phase] + _longest(composition, by_piece)
-    for use in stands:
+    for use in brick_uses:
         if use.piece is None:
             lengths[use.phase] = lengths[use.phase] + use.number * _drawn(use, times, clock)
     return lengths
 
 
 def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) -> Values:
-    """Length of the longest way through the graph, of each drawing by itself."""
+    """Return the length of the longest path through the graph, for each draw separately."""
     ends: list[Values] = []
     for number, piece in enumerate(composition.pieces):
         before = {source[0] for source in piece.inputs if source is not None}.union(piece.after)
@@ -112,15 +111,15 @@ def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) ->
     return reduce(np.maximum, ends, np.zeros(1))
 
 
-def _starts(stands: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """What starts once for the whole model, by phase."""
-    backward_s = times.start_s("backward_start_s", clock) if any(use.starts_backward for use in stands) else 0.0
-    update_s = times.start_s("step_start_s", clock) if any(use.phase == "update" for use in stands) else 0.0
+def _starts(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
+    """Return the overheads that occur once in the model, by phase."""
+    backward_s = times.start_s("backward_start_s", clock) if any(use.starts_backward for use in brick_uses) else 0.0
+    update_s = times.start_s("step_start_s", clock) if any(use.phase == "update" for use in brick_uses) else 0.0
     return {"forward": np.zeros(1), "backward": np.array([backward_s]), "update": np.array([update_s])}
 
 
 def _drawn(use: Use, times: BrickTimes, clock: str) -> Values:
-    """Times of one use; of a backward pass without its start."""
+    """Return the times of one use; for a backward pass, without its start."""
     drawn = times.drawn(use.brick, use.timed_as, clock)
     return np.maximum(drawn - times.start_s("backward_start_s", clock), 0.0) if use.starts_backward else drawn
 
@@ -133,21 +132,21 @@ def _corrected(composition: Composition, whole: Values, num_starts: int,
         correction.module_call_s * composition.num_module_calls + correction.piece_s * len(composition.pieces)
         + correction.backward_start_s * num_starts)  # fmt: skip
     if drawn.min() <= 0:
-        return _row("corrected", "all", None, "the model is too short for what the correction takes from it")
+        return _row("corrected", "all", None, "the model is too short: the correction would make its latency negative")
     return _row("corrected", "all", drawn)
 
 
 def _row(strategy: str, phase: str, drawn: Values | None, reason: str | None = None) -> dict[str, object]:
-    """A row of the table `constructions`."""
+    """Return a row of the table `constructions`."""
     low, high = (None if drawn is None else interval(drawn)) or (None, None)
     return {"strategy": strategy, "phase": phase, "latency_s": None if drawn is None else float(drawn[0]),
             "low_s": low, "high_s": high, "reason": reason}  # fmt: skip
 
 
-def _piece_rows(stands: Sequence[Use], times: BrickTimes, clock: str | None) -> Rows:
-    """Rows of the table `pieces`; where the model has no latency, bricks have what times they have."""
+def _piece_rows(brick_uses: Sequence[Use], times: BrickTimes, clock: str | None) -> Rows:
+    """Return rows of the table `pieces`; if the model has no latency, with the available times."""
     rows = []
-    for use in stands:
+    for use in brick_uses:
         known = times.bricks.get(use.brick, {})
         own_clock = clock or next(iter(times.clocks), None)
         time_s = None

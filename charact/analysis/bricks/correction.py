@@ -1,4 +1,4 @@
-"""Learning, from models that were measured, what bricks cannot see: the calling of modules, and what a piece costs."""
+"""Fit of the correction of constructed latencies to measured models: overheads of module calls and segments."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -17,26 +17,26 @@ COEFFICIENTS = ("factor", "module_call_s", "piece_s", "backward_start_s")
 _NEUTRAL = np.array([1.0, 0.0, 0.0, 0.0])
 _LOWEST = np.array([0.5, 0.0, -5e-6, -20e-6])
 _HIGHEST = np.array([2.0, 50e-6, 20e-6, 20e-6])
-"""What can be true of a machine; negative where timing a brick by itself costs more than it does in the model."""
-_HELD = 0.45 * np.array([1.0, 0.03e6, 0.1e6, 0.03e6])
-"""How strongly each coefficient is held at its neutral value: a factor of 1.1 weighs as a model that is off by .045.
+"""Plausible bounds; negative if timing a brick separately costs more than running it in the model."""
+_REGULARIZATION = 0.45 * np.array([1.0, 0.03e6, 0.1e6, 0.03e6])
+"""Regularization weights towards the neutral values: a factor of 1.1 weighs as much as a model with an error of .045.
 
-Chosen where 8 models, drawn at random from 85, taught most about 43 others (128 models, one machine).
+Chosen for the best generalization from 8 of 85 random models to 43 others (one machine).
 """
-_STRAIGHT_FRAC = 0.02
-"""Errors of models count by their squares up to this, and by their amount beyond: one odd model does not decide."""
+_HUBER_FRAC = 0.02
+"""Huber threshold: larger errors count linearly, so that outliers have limited influence."""
 _NUM_TURNS = 12
-_TIMES = ("of the plain sum", "of calls of modules", "of pieces", "of starts of backward passes")
+_TIMES = ("of the plain sum", "of calls of modules", "of segments", "of starts of backward passes")
 
 
 def fit_correction(constructions: Sequence[Construction], measured_s: Sequence[float]) -> Correction:
-    """The correction by which constructed latencies come nearest to measured ones.
+    """Fit the correction that brings constructed latencies closest to measured ones.
 
-    Coefficients have the least sum of relative errors, squared where they are small, within bounds, and are held near 1
-    and 0: few models tell little, and the plain sum is a good guess. What no model has any of stays at 0, with the
-    reason. The order of the models does not matter.
+    Minimizes the Huber loss of relative errors within bounds, regularized towards factor 1 and overheads 0, since few
+    models are available and the plain sum is a good estimate. A coefficient that no model depends on stays at 0, with
+    the reason. The order of the models does not matter.
 
-    *Error*: `error_frac` is that of models that were left out in turn; it tells nothing of models unlike these.
+    *Error*: `error_frac` comes from leave-one-out cross-validation; it does not apply to dissimilar models.
 
     Args:
         constructions: of different models, on one machine.
@@ -49,8 +49,7 @@ def fit_correction(constructions: Sequence[Construction], measured_s: Sequence[f
         if construction.sum_s is None:
             raise UserError(f"{construction.composition.model} cannot calibrate: {construction.reason}")
     if len(constructions) < MIN_MODELS:
-        raise UserError(f"a correction needs {MIN_MODELS} models that were measured, there are {len(constructions)}: "
-                        "name more")
+        raise UserError(f"a correction needs {MIN_MODELS} measured models, there are {len(constructions)}: name more")
     shares = np.array([_parts(construction) for construction in constructions]) / np.asarray(measured_s)[:, None]
     absent = [number for number in range(len(COEFFICIENTS)) if not shares[:, number].any()]
     rows = range(len(shares))
@@ -65,29 +64,29 @@ def fit_correction(constructions: Sequence[Construction], measured_s: Sequence[f
 
 
 def _parts(construction: Construction) -> list[float]:
-    """What the coefficients are multiplied by."""
+    """Return the quantities that the coefficients multiply."""
     composition = construction.composition
-    assert construction.sum_s is not None  # was looked at
+    assert construction.sum_s is not None  # checked by the caller
     return [construction.sum_s, composition.num_module_calls, len(composition.pieces), construction.num_backward_starts]
 
 
 def _fitted(shares: Values) -> Values:
-    """Coefficients; errors beyond `_STRAIGHT_FRAC` lose weight turn by turn until they count by their amount."""
+    """Return the coefficients of the Huber loss, by iteratively reweighted least squares."""
     weights, values = np.ones(len(shares)), _NEUTRAL
     for _ in range(_NUM_TURNS):
         values = _bounded(shares, weights)
-        weights = np.sqrt(_STRAIGHT_FRAC / np.maximum(np.abs(shares @ values - 1), _STRAIGHT_FRAC))
+        weights = np.sqrt(_HUBER_FRAC / np.maximum(np.abs(shares @ values - 1), _HUBER_FRAC))
     return values
 
 
 def _bounded(shares: Values, weights: Values) -> Values:
-    """Least squares of weighted errors and of what holds the coefficients, within bounds.
+    """Solve bounded, regularized least squares.
 
-    With few coefficients every way in which some of them lie at a bound can be tried, the first being that none does:
-    the best that is within the bounds is the solution.
+    With few coefficients, all combinations of free and bounded coefficients can be tried, all free first; the best
+    feasible one is the solution.
     """
-    columns = np.vstack([shares * weights[:, None], np.diag(_HELD)])
-    wanted = np.concatenate([weights, _HELD * _NEUTRAL])
+    columns = np.vstack([shares * weights[:, None], np.diag(_REGULARIZATION)])
+    wanted = np.concatenate([weights, _REGULARIZATION * _NEUTRAL])
     present = [number for number in range(len(COEFFICIENTS)) if shares[:, number].any()]
     best, least = _NEUTRAL, np.inf
     for sides in product((None, _LOWEST, _HIGHEST), repeat=len(present)):
@@ -105,7 +104,7 @@ def _bounded(shares: Values, weights: Values) -> Values:
 
 
 def _solved(columns: Values, wanted: Values) -> NDArray[np.float64]:
-    """Least squares; columns differ by orders of magnitude, and are brought to one."""
+    """Solve least squares with columns scaled to norm 1, since they differ by orders of magnitude."""
     sizes = np.linalg.norm(columns, axis=0)
     return np.asarray(np.linalg.lstsq(columns / sizes, wanted, rcond=None)[0] / sizes)
 

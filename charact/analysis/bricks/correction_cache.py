@@ -1,4 +1,4 @@
-"""Corrections of constructed latencies, learned on a machine from models, and the user's cache that keeps them."""
+"""Corrections of constructed latencies, fitted on a machine, and their cache in the user's cache directory."""
 
 import re
 import time
@@ -15,15 +15,15 @@ _Frac = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class NotCorrected(Exception):
-    """There is no correction in the cache; the message says why."""
+    """There is no usable correction in the cache; the message gives the reason."""
 
 
 class Correction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What bricks cannot see, as calibration models taught it.
+    """Systematic differences between models and their bricks, fitted on calibration models.
 
-    The corrected latency is `factor` times the plain sum, and so much for each call of a module, each piece and each
-    start of a backward pass. What the models could not tell stays at 1 or 0; `reasons` then has why, by the
-    coefficient's name.
+    The corrected latency is `factor` times the plain sum, plus a time for each module call, each segment and each start
+    of a backward pass. A coefficient that the models do not determine stays at 1 or 0; `reasons` holds the reason by
+    its name.
     """
 
     factor: Annotated[float, msgspec.Meta(gt=0)]
@@ -32,36 +32,36 @@ class Correction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     backward_start_s: float
     reasons: dict[str, str]
     models: Annotated[list[str], msgspec.Meta(min_length=2)]
-    """What it was learned from."""
+    """Calibration models."""
     plain_error_frac: _Frac
     """Mean |error| of the plain sum on these models."""
     error_frac: _Frac
-    """Mean |error| on each of these models of what the others teach."""
+    """Mean |error| in leave-one-out cross-validation."""
     worst_error_frac: _Frac
-    """The largest of these."""
+    """Largest |error| in leave-one-out cross-validation."""
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True):
-    """A correction as the cache keeps it."""
+    """Cache entry of a correction."""
 
     format: Literal[1]
     charact: str
-    """Version that learned it: another may time bricks otherwise."""
+    """Version of charact that fitted it; others may time bricks differently."""
     learned: str
-    """When."""
+    """Time of the fit."""
     correction: Correction
 
 
 @dataclass(frozen=True)
 class CorrectionKey:
-    """All that a correction depends on.
+    """Key of a correction: everything it depends on.
 
-    The suite is no part of it: what is learned is of the machine and of how bricks are cut and timed, and holds for
-    models and suites that were not there when it was learned.
+    The suite is not part of it: a correction describes the machine and the way bricks are cut and timed, and also
+    applies to other models and suites.
     """
 
     fingerprint: str
-    """Of the machine."""
+    """Fingerprint of the machine."""
     torch_version: str
     num_threads: int
     device: str
@@ -73,7 +73,7 @@ class CorrectionKey:
 
 
 def correction_file(key: CorrectionKey) -> Path:
-    """Where a correction is kept: all that it depends on is in the name.
+    """Return the path of a correction's file, whose name contains the whole key.
 
     Raises:
         NotCorrected: the user has no home directory.
@@ -81,16 +81,16 @@ def correction_file(key: CorrectionKey) -> Path:
     try:
         cache = user_cache()
     except RuntimeError:
-        raise NotCorrected("there is no home directory to keep it in: set XDG_CACHE_HOME") from None
+        raise NotCorrected("there is no home directory for the cache: set XDG_CACHE_HOME") from None
     name = "-".join(re.sub(r"[^\w.+]", "_", str(part)) for part in astuple(key))
     return cache / "corrections" / f"{name}.json"
 
 
 def read_correction(path: Path) -> Correction:
-    """The correction that was kept.
+    """Read a correction from the cache.
 
     Raises:
-        NotCorrected: there is none, or what is there cannot be used.
+        NotCorrected: there is none, or it cannot be used.
     """
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
@@ -99,14 +99,14 @@ def read_correction(path: Path) -> Correction:
     except OSError as error:
         raise NotCorrected(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotCorrected(f"{path} is damaged, or of another version of charact") from None
+        raise NotCorrected(f"{path} is damaged, or was written by another version of charact") from None
     if kept.charact != version("charact"):
-        raise NotCorrected(f"it was learned by charact {kept.charact}: charact bricks calibrate learns anew")
+        raise NotCorrected(f"it was learned by charact {kept.charact}: run charact bricks calibrate again")
     return kept.correction
 
 
 def keep_correction(path: Path, correction: Correction) -> None:
-    """Write a correction to the cache, whole or not at all.
+    """Write a correction to the cache atomically.
 
     Raises:
         UserError: it cannot be written.

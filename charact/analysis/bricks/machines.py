@@ -14,13 +14,12 @@ _FOUND = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason
 
 
 def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
-    """Latency of each model on each machine, a row for both, models and machines in the order of the records.
+    """Return the latency of each model on each machine, one row for each pair, in the order of the records.
 
     Columns: workload, variant, input_size, batch_size, mode and precision; machine, with its threads or the suite's
-    run where several records are of one; g, most layers of a piece;
-    strategy, that which speaks for the model (see `model_summary`), but the plain sum on all machines where not all
-    have a corrected one; latency_s with its 95 % interval low_s to high_s; measured_s, null where it was not measured
-    there; reason, why there is no latency.
+    run if several records are of one machine; g, maximum number of layers of a segment; strategy, the best of the
+    model (see `model_summary`), or the plain sum if not all machines have a corrected one; latency_s with its 95 %
+    interval low_s to high_s; measured_s, null if not measured there; reason, why there is no latency.
     """
     best = _of_each(runs, model_summary)
     plain = _of_each(runs, _plain_summary).set_index(["run", "case"])
@@ -37,7 +36,7 @@ def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _of_each(runs: Sequence[Run], table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-    """A table of latencies of all records, with the configurations, the machine and the record's number."""
+    """Return a table of latencies of all records, with configuration, machine and index of the record."""
     frames = []
     for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
         configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
@@ -52,11 +51,11 @@ def _plain_summary(run: Run) -> pd.DataFrame:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Names of the machines; where they are the same, with threads, or with the run that timed the suite."""
+    """Return the names of the machines; equal names get the number of threads or the suite's run appended."""
     names = [machine_name(run) or run.run_id for run in runs]
     for option, words in (("threads", "threads "), ("brick_run", "")):
-        told = [f"{name}, {words}{run.manifest['options'].get(option)}" if names.count(name) > 1 else name
+        labels = [f"{name}, {words}{run.manifest['options'].get(option)}" if names.count(name) > 1 else name
                 for name, run in zip(names, runs, strict=True)]  # fmt: skip
-        if len(set(told)) > len(set(names)):
-            names = told
+        if len(set(labels)) > len(set(names)):
+            names = labels
     return names

@@ -1,4 +1,4 @@
-"""A constructed model as a case of a record: its entry in the manifest, and the rows of its tables."""
+"""A constructed model as a case of a record: its manifest entry and the rows of its tables."""
 
 from typing import Any
 
@@ -12,17 +12,16 @@ _FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s")
 
 def constructed_case(construction: Construction,
                      correction: Correction | str) -> tuple[dict[str, Any], dict[str, Rows]]:
-    """What `RunWriter.add_case` is given: the entry of a constructed model, and rows by table.
+    """Return the arguments of `RunWriter.add_case` for a constructed model: its entry, and rows by table.
 
-    What the pass `construct` tells: which run and case of it timed the bricks, and how; g and cut_method; clock;
-    num_pieces, num_bricks (different ones), num_layers, num_module_calls; how the model was captured; suite_digest,
-    num_rounds, timed_s and set_up_s of the run, how often each brick was timed in it, and by that clock
-    backward_start_s, what each of its backward passes starts with; the correction, or why there is none; why no memory
-    could be constructed.
+    Facts of the pass `construct`: run and case that timed the bricks, and the timing method; g and cut_method; clock;
+    num_pieces, num_bricks (distinct), num_layers, num_module_calls; captured_by; suite_digest, num_rounds, timed_s and
+    set_up_s of the run; num_repeats, timed calls of each brick; backward_start_s by that clock; the correction, or why
+    there is none; why memory could not be constructed.
 
     Args:
         construction: the model's.
-        correction: that it was constructed with, or why there was none.
+        correction: the applied correction, or the reason why there is none.
     """
     composition, times = construction.composition, construction.times
     timed = next(entry for entry in times.run.manifest["cases"] if entry["case"] == times.case)

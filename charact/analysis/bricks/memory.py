@@ -1,4 +1,4 @@
-"""A model's peak of memory, constructed from what its bricks hold."""
+"""Construction of a model's peak memory from the memory of its bricks."""
 
 import json
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ _NEEDED = ("weights_bytes", "outputs_bytes", "peak_bytes")
 
 
 def constructed_memory(composition: Composition, times: BrickTimes) -> tuple[Rows, str | None]:
-    """Rows of the table `memory` (bytes at the peak by category), or none with the reason.
+    """Return rows of the table `memory` (bytes at the peak by category), or an empty list with the reason.
 
-    Weights and buffers; the model's input; what pieces gave and others have yet to read; what the piece itself holds
-    for a moment. In training what was saved stays until the backward pass that reads it, gradients wait for those of
-    other branches, the gradients of weights grow towards the iteration's beginning, and the optimizer's state is always
-    there. Its step holds what the largest of its bricks does.
+    Inference counts weights and buffers, the model's input, outputs that later segments read, and temporaries of the
+    running segment. Training adds tensors saved for the backward pass, gradients that wait for other branches, weight
+    gradients, which grow during the backward pass, and the optimizer state. An optimizer step holds the temporaries of
+    its largest brick.
 
-    *Error*: modelled; of nine trainings on a CPU six came within 0.2 % of what was measured, the others to 0.93 to
-    0.97. What the model gives is let go of once it is read, though a program may keep it. What a step still holds of
-    the parameter before is left out, and on CUDA what it holds for several at once.
+    *Error*: modelled; of nine trainings on a CPU, six were within 0.2 % of the measured peak, the others at 0.93 to
+    0.97 of it. The model's outputs count as released after their use, though a program may hold them. Not included:
+    temporaries of the previous parameter in a step, and on CUDA those of several parameters at once.
 
     Args:
         composition: the model.
-        times: of the suite's run, which holds what each brick was measured to hold.
+        times: of the suite's run, which also holds the measured memory of each brick.
     """
     used = [piece.brick for piece in composition.pieces] + [brick for brick, _ in composition.updates]
     unknown = [brick for brick in dict.fromkeys(used) if not _is_known(times.bricks.get(brick))]
@@ -35,25 +35,25 @@ def constructed_memory(composition: Composition, times: BrickTimes) -> tuple[Row
         return [], f"the memory of {len(unknown)} of {len(set(used))} bricks was not measured"
     held = [times.bricks[piece.brick] for piece in composition.pieces]
     if composition.mode == "infer":
-        moment = _inference_peak(composition, held)
+        snapshot = _inference_peak(composition, held)
     else:
         updates = [(times.bricks[brick], number) for brick, number in composition.updates]
         step_bytes = max((row["peak_bytes"] for row, _ in updates), default=0.0)
         if any(not isinstance(row["held"], str) for row in held):
-            return [], "the run does not tell what its bricks save: run the suite anew"
+            return [], "the run does not record the saved tensors of its bricks: run the suite again"
         if not _fit(composition, held):
-            return [], "the composition reads what its bricks do not give: generate the suite anew"
+            return [], "the composition does not fit its bricks: generate the suite again"
         gradients = sum(number * row["weights_bytes"] for row, number in updates)
-        moment = _training_peak(composition, held, gradients, step_bytes)
-        moment["optimizer_state"] = sum(number * row["saved_bytes"] for row, number in updates)
-    # Modules that were not called have weights too.
+        snapshot = _training_peak(composition, held, gradients, step_bytes)
+        snapshot["optimizer_state"] = sum(number * row["saved_bytes"] for row, number in updates)
+    # Include weights of modules that were not called.
     parameter_bytes = 2 if composition.precision == "pure-bf16" else 4
-    moment["weights"] = max(composition.weights_bytes, parameter_bytes * composition.num_parameters)
+    snapshot["weights"] = max(composition.weights_bytes, parameter_bytes * composition.num_parameters)
     if composition.input_bytes is not None:
-        moment["input"] = composition.input_bytes
-    phase = moment.pop("phase")
+        snapshot["input"] = composition.input_bytes
+    phase = snapshot.pop("phase")
     return [{"kind": "peak", "method": "constructed", "phase": phase, "category": category, "bytes": float(num_bytes)}
-            for category, num_bytes in moment.items()], None  # fmt: skip
+            for category, num_bytes in snapshot.items()], None  # fmt: skip
 
 
 def _is_known(row: dict[Any, Any] | None) -> bool:
@@ -64,13 +64,13 @@ def _is_known(row: dict[Any, Any] | None) -> bool:
 
 
 def _fit(composition: Composition, held: Sequence[dict[Any, Any]]) -> bool:
-    """Whether pieces have the inputs and outputs of their bricks: a file that was changed by hand may say otherwise."""
-    told = [json.loads(row["held"]) for row in held]
+    """Return whether segments match the inputs and outputs of their bricks; edited files may not."""
+    all_held = [json.loads(row["held"]) for row in held]
     sources = [source for piece in composition.pieces for source in piece.inputs] + list(composition.outputs)
-    given = all(source is None or 0 <= source[1] < len(told[source[0]]["outputs"]) for source in sources)
-    shared = [[each["input"] for each in brick["outputs"] if each["input"] is not None] for brick in told]
+    given = all(source is None or 0 <= source[1] < len(all_held[source[0]]["outputs"]) for source in sources)
+    shared = [[each["input"] for each in brick["outputs"] if each["input"] is not None] for brick in all_held]
     return given and all(max(brick["saved_inputs"] + inputs, default=-1) < len(piece.inputs)
-                         for piece, brick, inputs in zip(composition.pieces, told, shared, strict=True))
+                         for piece, brick, inputs in zip(composition.pieces, all_held, shared, strict=True))
 
 
 def _inference_peak(composition: Composition, held: list[dict[Any, Any]]) -> dict[str, Any]:
@@ -78,16 +78,16 @@ def _inference_peak(composition: Composition, held: list[dict[Any, Any]]) -> dic
     best: dict[str, Any] = {"phase": "forward", "activations": 0.0, "temporary": 0.0}
     for number, row in enumerate(held):
         waiting = sum(held[piece]["outputs_bytes"] for piece in range(number) if last_reader[piece] >= number)
-        moment = _moment("forward", waiting + row["outputs_bytes"], row)
-        best = max(best, moment, key=_total)
+        snapshot = _snapshot("forward", waiting + row["outputs_bytes"], row)
+        best = max(best, snapshot, key=_total)
     return best
 
 
 def _last_readers(composition: Composition, held: list[dict[Any, Any]]) -> list[int]:
-    """The piece after which what a piece gave is free; what is a result of the model never is.
+    """Return the last segment that reads each segment's outputs; outputs of the model are never released.
 
-    What a piece gives without holding bytes of its own is its inputs, changed in place or seen otherwise: they wait for
-    its readers too.
+    Outputs without bytes of their own are views of inputs or changed in place, so the inputs also live until their last
+    reader.
     """
     last = list(range(len(composition.pieces)))
     for source in composition.outputs:
@@ -102,9 +102,9 @@ def _last_readers(composition: Composition, held: list[dict[Any, Any]]) -> list[
 
 
 class _Values:
-    """What pieces give, by the memory that it lies in: how much that is, and who makes, reads and saves it.
+    """Storages of segments' outputs: their sizes, and the segments that allocate, read and save them.
 
-    Numbers are those of pieces. What is changed in place, or seen otherwise, lies where it lay before.
+    Numbers are indices of segments. Views and in-place results belong to the storage of their input.
     """
 
     def __init__(self, composition: Composition, held: Sequence[dict[Any, Any]]) -> None:
@@ -116,10 +116,10 @@ class _Values:
         self._given_by: list[set[int | None]] = []
         self._places: dict[tuple[int, int], int | None] = {}
         for number, (piece, row) in enumerate(zip(composition.pieces, held, strict=True)):
-            told = json.loads(row["held"])
+            held_values = json.loads(row["held"])
             read = [None if source is None else self._places[source] for source in piece.inputs]
-            saved = [read[each] for each in told["saved_inputs"]]
-            saved += [place for place in self._given(number, read, told["outputs"]) if place is not None]
+            saved = [read[each] for each in held_values["saved_inputs"]]
+            saved += [place for place in self._given(number, read, held_values["outputs"]) if place is not None]
             for place in saved:
                 if place is not None:
                     self.first_saved_by.setdefault(place, number)
@@ -129,27 +129,27 @@ class _Values:
         self.first_saved_by |= {place: self.made_by[place] for place in results if place is not None}
 
     def _given(self, number: int, read: Sequence[int | None], outputs: Sequence[dict[str, Any]]) -> list[int | None]:
-        """Note what a piece gives; returns the places of what it saves of that."""
+        """Record a segment's outputs; return the storages of the outputs that it saves."""
         saved = []
-        for output, told in enumerate(outputs):
-            if told["input"] is None:
+        for output, entry in enumerate(outputs):
+            if entry["input"] is None:
                 place: int | None = len(self.num_bytes)
-                self.num_bytes.append(told["bytes"])
+                self.num_bytes.append(entry["bytes"])
                 self.made_by.append(number)
-                self.carries.append(told["gradient"])
+                self.carries.append(entry["gradient"])
             else:
-                place = read[told["input"]]
+                place = read[entry["input"]]
             self._places[number, output] = place
-            saved += [place] if told["saved"] else []
+            saved += [place] if entry["saved"] else []
         self._given_by.append({self._places[number, output] for output in range(len(outputs))})
         return saved
 
     def saved_bytes(self, number: int) -> float:
-        """What lies there when a piece's backward pass begins: saved by it or by one before, or a result."""
+        """Return saved bytes at the start of a segment's backward pass: saved so far, or outputs of the model."""
         return sum(self.num_bytes[place] for place, by in self.first_saved_by.items() if by <= number)
 
     def gradients_bytes(self, number: int) -> float:
-        """Gradients that wait meanwhile for those of other branches: of older values that a later piece has read."""
+        """Return bytes of gradients that wait for other branches: of earlier values that a later segment reads."""
         return sum(self.num_bytes[place] for place, by in self.last_differentiated_by.items()
                    if by > number > self.made_by[place] and self.carries[place]
                    and place not in self._given_by[number])
@@ -165,18 +165,18 @@ def _training_peak(composition: Composition, held: list[dict[Any, Any]], gradien
         saved = 0.0 if pd.isna(row["saved_bytes"]) else row["saved_bytes"]
         inside += saved
         weights_before += row["weights_bytes"]
-        moment = _moment("backward", inside + values.saved_bytes(number), row, row["outputs_bytes"] + saved)
-        moment["temporary"] += values.gradients_bytes(number)
-        moment["gradients"] = gradients * (1 - weights_before / total) if total else 0.0
-        best = max(best, moment, key=_total)
+        snapshot = _snapshot("backward", inside + values.saved_bytes(number), row, row["outputs_bytes"] + saved)
+        snapshot["temporary"] += values.gradients_bytes(number)
+        snapshot["gradients"] = gradients * (1 - weights_before / total) if total else 0.0
+        best = max(best, snapshot, key=_total)
     return best
 
 
-def _moment(phase: str, activations: float, row: dict[Any, Any], own: float | None = None) -> dict[str, Any]:
-    """What is held while a piece runs: its peak counts what it gives (and saves) too."""
+def _snapshot(phase: str, activations: float, row: dict[Any, Any], own: float | None = None) -> dict[str, Any]:
+    """Return memory while a segment runs; `own` bytes of its peak are outputs (and saved tensors)."""
     own = row["outputs_bytes"] if own is None else own
     return {"phase": phase, "activations": activations, "temporary": max(0.0, row["peak_bytes"] - own)}
 
 
-def _total(moment: dict[str, Any]) -> float:
-    return float(moment["activations"] + moment["temporary"] + moment.get("gradients", 0.0))
+def _total(snapshot: dict[str, Any]) -> float:
+    return float(snapshot["activations"] + snapshot["temporary"] + snapshot.get("gradients", 0.0))

@@ -1,10 +1,10 @@
-"""A record of constructed models: latencies against measured ones, what they are made of, and what bricks saved."""
+"""Tables of a record of constructed models: latencies and errors, time by layers, reuse, memory, and time saved."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.bricks.run_tables import kind_of_work, layer_words
+from charact.analysis.bricks.run_tables import kind_of_work, layer_text
 from charact.analysis.bricks.verification import normalized_latency
 from charact.analysis.common.cache import once
 from charact.analysis.common.row_order import in_order
@@ -18,24 +18,24 @@ _CATEGORIES = [category for category in MEMORY_CATEGORIES if category != "unknow
 
 STARTS = "start of backward and of step"
 _LEAST_START_S = 1e-9
-"""What less is left of a sum than this comes from rounding."""
+"""Smaller remainders of a sum are rounding errors."""
 
 PLAIN = ["sequential", "paper"]
-"""Strategies that sum times as they are, of which a model has one."""
+"""Strategies that sum uncorrected times; a model has one of them."""
 _BEST_FIRST = ("corrected", "sequential", "paper", "critical_path")
-"""Which strategy speaks for a model: the first that has a latency."""
+"""Preference of strategies: the first with a latency represents the model."""
 BAND_FRAC = 0.1
-"""Constructions this near to what was measured count as good."""
+"""Constructions within this relative error count as good."""
 
 
 @once
 def model_summary(run: Run) -> pd.DataFrame:
-    """One row a model of a record, those that could not be constructed included, in the order they were asked for.
+    """Return one row for each model of a record, also for those that could not be constructed, in the record's order.
 
-    Columns: case; workload; status; strategy, that which speaks for the model: corrected where it was, else the plain
-    sum, that of the paper's method or the critical path; g, latency_s, low_s, high_s, measured_s, normalized and
-    error_frac as in `normalized_latency`, of whole iterations; plain_s, the plain sum (of the paper's method where that
-    timed the bricks); reason, why there is no latency.
+    Columns: case; workload; status; strategy, the first of corrected, plain sum (of the paper's method) and critical
+    path that has a latency; g, latency_s, low_s, high_s, measured_s, normalized and error_frac as in
+    `normalized_latency`, for whole iterations; plain_s, the plain sum (of the paper's method if that timed the bricks);
+    reason, why there is no latency.
     """
     rows = normalized_latency(run).query("phase == 'all'")
     plain = rows[rows["strategy"].isin(PLAIN)].drop_duplicates("case").set_index("case")["latency_s"]
@@ -55,28 +55,28 @@ def model_summary(run: Run) -> pd.DataFrame:
 
 
 def _whole_pieces(run: Run) -> pd.DataFrame:
-    """Rows of the table `pieces` of models that lack the time of no brick."""
+    """Return the rows of the table `pieces` of models whose bricks all have times."""
     pieces = run.pieces
     return pieces[pieces["time_s"].notna().groupby(pieces["case"]).transform("all").astype(bool)]
 
 
 def _plain_sums(run: Run) -> "pd.Series[float]":
-    """Plain sum (s) of each model's iteration, by case."""
+    """Return the plain sum (s) of each model's iteration, by case."""
     rows = run.constructions
     rows = rows[rows["strategy"].isin(PLAIN) & rows["phase"].eq("all")]
     return rows.set_index("case")["latency_s"].astype("float64")
 
 
 def _fact(entry: dict[str, Any], name: str) -> Any:
-    """What the pass tells of a case; None where it does not."""
+    """Return a fact of a case's pass `construct`, or None."""
     return entry.get("passes", {}).get("construct", {}).get(name)
 
 
 @once
 def model_memory(run: Run) -> pd.DataFrame:
-    """Constructed peak of memory of each model (bytes), in the order they were asked for.
+    """Return the constructed peak memory of each model (bytes), in the record's order.
 
-    Columns: case; peak_bytes, the sum of what follows: weights_bytes, gradients_bytes, optimizer_state_bytes,
+    Columns: case; peak_bytes, the sum of the following: weights_bytes, gradients_bytes, optimizer_state_bytes,
     activations_bytes, temporary_bytes and input_bytes; reason, why there is no peak.
     """
     held = memory_composition(run).query("method == 'constructed'")
@@ -92,14 +92,14 @@ def model_memory(run: Run) -> pd.DataFrame:
 
 @once
 def time_by_layers(run: Run) -> pd.DataFrame:
-    """What each constructed model's plain sum is made of, the longest first.
+    """Return each constructed model's plain sum by layer types, the longest first.
 
-    Columns: case; layers, a row of layer types in words, or `STARTS` of what a model starts once; operator_type, of the
-    heaviest of them; num_uses; time_s; share_frac of the sum. Models that lack the time of a brick are left out.
+    Columns: case; layers, a sequence of layer types as text, or `STARTS` for overheads that occur once; operator_type,
+    of the heaviest layer; num_uses; time_s; share_frac of the sum. Models with untimed bricks are left out.
     """
     pieces = _whole_pieces(run)
     named = pieces.assign(
-        layers=[layer_words(types) or "not told" for types in pieces["layer_types"]],
+        layers=[layer_text(types) or "not recorded" for types in pieces["layer_types"]],
         operator_type=[_kind(*each) for each in zip(pieces["phase"], pieces["layer_types"], strict=True)],
     )  # fmt: skip
     rows = named.groupby(["case", "layers", "operator_type"], sort=False, as_index=False).agg(
@@ -114,9 +114,9 @@ def time_by_layers(run: Run) -> pd.DataFrame:
 
 @once
 def predicted_times(run: Run) -> pd.DataFrame:
-    """How much of the plain sums is of bricks that were not timed; one row, none where all were.
+    """Return the share of predicted bricks in the plain sums, in one row; an empty table if all were timed.
 
-    Columns: num_bricks that are different; num_predicted of these; share_frac of the sums.
+    Columns: num_bricks, distinct ones; num_predicted of these; share_frac of the sums.
     """
     pieces = run.pieces
     predicted = pieces["method"] == "predicted"
@@ -133,9 +133,9 @@ def _kind(phase: str, layer_types: str | None) -> str:
 
 @once
 def brick_reuse(run: Run) -> pd.DataFrame:
-    """How many of the pieces are different bricks, by model and over all of them; updates and gradients' sums left out.
+    """Return the share of distinct bricks among segments, by model and overall, without updates and gradient sums.
 
-    Columns: case, null in the last row, of all models together; num_layers; num_pieces; num_bricks, different ones;
+    Columns: case, null in the last row (all models together); num_layers; num_pieces; num_bricks, distinct ones;
     unique_frac = num_bricks / num_pieces.
     """
     pieces = _placed(run)
@@ -157,13 +157,13 @@ def _counts(pieces: pd.DataFrame) -> list[float]:
 
 @once
 def reuse_by_layers(run: Run) -> pd.DataFrame:
-    """How often rows of layer types stand in the models of a record, the most frequent first.
+    """Return how often sequences of layer types occur in the models of a record, the most frequent first.
 
-    Columns: layers; operator_type; num_pieces; num_bricks, different ones; unique_frac; num_models that hold one;
-    num_shared, bricks that stand in several models.
+    Columns: layers; operator_type; num_pieces; num_bricks, distinct ones; unique_frac; num_models that contain one;
+    num_shared, bricks that occur in several models.
     """
     pieces = _placed(run)
-    pieces = pieces.assign(layers=[layer_words(types) or "not told" for types in pieces["layer_types"]])
+    pieces = pieces.assign(layers=[layer_text(types) or "not recorded" for types in pieces["layer_types"]])
     models = pieces.groupby("brick")["case"].nunique()
     rows = []
     for layers, some in pieces.groupby("layers", sort=False):
@@ -177,29 +177,29 @@ def reuse_by_layers(run: Run) -> pd.DataFrame:
 
 @once
 def piece_lengths(run: Run) -> pd.DataFrame:
-    """How many pieces, and different bricks, have how many layers. Columns: num_layers, num_pieces, num_bricks."""
+    """Return segments and distinct bricks by number of layers. Columns: num_layers, num_pieces, num_bricks."""
     return _placed(run).dropna(subset=["num_layers"]).groupby("num_layers", as_index=False).agg(
         num_pieces=("brick", "size"), num_bricks=("brick", "nunique"))
 
 
 @once
 def time_saved(run: Run) -> pd.DataFrame:
-    """What timing bricks in place of models saves, at the same number of repeats; one row, none where none was timed.
+    """Return the time saved by timing bricks instead of models at equal repeats; one row, or none without timed bricks.
 
-    Columns: num_models that have the times of all their bricks; models_s, one repeat of each, constructed; suite_s, one
-    of each different brick of theirs that was timed; speedup = models_s / suite_s; set_up_s, what the visits to all
-    bricks of the suite took beside the timed calls, those of other models among them; speedup_with_set_up, as many
-    repeats of the models as each brick had over as many of the bricks and set_up_s; reason, why that is null.
+    Columns: num_models with times of all their bricks; models_s, one repeat of each, constructed; suite_s, one repeat
+    of each of their distinct timed bricks; speedup = models_s / suite_s; set_up_s, the untimed part of the visits to
+    all bricks of the suite; speedup_with_set_up, the same ratio over all repeats and with set_up_s added to the
+    bricks; reason, why that is null.
 
-    *Error*: making bricks ready before the first round, and looking at their memory, is not counted, as starting models
-    is not.
+    *Error*: preparing bricks before the first round and measuring their memory are not counted, nor is the start of
+    models.
     """
     pieces = _whole_pieces(run)
     columns = ["num_models", "models_s", "suite_s", "speedup", "set_up_s", "speedup_with_set_up", "reason"]
     if pieces["method"].eq("predicted").all():
         return pd.DataFrame(columns=columns)
     facts = {entry["case"]: entry for entry in run.manifest["cases"]}
-    # A training's bricks are timed apart from those of inference, with rounds and set-up of their own.
+    # Bricks of training and inference are timed in separate cases, with their own rounds and set-up.
     pieces = pieces.assign(timed_by=[_fact(facts[case], "brick_case") or "" for case in pieces["case"]],
                            each_s=pieces["time_s"] / pieces["num_uses_here"])
     bricks = pieces[pieces["method"] != "predicted"].drop_duplicates(["timed_by", "brick", "phase"])
@@ -208,12 +208,12 @@ def time_saved(run: Run) -> pd.DataFrame:
     models = pieces.drop_duplicates("case")
     timed = pd.DataFrame({"models_s": models["case"].map(_plain_sums(run)).groupby(models["timed_by"]).sum(),
                           "suite_s": bricks.groupby("timed_by")["each_s"].sum()})
-    told = pieces.drop_duplicates("timed_by").set_index("timed_by")["case"].map(facts)
+    entries = pieces.drop_duplicates("timed_by").set_index("timed_by")["case"].map(facts)
     for name in ("num_repeats", "set_up_s"):
-        timed[name] = told.map(lambda entry, name=name: _fact(entry, name)).astype("float64")
+        timed[name] = entries.map(lambda entry, name=name: _fact(entry, name)).astype("float64")
     models_s, suite_s, set_up_s = (float(timed[name].sum(skipna=False)) for name in ("models_s", "suite_s", "set_up_s"))
     repeated = timed[["models_s", "suite_s"]].mul(timed["num_repeats"], axis="index").sum(skipna=False)
     with_set_up = repeated["models_s"] / (repeated["suite_s"] + set_up_s)
-    reason = "the record does not tell what setting up took" if pd.isna(with_set_up) else None
+    reason = "the record holds no set-up time" if pd.isna(with_set_up) else None
     return pd.DataFrame([[pieces["case"].nunique(), models_s, suite_s, models_s / suite_s, set_up_s, with_set_up,
                           reason]], columns=columns)  # fmt: skip

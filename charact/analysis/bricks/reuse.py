@@ -1,6 +1,6 @@
-"""How much models share: layers, pieces and the different bricks among them.
+"""Reuse of bricks within and between models.
 
-Counted are the pieces of models; optimizers' steps and sums of gradients have no layers, and decoys stand in no model.
+Only segments of models count: optimizer steps and gradient sums have no layers, and decoys belong to no model.
 """
 
 from collections import Counter
@@ -13,11 +13,11 @@ from charact.bricks.suite.index import Suite
 
 
 def unique_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """How many of the models' pieces and layers are different ones, in one row.
+    """Return the numbers of segments and layers and of the distinct ones among them, in one row.
 
-    Columns: num_models; num_layers, of all models; num_pieces; num_bricks, the different ones among these;
-    num_unique_layers, that they hold; unique_pieces_frac, num_bricks over num_pieces; unique_layers_frac likewise
-    (both null without pieces).
+    Columns: num_models; num_layers, of all models; num_pieces, segments; num_bricks, distinct segments;
+    num_unique_layers, layers of these; unique_pieces_frac = num_bricks / num_pieces; unique_layers_frac =
+    num_unique_layers / num_layers (both null without segments).
     """
     pieces = _pieces(compositions, suite)
     bricks = pieces.drop_duplicates("brick")
@@ -30,10 +30,10 @@ def unique_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFr
 
 
 def model_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """How often each model repeats itself, and what it shares with others, in the order given.
+    """Return the reuse of bricks within each model and with other models, in the given order.
 
-    Columns: case; num_layers; num_pieces; num_bricks, the different ones; unique_frac, num_bricks over num_pieces;
-    num_shared, of its bricks those that another model has, too; shared_frac, of num_bricks.
+    Columns: case; num_layers; num_pieces; num_bricks, distinct ones; unique_frac = num_bricks / num_pieces;
+    num_shared, its bricks that another model also has; shared_frac = num_shared / num_bricks.
     """
     pieces = _pieces(compositions, suite)
     num_models = pieces.groupby("brick")["case"].nunique()
@@ -51,10 +51,10 @@ def model_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFra
 
 
 def brick_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """How often each brick stands in models, the most frequent first.
+    """Return the number of uses of each brick, the most frequent first.
 
-    Columns: brick; num_layers; layer_types, joined by +; num_uses; num_models; most_in_one, its uses in the model that
-    has it most often.
+    Columns: brick; num_layers; layer_types, joined by +; num_uses; num_models; most_in_one, its maximum number of uses
+    in one model.
     """
     pieces = _pieces(compositions, suite)
     in_models = pieces.groupby(["brick", "case"]).size().groupby("brick")
@@ -67,9 +67,9 @@ def brick_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFra
 
 
 def layer_type_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Layers by type, the most frequent first.
+    """Return the number of layers by type, the most frequent first.
 
-    Columns: layer_type; num_layers, in all models; num_unique, in the different bricks; unique_frac.
+    Columns: layer_type; num_layers, in all models; num_unique, in the distinct bricks; unique_frac.
     """
     pieces = _pieces(compositions, suite)
     everywhere = Counter(name for types in pieces["layer_types"] for name in types)
@@ -81,9 +81,9 @@ def layer_type_share(compositions: Sequence[Composition], suite: Suite) -> pd.Da
 
 
 def sequence_lengths(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """How long pieces are, the shortest first.
+    """Return the number of segments by number of layers, the shortest first.
 
-    Columns: num_layers; num_pieces of that length in all models; num_bricks, the different ones; pieces_frac of all.
+    Columns: num_layers; num_pieces, in all models; num_bricks, distinct ones; pieces_frac, share of all segments.
     """
     pieces = _pieces(compositions, suite)
     by_length = pieces.groupby("num_layers", as_index=False)
@@ -92,7 +92,7 @@ def sequence_lengths(compositions: Sequence[Composition], suite: Suite) -> pd.Da
 
 
 def _pieces(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """A row a piece: case, brick, and what the suite's index says of it."""
+    """Return one row for each segment: case, brick, and its number and types of layers."""
     rows = [
         {"case": each.case, "brick": piece.brick, "num_layers": suite.entry(piece.brick)["num_layers"],
          "layer_types": suite.entry(piece.brick)["layer_types"]}
@@ -103,6 +103,6 @@ def _pieces(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
 
 
 def _share(part: "pd.Series[int]", whole: "pd.Series[int] | int") -> "pd.Series[float]":
-    """Null where there is nothing to take a share of."""
+    """Return the ratio, or null for a zero denominator."""
     of = pd.Series(whole, index=part.index, dtype="float64")
     return part / of.where(of > 0)

@@ -1,4 +1,4 @@
-"""A suite's run: each brick's time, work and memory, and what kinds of layers the time goes to."""
+"""Tables of a suite's run: time, work and memory of each brick, and time by types of layers."""
 
 import json
 from typing import Any
@@ -12,24 +12,24 @@ from charact.record.reader import Run
 from charact.record.schema import LEFT_OUT
 
 _HEAVY = ("convolution", "GEMM", "attention", "recurrent", "embedding", "normalization", "pooling", "softmax")
-"""Operator types that a row of layers is named after, the first of these that it holds."""
+"""Operator types that classify a sequence of layers, in order of precedence."""
 _KINDS = {"update": "optimizer", "gradient_sum": "autograd"}
-"""Operator types of bricks that are no layers of a model."""
+"""Operator types of bricks that are not layers of a model."""
 _TIMES = ["time_s", "low_s", "high_s"]
 
 
 def is_brick_run(run: Run) -> bool:
-    """Whether bricks were timed in it, or were to be."""
+    """Return whether a run is a run of a suite."""
     return any("bricks" in entry.get("passes", {}) for entry in run.manifest["cases"])
 
 
-def layer_words(layer_types: str | None) -> str | None:
-    """A row of layers in words, from their types as JSON: conv2d + relu."""
+def layer_text(layer_types: str | None) -> str | None:
+    """Return a sequence of layers as text, from their types as JSON: conv2d + relu."""
     return None if layer_types is None or pd.isna(layer_types) else " + ".join(map(str, json.loads(layer_types)))
 
 
 def kind_of_work(layer_types: str | None, kind: str = "sequence") -> str | None:
-    """Operator type of a row of layers: of its heaviest kind of layer, else of its first."""
+    """Return the operator type of a sequence of layers: of its heaviest layer, else of its first."""
     if kind in _KINDS:
         return _KINDS[kind]
     if layer_types is None or pd.isna(layer_types):
@@ -40,9 +40,9 @@ def kind_of_work(layer_types: str | None, kind: str = "sequence") -> str | None:
 
 @once
 def round_times(run: Run) -> pd.DataFrame:
-    """Time of one call of each brick in each round: its phases taken together, the mean of a visit's calls.
+    """Return the time of one call of each brick in each round: the sum of phases, averaged over a visit's calls.
 
-    Columns: case; brick; round; time_s, the device's time where it was taken, else the host's.
+    Columns: case; brick; round; time_s, the device's time if recorded, else the host's.
     """
     rows = run.table("brick_times")
     rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
@@ -53,7 +53,7 @@ def round_times(run: Run) -> pd.DataFrame:
 
 @once
 def suite_times(run: Run) -> pd.DataFrame:
-    """Time of every brick of a suite once, in each round that has times of them all. Columns: case; round; suite_s."""
+    """Return the summed time of all bricks for each complete round. Columns: case; round; suite_s."""
     times = round_times(run)
     num_bricks = times.groupby("case")["brick"].nunique()
     rounds = times.dropna(subset=["time_s"]).groupby(["case", "round"], as_index=False, sort=False).agg(
@@ -64,16 +64,16 @@ def suite_times(run: Run) -> pd.DataFrame:
 
 @once
 def brick_summary(run: Run) -> pd.DataFrame:
-    """Time, work and memory of every brick of a suite's run, the longest first, failed ones last.
+    """Return time, work and memory of every brick of a suite's run, the longest first, failed ones last.
 
-    Columns: case; brick; kind; layers, in words; operator_type, of the heaviest kind of layer; num_layers; input_shapes
-    in words; time_s, the median over the rounds of one call in all its phases, with its 95 % interval low_s to high_s
+    Columns: case; brick; kind; layers, as text; operator_type, of the heaviest layer; num_layers; input_shapes as
+    text; time_s, the median over the rounds of one call in all its phases, with its 95 % interval low_s to high_s
     (null below 6 rounds); num_rounds; share_frac of the time of all bricks of the case; flop and flop_per_s;
     bytes, modelled; weights_bytes, outputs_bytes, saved_bytes and peak_bytes as in the table `bricks`; status and
     reason; time_reason, why there is no time.
     """
     rows = run.table("bricks").merge(_statistics(run), on=["case", "brick"], how="left")
-    rows["layers"] = [layer_words(types) for types in rows["layer_types"]]
+    rows["layers"] = [layer_text(types) for types in rows["layer_types"]]
     rows["operator_type"] = [kind_of_work(*each) for each in zip(rows["layer_types"], rows["kind"], strict=True)]
     rows["input_shapes"] = [_shapes(shapes) for shapes in rows["input_shapes"]]
     total_s = rows.groupby("case")["time_s"].transform("sum")
@@ -112,18 +112,18 @@ def _time_reason(row: dict[Any, Any]) -> str | None:
 
 
 def has_failed(bricks: pd.DataFrame) -> "pd.Series[bool]":
-    """Of each of these bricks, whether it was to be timed and has no time."""
+    """Return for each brick whether its timing failed."""
     return bricks["time_s"].isna() & bricks["status"].ne(LEFT_OUT)
 
 
 @once
 def suite_summary(run: Run) -> pd.DataFrame:
-    """Each case of a suite's run as a whole, failed ones included.
+    """Return a summary of each case of a suite's run, failed ones included.
 
-    Columns: case; variant, the suite's name; mode; precision; device; g, most layers of a brick; method of timing;
-    num_bricks, num_failed, and num_left_out, those whose times are to be predicted; num_layers of all bricks;
-    num_rounds; ended_by; suite_s, every brick that was timed once; flop and peak_bytes, the most that a brick holds;
-    timed_s and set_up_s, what timing and all else took; status and reason.
+    Columns: case; variant, the suite's name; mode; precision; device; g, maximum number of layers of a brick; method of
+    timing; num_bricks, num_failed, and num_left_out, the bricks whose times are predicted; num_layers of all bricks;
+    num_rounds; ended_by; suite_s, the sum of all timed bricks; flop; peak_bytes, the maximum over bricks; timed_s and
+    set_up_s, the time of timed calls and of everything else; status and reason.
     """
     bricks = brick_summary(run)
     grouped = bricks.groupby("case")
@@ -144,15 +144,15 @@ _FACTS = ["case", "variant", "mode", "precision", "device", "status", "reason", 
 
 
 def _facts(entry: dict[str, Any]) -> list[Any]:
-    told = entry["passes"]["bricks"]
-    return [*(entry.get(name) for name in _FACTS[:7]), *(told.get(name) for name in _FACTS[7:])]
+    facts = entry["passes"]["bricks"]
+    return [*(entry.get(name) for name in _FACTS[:7]), *(facts.get(name) for name in _FACTS[7:])]
 
 
 @once
 def brick_types(run: Run) -> pd.DataFrame:
-    """Bricks of each row of layer types, those that take longest first.
+    """Return the bricks grouped by their sequence of layer types, the longest total time first.
 
-    Columns: case; layers; operator_type; num_bricks; time_s, each of them once; share_frac of the case's; flop_per_s.
+    Columns: case; layers; operator_type; num_bricks; time_s, their sum; share_frac of the case's; flop_per_s.
     """
     timed = brick_summary(run).dropna(subset=["time_s"])
     keys = ["case", "layers", "operator_type"]
@@ -166,7 +166,7 @@ def brick_types(run: Run) -> pd.DataFrame:
 
 @once
 def brick_lengths(run: Run) -> pd.DataFrame:
-    """How many bricks have how many layers, updates and sums of gradients left out.
+    """Return the number of bricks by number of layers, without updates and gradient sums.
 
     Columns: case; num_layers; num_bricks.
     """

@@ -1,7 +1,7 @@
-"""Times of bricks that were not timed, predicted from those of others: a Gaussian process over what they differ by.
+"""Brick-time regression: predicts times of untimed bricks with a Gaussian process over brick features.
 
-Logarithms of times are a sum of what all bricks share (a trend and smooth bends over FLOP and bytes), of what those of
-one row of layer types share, and of what a family shares: a level, a trend, and bends over its sizes.
+The logarithm of a time is a sum of terms: shared by all bricks (a trend and smooth deviations over FLOP and bytes), by
+bricks with the same layer types, and by a family (a level, a trend, and smooth deviations over its sizes).
 
 *Source*: C. E. Rasmussen, C. K. I. Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2.
 """
@@ -14,23 +14,23 @@ from charact.analysis.common.significance import Values
 from charact.bricks.suite.families import Sizes
 
 _OFFSET, _TYPE, _FAMILY = 1.7, 0.5, 0.5
-"""How far levels differ, as standard deviations of natural logarithms: of all bricks, of a type, of a family."""
+"""Standard deviations of levels (natural logarithms): of all bricks, of a type, of a family."""
 _TREND, _FAMILY_TREND = 0.3, 0.05
 _BEND, _BEND_LENGTH = 0.5, 2.0
 _FAMILY_BEND, _FAMILY_BEND_LENGTH = 0.4, 5.0
-"""How far times bend from the trends, and over how many doublings of a size."""
+"""Standard deviations of trends, and of smooth deviations with their length scales (doublings of a size)."""
 _TYPICAL_WORK = 8.0
 _NOISE = 0.28
-"""What sizes do not tell. These were chosen on 5,412 bricks of 128 models, one thread of one machine."""
+"""Residual standard deviation. All values were fitted on 5,412 bricks of 128 models, one thread of one machine."""
 
 
 def predict(known: Sequence[Sizes], seconds: Values, wanted: Sequence[Sizes]) -> tuple[Values, Values]:
-    """Times (s) of the bricks that are wanted, and the standard deviations of their natural logarithms.
+    """Predict times (s) of bricks, and the standard deviations of their natural logarithms.
 
     Args:
-        known: at least one.
+        known: features of timed bricks, at least one.
         seconds: (len(known),) their times, above 0.
-        wanted: what they differ by from these is what tells their times.
+        wanted: features of the bricks to predict.
     """
     logs = np.log(seconds)
     covariance = _covariance(known, known) + _NOISE**2 * np.eye(len(known))
@@ -62,6 +62,6 @@ def _covariance(these: Sequence[Sizes], those: Sequence[Sizes]) -> Values:
 
 
 def _falling(these: Values, those: Values, length: float) -> Values:
-    """1 for what is alike, falling with the distance."""
+    """Return a Gaussian kernel: 1 for equal features, falling with the distance."""
     squares = (these**2).sum(axis=1)[:, None] + (those**2).sum(axis=1)[None] - 2 * these @ those.T
     return np.asarray(np.exp(-np.maximum(squares, 0.0) / (2 * length**2)))

@@ -1,4 +1,4 @@
-"""Times of bricks, as the record of a suite's run holds them."""
+"""Times of bricks from the record of a suite's run."""
 
 from typing import Any
 
@@ -19,25 +19,25 @@ CLOCKS = ("host_s", "device_s")
 class BrickTimes:
     """Times of the bricks of one case of a suite's run.
 
-    `bricks` are the rows of the table `bricks` by the brick's identifier, `facts` what the run tells of itself.
+    `bricks` holds the rows of the table `bricks` by identifier, `facts` the facts of the pass `bricks`.
 
     Raises:
-        UserError: the case is none of a suite's run.
+        UserError: the case does not belong to a suite's run.
     """
 
     def __init__(self, run: Run, case: str) -> None:
         passes = run.passes(case)
         if "bricks" not in passes:
-            raise UserError(f"{run.path} is no run of a suite: charact bricks run makes one")
+            raise UserError(f"{run.path} is not a run of a suite: charact bricks run makes one")
         self.run, self.case, self.facts = run, case, passes["bricks"]
         rows = run.bricks.query("case == @case")
         self.bricks: dict[str, dict[Any, Any]] = {row["brick"]: row for row in rows.to_dict("records")}
         timed = run.brick_times.query("case == @case")
         self.num_repeats = len(timed[["round", "call"]].drop_duplicates())
-        """How often each brick was timed: of each of its visits every call counts."""
+        """Number of timed calls of each brick."""
         timed = timed.groupby(["brick", "phase", "round"], as_index=False, sort=False)[list(CLOCKS)].mean()
         self.clocks = [clock for clock in CLOCKS if timed[clock].notna().any()]
-        """Clocks that times were read from: the host's, and on CUDA the device's."""
+        """Clocks with times: the host's, and on CUDA the device's."""
         self._rounds: dict[str, dict[tuple[str, str], Values]] = {}
         self._common: dict[str, NDArray[np.bool_]] = {}
         for clock in self.clocks:
@@ -49,18 +49,18 @@ class BrickTimes:
             self._predict(clock)
 
     def has(self, brick: str, phase: str) -> bool:
-        """Whether there are times of a brick's phase."""
+        """Return whether there are times of a brick's phase."""
         return bool(self.clocks) and all((brick, phase) in self._rounds[clock] or (brick, phase, clock) in self._drawn
                                          for clock in self.clocks)  # fmt: skip
 
     def method(self, brick: str) -> str:
-        """How the times of a brick that has some were obtained: 'measured', or 'predicted' from others'."""
+        """Return how the times of a brick were obtained: 'measured' or 'predicted' from other bricks."""
         return "predicted" if self.bricks[brick]["status"] == LEFT_OUT else "measured"
 
     def drawn(self, brick: str, phase: str, clock: str) -> Values:
-        """The median time (s) of a brick's phase, and what it would be of rounds drawn anew: see `intervals`.
+        """Return the median time (s) of a brick's phase, followed by bootstrap draws of it: see `interval`.
 
-        Of a brick whose time is predicted: that, and what it could as well be.
+        For a predicted brick: the prediction, followed by draws from its distribution.
         """
         key = (brick, phase, clock)
         if key not in self._drawn:
@@ -69,7 +69,7 @@ class BrickTimes:
         return self._drawn[key]
 
     def _predict(self, clock: str) -> None:
-        """Times of bricks that were left out, where others were timed and their work is known."""
+        """Predict the times of untimed bricks from timed bricks with known work."""
         wanted = [brick for brick, row in self.bricks.items() if row["status"] == LEFT_OUT]
         known = [brick for brick, phase in self._rounds[clock]
                  if phase == "forward" and pd.notna(self.bricks[brick]["bytes"])]
@@ -84,34 +84,33 @@ class BrickTimes:
             self._drawn[brick, "forward", clock] = time_s * np.exp(deviation * np.concatenate([[0.0], each]))
 
     def start_s(self, name: str, clock: str) -> float:
-        """What a backward pass (`backward_start_s`) or an optimizer's step (`step_start_s`) starts with, by a clock."""
-        told = self.facts.get(name) or 0.0
-        return float((told[clock] if isinstance(told, dict) else told) or 0.0)  # a number: of earlier versions
+        """Return the overhead (s) of a backward pass (`backward_start_s`) or optimizer step (`step_start_s`)."""
+        start = self.facts.get(name) or 0.0
+        return float((start[clock] if isinstance(start, dict) else start) or 0.0)  # a float in earlier versions
 
 
 MIN_ROUNDS = MIN_ITERATIONS
-"""Fewer give no interval."""
+"""Minimum number of rounds for an interval."""
 _TAILS = 0.025, 0.975
 
 
 def median_and_draws(times_s: Values, common_s: Values) -> Values:
-    """Median of a brick's times (s), and what it would be of rounds that are drawn anew, in blocks of sqrt(n).
+    """Return the median of a brick's times (s), followed by bootstrap draws in blocks of sqrt(n) rounds.
 
     Args:
         times_s: all its times.
-        common_s: those of the rounds that all bricks have; too few give no draws.
+        common_s: its times in the rounds that all bricks have; below `MIN_ROUNDS` there are no draws.
     """
     middle = np.median(times_s, keepdims=True)
-    # The drawings depend on nothing but the number of values: they are the same rounds for each brick.
+    # The draws depend only on the number of values, so that all bricks use the same rounds.
     return np.concatenate([middle, resampled(common_s.tolist(), np.median)]) if len(common_s) >= MIN_ROUNDS else middle
 
 
 def interval(drawn: Values) -> tuple[float, float] | None:
-    """95 % interval of the number that stands first, which holds it; None without draws, or where they are of nothing.
+    """Return the 95 % interval of the first number, or None without draws or if their median is not positive.
 
-    A median of drawn values lies above the median where values are skewed. In one brick that is little, in a sum of
-    hundreds it is more than the scatter: the draws are scaled to have their middle at the number, so that an interval
-    of times has no end below zero.
+    The bootstrap median of skewed values is biased upwards, noticeably in a sum of hundreds of bricks. The draws are
+    therefore scaled to have the number as their median, which also keeps the interval above zero.
     """
     middle = np.median(drawn[1:]) if len(drawn) > 1 else 0.0
     if middle <= 0:

@@ -1,4 +1,4 @@
-"""Constructed against measured latencies of the models in a construct record."""
+"""Comparison of constructed with measured latencies of the models in a construct record."""
 
 import math
 
@@ -11,23 +11,22 @@ from charact.record.reader import Run
 COORDINATES = ["workload", "variant", "input_size", "batch_size", "mode", "precision", "device"]
 _FACTS = ["g", "cut_method", "timing_method"]
 _CONSTRUCTED_AS = {"forward": "forward", "loss": "forward", "backward": "backward", "update": "update"}
-"""Phases of measured iterations, and those of constructions that hold the same: the loss is captured with the model."""
+"""Phases of constructions by phase of measured iterations; the loss is captured with the model."""
 NOT_RUN = "not measured: --verify does"
-"""Of a model that was to be constructed only."""
+"""Reason of a model that was only constructed."""
 _GROUP = [*_FACTS, "mode", "strategy", "phase"]
 
 
 @once
 def normalized_latency(run: Run) -> pd.DataFrame:
-    """Constructed over measured latency of each model, by strategy and phase, in the order they were asked for.
+    """Return constructed over measured latency of each model, by strategy and phase, in the record's order.
 
-    Columns: case; workload, variant, input_size, batch_size, mode, precision and device; g, most layers of a piece;
-    cut_method; timing_method of the bricks; strategy; phase; latency_s with its 95 % interval low_s to high_s;
-    measured_s, the median of measured iterations (null where none were); normalized = latency_s / measured_s;
-    error_frac = normalized - 1; reason, why there is no latency; measured_reason, why there is nothing to hold it
-    against.
+    Columns: case; workload, variant, input_size, batch_size, mode, precision and device; g, maximum number of layers of
+    a segment; cut_method; timing_method of the bricks; strategy; phase; latency_s with its 95 % interval low_s to
+    high_s; measured_s, the median of measured iterations (null without them); normalized = latency_s / measured_s;
+    error_frac = normalized - 1; reason, why there is no latency; measured_reason, why there is no measurement.
 
-    *Error*: constructed and measured times are of different moments, and other load shifts either.
+    *Error*: constructed and measured times were taken at different times, and other load may affect either.
     """
     entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
     facts = pd.DataFrame(
@@ -46,7 +45,7 @@ def normalized_latency(run: Run) -> pd.DataFrame:
 
 
 def _measured(run: Run) -> pd.DataFrame:
-    """Medians of measured iterations, by the phases of constructions, which are all that an iteration is made of."""
+    """Return medians of measured iterations by the phases of constructions."""
     rows = phase_times(run)
     rows = rows.assign(phase=rows["phase"].map(_CONSTRUCTED_AS)).dropna(subset=["phase"])
     by_iteration = pd.concat([rows, rows.assign(phase="all")]).groupby(["case", "iteration", "phase"])["time_s"].sum()
@@ -54,13 +53,13 @@ def _measured(run: Run) -> pd.DataFrame:
 
 
 def latency_errors(normalized: pd.DataFrame) -> pd.DataFrame:
-    """How right constructions are, over the models that were measured.
+    """Return the errors of constructions over the measured models.
 
     Columns: g; cut_method; timing_method; mode; strategy; phase; num_models; geometric_mean of constructed / measured;
-    mean_abs_error_frac; worst_error_frac, with its sign, and worst_case, whose it is.
+    mean_abs_error_frac; worst_error_frac, signed; worst_case, its case.
 
     Args:
-        normalized: what `normalized_latency` gives, of one record or of several, one below the other.
+        normalized: result of `normalized_latency` for one record, or concatenated for several.
     """
     known = normalized.dropna(subset=["normalized"])
     rows = []

@@ -40,7 +40,7 @@ def brick_run(path: Path) -> Run:
     """
     run = load_run(path)
     if not is_brick_run(run):
-        raise UserError(f"{path} is no run of a suite: charact bricks run makes one")
+        raise UserError(f"{path} is not a run of a suite: charact bricks run makes one")
     check_holds(run.manifest, path, machine=("fingerprint",), software=("torch",), options=("threads",))
     return run
 

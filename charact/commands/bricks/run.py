@@ -58,7 +58,7 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
     """
     begun = load_run(directory, partial=True)
     if "suite_digest" not in begun.manifest.get("options", {}):
-        raise UserError(f"{directory} is no run of a suite: --resume takes what charact bricks run left unfinished")
+        raise UserError(f"{directory} is not a run of a suite: --resume takes what charact bricks run left unfinished")
     writer = RunWriter.reopen(directory)
     if not is_of_this_machine(begun):
         raise UserError(f"{directory} was begun on another machine or with another PyTorch, whose times are not to be "

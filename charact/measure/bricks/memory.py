@@ -43,7 +43,7 @@ def memory_and_work(brick: Brick, call: BrickFunction, pool: InputPool, *, train
     arguments = Arguments(brick, pool, training=training)
 
     def passes() -> _Passes:
-        weights = {number: copied(weight) for number, weight in arguments.weights().items()}  # each with its own storage
+        weights = {number: copied(weight) for number, weight in arguments.weights().items()}  # own storages
         return _Passes(call, arguments.call_with(weights | arguments.others()), training)
 
     work, uncounted = _work(passes())

@@ -64,7 +64,7 @@ def test_constructed_models_stand_beside_what_was_measured(tmp_path: Path) -> No
     assert "Constructed against measured latency</title>" in html["constructed"]
     assert "2 15.0 ms 10.0 ms × 1.50 × 0.22" in told  # 7 × 15 ms against 7 × 10 ms and 0.4 s
     assert "resnet18-224-b1-infer-fp32-cpu conv2d + batch_norm 2 8.00 ms 72.7 %" in told
-    assert "hopeless-224-b1-infer-fp32-cpu n/a (the run lacks 1 of 2 pieces (brick 99ff))" in told
+    assert "hopeless-224-b1-infer-fp32-cpu n/a (the run lacks 1 of 2 segments (brick 99ff))" in told
     assert "resnet18-224-b1-infer-fp32-cpu 3.00 MB 2.00 MB 1.00 MB" in told
 
 
@@ -94,9 +94,9 @@ def test_without_verifying_there_is_nothing_to_hold_latencies_against(tmp_path: 
 
 
 def test_all_models_failed(tmp_path: Path) -> None:
-    run = Models(tmp_path).fail("hopeless", "the run lacks 1 of 2 pieces").run()
+    run = Models(tmp_path).fail("hopeless", "the run lacks 1 of 2 segments").run()
     text = words(report([run]))
-    assert "the run lacks 1 of 2 pieces" in text
+    assert "the run lacks 1 of 2 segments" in text
     assert "nan" not in re.findall(r"\w+", text)
 
 

@@ -179,7 +179,7 @@ def test_trainings_and_inferences_are_each_set_up(tmp_path: Path) -> None:
 def test_memory_is_summed_and_missing_memory_has_a_reason(tmp_path: Path) -> None:
     rows = model_memory(made.three_models(tmp_path))
     assert rows["peak_bytes"].fillna(0).tolist() == [3e6, 3e6, 0]
-    assert rows["reason"].fillna("").tolist()[-1] == "the run lacks 1 of 2 pieces (brick 99ff)"
+    assert rows["reason"].fillna("").tolist()[-1] == "the run lacks 1 of 2 segments (brick 99ff)"
 
 
 def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_what_is_not_known_gives_no_number(tmp_path: Path) -> None:
 def test_a_run_that_does_not_tell_what_is_saved_gives_no_number(tmp_path: Path) -> None:
     run = brick_run(tmp_path, {"a": {"forward": 0.01, "backward": 0.02}}, mode="train")
     assert constructed_memory(composition("a", mode="train"), BrickTimes(run, CASE.replace("infer", "train"))) == (
-        [], "the run does not tell what its bricks save: run the suite anew")
+        [], "the run does not record the saved tensors of its bricks: run the suite again")
 
 
 @pytest.mark.parametrize("changed", [
@@ -158,4 +158,4 @@ def test_a_composition_that_was_changed_by_hand_gives_no_number(tmp_path: Path, 
                    zip(kept.pieces, changed.get("inputs", [piece.inputs for piece in kept.pieces]), strict=True))
     model = replace(kept, pieces=pieces, outputs=changed.get("outputs", kept.outputs))
     assert constructed_memory(model, BrickTimes(run, CASE.replace("infer", "train"))) == (
-        [], "the composition reads what its bricks do not give: generate the suite anew")
+        [], "the composition does not fit its bricks: generate the suite again")

@@ -159,7 +159,7 @@ def test_bricks_that_failed_are_named_with_why(tmp_path: Path) -> None:
 def test_bricks_that_the_run_lacks_are_counted_and_told_by_type(tmp_path: Path) -> None:
     times = BrickTimes(infer_run(tmp_path, {"a": 0.01}), CASE)
     found = construct(composition(["a", "x", "y", "x"]), times, NONE, {"x": ["relu", "conv2d"], "y": ["conv2d"]})
-    assert found.reason == ("the run lacks 3 of 4 pieces of conv2d, relu (brick x, brick y): extend the suite by the "
+    assert found.reason == ("the run lacks 3 of 4 segments of conv2d, relu (brick x, brick y): extend the suite by the "
                             "model and run it")
 
 
@@ -168,14 +168,14 @@ def test_updates_that_the_run_lacks_are_counted(tmp_path: Path) -> None:
     model = composition(["a"], mode="train", updates=(("u", 3), ("v", 1)), gradient_sums=(("a", 1),))
     found = construct(model, times, NONE)
     assert found.reason is not None
-    assert found.reason.startswith("the run lacks 2 of 3 kinds of updates and sums of gradients (brick u, brick v):")
+    assert found.reason.startswith("the run lacks 2 of 3 kinds of updates and gradient sums (brick u, brick v):")
     assert [row["phase"] for row in found.latencies] == ["forward", "backward", "update", "all"] * 2 + ["all"]
 
 
 @pytest.mark.parametrize(("facts", "message"), [
     ({"mode": "train"}, "is train in fp32, .* timed infer in fp32: charact bricks run --mode train --precision fp32$"),
     ({"precision": "tf32"}, "is infer in tf32, .* timed infer in fp32: .* run --mode infer --precision tf32$"),
-    ({"g": 2}, "is cut by 'chains' at G = 2, the bricks of .* by 'chains' at G = 1: run a suite that is cut alike"),
+    ({"g": 2}, "is cut by 'chains' at G = 2, the bricks of .* by 'chains' at G = 1: run a suite with the same cut"),
     ({"method": "heavy"}, "is cut by 'heavy' at G = 1"),
 ])
 def test_a_model_of_another_kind_is_refused(tmp_path: Path, facts: dict[str, object], message: str) -> None:
@@ -190,9 +190,9 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path, facts: dict[str, obj
 def test_a_run_of_something_else_is_refused(tmp_path: Path) -> None:
     run = infer_run(tmp_path, {"a": 0.01})
     run.manifest["cases"][0]["passes"] = {}
-    with pytest.raises(UserError, match="is no run of a suite: charact bricks run makes one"):
+    with pytest.raises(UserError, match="is not a run of a suite: charact bricks run makes one"):
         brick_case(run, composition(["a"]))
-    with pytest.raises(UserError, match="is no run of a suite"):
+    with pytest.raises(UserError, match="is not a run of a suite"):
         BrickTimes(run, CASE)
 
 

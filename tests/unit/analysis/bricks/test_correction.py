@@ -146,7 +146,7 @@ def test_a_machine_that_is_otherwise_by_a_factor_is_learned(factor: float, seed:
 
 @pytest.mark.parametrize("models", [[], [model(0.01, 1, 1)]])
 def test_fewer_than_two_models_are_refused(models: list[Construction]) -> None:
-    with pytest.raises(UserError, match=f"needs 2 models that were measured, there are {len(models)}: name more"):
+    with pytest.raises(UserError, match=f"needs 2 measured models, there are {len(models)}: name more"):
         fit_correction(models, [0.01] * len(models))
 
 

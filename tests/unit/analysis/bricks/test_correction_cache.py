@@ -19,7 +19,7 @@ from charact.analysis.bricks.correction_cache import (
 from charact.core.errors import UserError
 
 KEY = CorrectionKey("0123", "2.13.0+cpu", 2, "cpu", "infer", "fp32", 1, "chains", "contextual")
-LEARNED = Correction(0.95, 6e-6, 0.0, 0.0, {"piece_s": "not told"}, ["a", "b"], 0.05, 0.02, 0.04)
+LEARNED = Correction(0.95, 6e-6, 0.0, 0.0, {"piece_s": "not determined"}, ["a", "b"], 0.05, 0.02, 0.04)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 shares = st.floats(0, 10)
@@ -57,7 +57,7 @@ def test_all_that_a_correction_depends_on_is_in_the_files_name(monkeypatch: pyte
 def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    with pytest.raises(NotCorrected, match="no home directory to keep it in: set XDG_CACHE_HOME"):
+    with pytest.raises(NotCorrected, match="no home directory for the cache: set XDG_CACHE_HOME"):
         correction_file(KEY)
 
 
@@ -69,7 +69,7 @@ def test_a_file_of_another_kind_is_not_taken(kept: Path, text: str, other: str) 
     written = kept.read_text()
     assert text in written
     kept.write_text(written.replace(text, other, 1))
-    with pytest.raises(NotCorrected, match="is damaged, or of another version of charact"):
+    with pytest.raises(NotCorrected, match="is damaged, or was written by another version of charact"):
         read_correction(kept)
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_was_cut_is_not_taken(tmp_path_factory: pytest.TempPathFacto
 
 def test_what_another_version_learned_is_not_taken(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "version", lambda _: "9.9")
-    with pytest.raises(NotCorrected, match=r"^it was learned by charact 0\..*: charact bricks calibrate learns anew$"):
+    with pytest.raises(NotCorrected, match=r"^it was learned by charact 0\..*: run charact bricks calibrate again$"):
         read_correction(kept)
 
 

@@ -58,7 +58,7 @@ def test_a_constructed_model_is_read_as_it_was_written(tmp_path: Path, times: Br
     run = record(tmp_path, times, [named("one", "ab"), named("two", "ax")], LEARNED)
     assert run.cases["case"].tolist() == ["one-8-b1-infer-fp32-cpu", "two-8-b1-infer-fp32-cpu"]
     assert run.cases["status"].tolist() == ["ok", "error"]
-    assert "the run lacks 1 of 2 pieces" in run.cases["reason"][1]
+    assert "the run lacks 1 of 2 segments" in run.cases["reason"][1]
     told = run.passes("one-8-b1-infer-fp32-cpu")["construct"]
     assert (told["brick_run"], told["num_pieces"], told["num_bricks"], told["g"]) == (times.run.run_id, 2, 2, 1)
     assert (told["timed_s"], told["set_up_s"], told["num_rounds"]) == (2.0, 0.5, 9)
@@ -143,7 +143,7 @@ def test_models_are_told_by_machine(tmp_path: Path, times: BrickTimes) -> None:
     assert both["strategy"].tolist()[:4] == ["corrected"] * 4
     assert both["latency_s"].tolist()[:4] == pytest.approx([0.009, 0.0018, 0.027, 0.0027])
     assert found["latency_s"].isna().tolist() == [False] * 4 + [True] * 2
-    assert found["reason"][4].startswith("the run lacks 1 of 1 pieces")
+    assert found["reason"][4].startswith("the run lacks 1 of 1 segments")
 
 
 @pytest.mark.parametrize(("options", "names"), [

@@ -60,7 +60,7 @@ def test_constructed_latencies_stand_beside_measured_ones(tmp_path: Path) -> Non
     assert cells(told, "vgg11-224-b1-infer-fp32-cpu")[-4:] == ["5.00", "ms", "−8.0", "%"]
     # (1 · 0.8)^½ of the plain sums, whose mean |error| is a tenth
     assert cells(told, "plain sum, infer") == ["2", "0.894", "10.0", "%", "−20.0", "%"]
-    assert "hopeless-224-b1-infer-fp32-cpu  not constructed: the run lacks 1 of 2 pieces (brick 99ff)" in told
+    assert "hopeless-224-b1-infer-fp32-cpu  not constructed: the run lacks 1 of 2 segments (brick 99ff)" in told
 
 
 def test_what_bricks_save_is_told_with_and_without_set_up(tmp_path: Path) -> None:
