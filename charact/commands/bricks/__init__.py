@@ -1,4 +1,4 @@
-"""`charact bricks`: suites of bricks, one subcommand a file."""
+"""`charact bricks`: commands on suites of bricks, one module per subcommand."""
 
 from charact.commands.bricks.cli import group
 

@@ -1,4 +1,4 @@
-"""`-g auto`: time small suites of several lengths of bricks here, and take the cheapest of those that are right."""
+"""`-g auto`: times suites of several brick lengths, and chooses the cheapest among the most accurate."""
 
 import tempfile
 from collections.abc import Sequence
@@ -29,38 +29,37 @@ from charact.views.terminal.progress import BrickProgress
 from charact.views.terminal.suites import Trial, trials
 
 GOOD_FACTOR = 1.25
-"""An error up to so many times the least is as good."""
+"""Largest acceptable error relative to the smallest."""
 _MOST_MODELS = 4
 _ROUNDS = StopRule(0.02, 12, 30.0)
 _ITERATIONS = StopRule(0.02, 30, 5.0)
 
 
 def chosen_g(captured: Sequence[CapturedSource], quiet: bool, interrupt: Interrupt) -> int:
-    """The most layers of a brick whose suite is cheapest among those whose constructions are nearly the best.
+    """Return the brick length whose suite is cheapest among those with nearly the smallest error.
 
-    Bricks of the first model's mode and precision are timed for a few rounds, in place of 1, 2, 4 and 8 layers, and
-    up to four typical models are run themselves. Errors are those of plain sums. What is cheap is told by the time of
-    every brick once.
+    Times bricks of the first model's mode and precision, for each candidate length, for a few rounds, and runs up to
+    four typical models. The error is that of the plain sum; the cost is the time of every brick once.
 
     Raises:
         UserError: none of the models could be timed.
         KeyboardInterrupt: a signal came.
     """
     first = captured[0].source
-    alike = [each for each in captured if (each.source.mode, each.source.precision) == (first.mode, first.precision)]
-    by_g = {g: _constructed([each.by_g[g] for each in alike], g, quiet, interrupt) for g in alike[0].by_g}
-    usable = [case for case in (each.source.id for each in alike)
+    matching = [each for each in captured if (each.source.mode, each.source.precision) == (first.mode, first.precision)]
+    by_g = {g: _constructed([each.by_g[g] for each in matching], g, quiet, interrupt) for g in matching[0].by_g}
+    usable = [case for case in (each.source.id for each in matching)
               if all(case in constructions for constructions, _ in by_g.values())]
     if not usable:
-        raise UserError(f"-g auto could not time the bricks of any model: choose one, as in -g {next(iter(by_g))}")
+        raise UserError(f"-g auto could not time the bricks of any model: name a length, as in -g {next(iter(by_g))}")
     reference = by_g[next(iter(by_g))][0]
     models = typical([reference[case] for case in usable], _MOST_MODELS)
     measured_s = {case: time_s for case in (model.composition.case for model in models)
-                  if (time_s := _measured_s(alike, case, interrupt)) is not None}
+                  if (time_s := _measured_s(matching, case, interrupt)) is not None}
     if not measured_s:
-        raise UserError("-g auto could run none of the models: choose one, as in -g 1")
+        raise UserError("-g auto could run none of the models: name a length, as in -g 1")
     tried = [
-        Trial(g, _unique_frac([each.by_g[g] for each in alike]), suite_s,
+        Trial(g, _unique_frac([each.by_g[g] for each in matching]), suite_s,
               fmean(abs((constructions[case].sum_s or 0.0) / time_s - 1) for case, time_s in measured_s.items()))
         for g, (constructions, suite_s) in by_g.items()
     ]  # fmt: skip
@@ -71,14 +70,14 @@ def chosen_g(captured: Sequence[CapturedSource], quiet: bool, interrupt: Interru
 
 
 def choice(tried: Sequence[Trial]) -> int:
-    """The cheapest of those whose error is nearly the least."""
+    """Return the cheapest length among those with nearly the smallest error."""
     least = min(trial.error_frac for trial in tried)
     return min((trial for trial in tried if trial.error_frac <= GOOD_FACTOR * least), key=lambda trial: trial.suite_s).g
 
 
 def _constructed(models: Sequence[CutModel], g: int, quiet: bool, interrupt: Interrupt
                  ) -> tuple[dict[str, Construction], float]:
-    """Models that a few rounds could time, by case, and the time (s) of every brick once."""
+    """Time a suite; return the constructed models by case, and the time (s) of every brick once."""
     console, method = Console(stderr=True), models[0].composition.method
     mode, precision = models[0].composition.mode, runs_as(models[0].composition.precision)
     with tempfile.TemporaryDirectory() as name:
@@ -97,9 +96,9 @@ def _constructed(models: Sequence[CutModel], g: int, quiet: bool, interrupt: Int
 
 
 def _measured_s(captured: Sequence[CapturedSource], case: str, interrupt: Interrupt) -> float | None:
-    """Median iteration (s) of a model; None of one that fails, which a line tells."""
+    """Return the median iteration (s) of a model; warn and return None if it fails."""
     source = next(each.source for each in captured if each.source.id == case)
-    warn(f"running {case} itself")
+    warn(f"running the model {case}")
     try:
         return median(timed_source(source, _ITERATIONS, resolve_device("auto"), interrupt).wall_s)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""What `charact bricks calibrate` does: learn from models, measured by turns, what bricks cannot see."""
+"""`charact bricks calibrate`: measures models in turns, and fits a correction of constructed latencies."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,28 +32,28 @@ _MAX_ITERATIONS = 50
 
 def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: Path | None, turns: int,
                       max_seconds: float, quiet: bool, interrupt: Interrupt) -> int:
-    """Learn a correction for each case of a suite's run, and keep it; returns the exit status.
+    """Fit and cache a correction for each case of a suite's run; return the exit status.
 
     Args:
         path: of the run.
-        names: of models to measure.
-        own: models of the user's own that may be measured.
+        names: models to measure.
+        own: the user's own models that may be measured.
         directory: of compositions; None for the suite's own.
-        turns: of each model.
-        max_seconds: of a turn.
-        quiet: whether little is printed.
-        interrupt: what ends it early.
+        turns: number of turns of each model.
+        max_seconds: maximum duration of a turn.
+        quiet: whether to print little.
+        interrupt: ends the command early.
 
     Raises:
-        UserError: the run is not of this machine, or too few models are there; or the correction cannot be kept.
-        KeyboardInterrupt: a signal came; nothing more is kept.
+        UserError: the run is not of this machine, there are too few models, or the cache cannot be written.
+        KeyboardInterrupt: a signal came; nothing more is written.
     """
     run = brick_run(path)
     if not is_of_this_machine(run):
-        raise UserError(f"{path} is of another machine or PyTorch: models are measured here, so run the suite here")
+        raise UserError(f"{path} is of another machine or PyTorch: measuring models here needs a run from here")
     by_case = {case: chosen for case, chosen in _by_case(run, names, directory).items() if len(chosen) >= MIN_MODELS}
     if not by_case:
-        raise UserError(f"a correction needs {MIN_MODELS} models whose bricks {path} has times of: name more, or "
+        raise UserError(f"a correction needs {MIN_MODELS} models whose bricks were timed in {path}: name more, or "
                         "extend the suite")
     rule = StopRule(_PRECISION_FRAC, _MAX_ITERATIONS, max_seconds)
     for case, constructions in by_case.items():
@@ -62,10 +62,10 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
         try:
             keep_correction(correction_file(correction_key(run, case)), learned)
         except NotCorrected as error:
-            raise UserError(f"the correction cannot be kept: {error}") from error
+            raise UserError(f"the correction cannot be stored: {error}") from error
         if learned.error_frac > learned.plain_error_frac:
-            warn(f"warning: of {case} these {len(constructions)} models teach nothing that holds for others: name "
-                 "more, or repeat it when the machine does nothing else")
+            warn(f"warning: the correction of {case} from these {len(constructions)} models does not generalize: name "
+                 "more, or repeat it on an idle machine")
         if not quiet:
             sums_s = [each.sum_s or 0.0 for each in constructions]
             Console().print(correction(case, [each.composition.case for each in constructions], sums_s, measured_s,
@@ -74,13 +74,13 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
 
 
 def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str, list[Construction]]:
-    """Models that a correction can be learned from, by the case that timed their bricks."""
+    """Return the models for calibration, by the case that timed their bricks."""
     kept = kept_compositions(run, directory)
     wanted = [name for name in names if name != ALL]
     chosen = [each for each in kept if not wanted or any(is_called(each, name) for name in wanted)]
     for name in wanted:
         if not any(is_called(each, name) for each in kept):
-            raise UserError(f"{name} is none of the models that the suite was made of "
+            raise UserError(f"{name} is not one of the suite's models "
                             f"({', '.join(sorted({each.model for each in kept})) or 'there are no compositions'})")
     found: dict[str, list[Construction]] = {}
     for entry in run.manifest["cases"]:
@@ -103,12 +103,12 @@ def _fits(run: Run, composition: Composition, case: str) -> bool:
 
 def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], own: Named, turns: int,
                       rule: StopRule, quiet: bool, interrupt: Interrupt) -> tuple[list[Construction], list[float]]:
-    """Models that can be run, and the median iteration (s) of each; of each other one a line tells what stopped it.
+    """Return the models that can be run, and the median iteration (s) of each; warn about the others.
 
-    All have their turn before one has its next: what drifts meets all alike.
+    Models take turns, so that drift of the machine affects all equally.
 
     Raises:
-        UserError: too few can be run.
+        UserError: too few models can be run.
         KeyboardInterrupt: a signal came.
     """
     console, failed = Console(stderr=True), dict[int, str]()
@@ -129,6 +129,6 @@ def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction]
         warn(f"warning: a model is left out: {reason}")
     left = [number for number in range(len(constructions)) if number not in failed]
     if len(left) < MIN_MODELS:
-        raise UserError(f"a correction needs {MIN_MODELS} models that can be run here, and of {case} there are "
-                        f"{len(left)}: name others")
+        raise UserError(f"a correction needs {MIN_MODELS} models that can be run here, but {case} has {len(left)}: "
+                        "name others")
     return [constructions[number] for number in left], [median(walls[number]) for number in left]

@@ -1,4 +1,4 @@
-"""Which models are constructed: those whose compositions are kept, and others that are captured anew."""
+"""Choice of the models to construct: those with a stored composition, and others, which are captured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,22 +21,22 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Models:
-    """Compositions, in the order they were asked for, and the bricks of those captured anew, by identifier."""
+    """Compositions in the requested order, and the bricks of newly captured models by identifier."""
 
     compositions: list[Composition]
     bricks: dict[str, Brick] = field(default_factory=dict)
 
     @property
     def layer_types(self) -> dict[str, list[str]]:
-        """Of bricks that the suite may lack."""
+        """Return layer types of bricks that the suite may lack."""
         return {brick.id: brick.layer_types for brick in self.bricks.values()}
 
 
 def brick_run(path: Path) -> Run:
-    """The run of a suite in a directory.
+    """Load the run of a suite from a directory.
 
     Raises:
-        UserError: there is another record, or none.
+        UserError: the directory holds another record, or none.
     """
     run = load_run(path)
     if not is_brick_run(run):
@@ -46,14 +46,14 @@ def brick_run(path: Path) -> Run:
 
 
 def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
-    """Compositions of the suite that a run timed; none where they are not here.
+    """Read the compositions of the suite that a run timed; return an empty list if they are not available.
 
     Args:
-        run: of the suite.
-        directory: where the user says that they are.
+        run: run of the suite.
+        directory: directory given by the user.
 
     Raises:
-        UserError: there are none where the user says, or they cannot be read.
+        UserError: the given directory has none, or they cannot be read.
     """
     if directory is not None:
         return load_compositions(directory)
@@ -64,21 +64,21 @@ def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
 
 def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run], quiet: bool, interrupt: Interrupt
                   ) -> Models:
-    """The models that the user names, each as kept, else captured anew and cut as the suite was.
+    """Return the models that the user names: stored compositions, else newly captured models with the suite's cut.
 
-    Of a name all that is kept and that the options allow is meant; `all` is every model that was timed.
+    A name selects all stored compositions of that name that fit the options; `all` selects every timed model.
 
     Raises:
-        UserError: a name is unknown, nothing is kept for `all`, or nothing could be captured.
+        UserError: a name is unknown, there are no compositions for `all`, or nothing could be captured.
     """
     timed = set.intersection(*(_timed(run) for run in runs))
     allowed = [each for each in kept if asked.allows(each)]
     fitting = [each for each in allowed if (each.mode, runs_as(each.precision)) in timed]
     if ALL in asked.names and asked.names != [ALL]:
-        raise UserError(f"'{ALL}' stands alone: leave it out, or the other models")
+        raise UserError(f"'{ALL}' cannot be combined with other models: leave it out, or the other models")
     if asked.names == [ALL]:
         if not fitting:
-            raise UserError(f"there are no compositions of models that fit {runs[0].path}: tell where they are with "
+            raise UserError(f"there are no compositions of models that fit {runs[0].path}: name their directory with "
                             "--compositions, or name the models")
         return Models(fitting)
     found: list[Composition] = []
@@ -86,10 +86,10 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
     for name in asked.names:
         known = [each for each in fitting if is_called(each, name)]
         if not known:
-            # Options of imported models are not for others that stand beside them.
+            # Options of imported models do not apply to workloads named together with them.
             own = {} if ":" not in name and any(":" in each for each in asked.names) else asked.own
-            anew = _captured(replace(asked, names=[name], own=own), kept, runs[0], quiet, interrupt)
-            known, bricks = anew.compositions, bricks | anew.bricks
+            captured = _captured(replace(asked, names=[name], own=own), kept, runs[0], quiet, interrupt)
+            known, bricks = captured.compositions, bricks | captured.bricks
         found += known
     if not found:
         raise UserError("no model could be captured: generate the suite with those that can")
@@ -97,23 +97,23 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
 
 
 def _timed(run: Run) -> set[tuple[str, str]]:
-    """Modes, and precisions that bricks ran in."""
+    """Return the timed modes and precisions."""
     return {(entry["mode"], runs_as(entry["precision"])) for entry in run.manifest["cases"]}
 
 
 def is_called(composition: Composition, name: str) -> bool:
-    """Whether a user means a composition by a name."""
+    """Return whether a name selects a composition."""
     return name in (composition.model, composition.case, composition.facts.get("asked_as"))
 
 
 def _captured(asked: Asked, kept: Sequence[Composition], run: Run, quiet: bool, interrupt: Interrupt) -> Models:
-    """A model as charact bricks generate would cut it for the suite; what is kept under another name is taken."""
+    """Capture a model with the suite's cut, or use its stored composition under another name."""
     cases = run.manifest["cases"]
     facts = cases[0]["passes"]["bricks"]
     g, method = facts["g"], facts["cut_method"]
     modes, precisions = (list(dict.fromkeys(entry[name] for entry in cases)) for name in ("mode", "precision"))
     if asked.names[0].endswith(SAVED_SUFFIX):
-        modes, precisions = [], []  # it was exported for one of each
+        modes, precisions = [], []  # an exported program has one of each
     by_case = {each.case: each for each in kept}
     asked = replace(asked, modes=modes, precisions=precisions)
     sources = asked.sources()

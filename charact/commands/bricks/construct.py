@@ -1,4 +1,4 @@
-"""What `charact bricks construct` does: a record of constructed models for each run of a suite."""
+"""`charact bricks construct`: writes a record of constructed models for each run of a suite."""
 
 import os
 import sys
@@ -41,29 +41,29 @@ from charact.views.terminal.progress import MemoryProgress
 def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Sequence[str], Sequence[str]],
                      directory: Path | None, stop: StopRule | None, out: Path, name: str | None, quiet: bool,
                      interrupt: Interrupt) -> int:
-    """Construct models from each run, into a record each; returns the exit status: 1 where nothing could be.
+    """Construct models from each run, with one record per run; return the exit status, 1 if no model succeeded.
 
     Args:
         words: models and directories of runs.
-        asked: what options say of the models.
-        own: models and losses of the user's own that verifying may import, next to those among the words.
+        asked: options of the models.
+        own: the user's own models and losses that verification may import, in addition to those among the words.
         directory: of compositions; None for the suite's own.
-        stop: when verifying a model is enough; None verifies none.
-        out: where the records are made.
-        name: theirs.
-        quiet: whether little is said.
-        interrupt: what ends it early.
+        stop: stop rule of verification; None to skip it.
+        out: directory of the records.
+        name: name of the records.
+        quiet: whether to print little.
+        interrupt: ends the command early.
 
     Raises:
-        UserError: a run or a model is not what it should be, or a record cannot be written; what had finished is kept.
+        UserError: a run or a model is invalid, or a record cannot be written; finished records are kept.
         KeyboardInterrupt: a signal came before a model was constructed.
     """
-    names, runs = _parted(words)
+    names, runs = _split_arguments(words)
     if stop is not None and not any(map(is_of_this_machine, runs)):
         raise UserError("--verify runs the models here, and no run is of this machine and its PyTorch: leave it out")
     models = chosen_models(Asked(names=names, modes=[], precisions=[], **asked), kept_compositions(runs[0], directory),
                            runs, quiet, interrupt)
-    named = Named.on_command_line(*own, names, asked["own"]["--model-args"])
+    named = Named.from_command_line(*own, names, asked["own"]["--model-args"])
     cases = [{composition.case: brick_case(run, composition) for composition in models.compositions} for run in runs]
     written: list[RunWriter] = []
     with keeping_finished(written):
@@ -94,11 +94,11 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
     return 0 if any(any_ok) else 1
 
 
-def _parted(words: Sequence[str]) -> tuple[list[str], list[Run]]:
-    """Names of models, and runs of suites: what is a directory with a record, or can only be one.
+def _split_arguments(words: Sequence[str]) -> tuple[list[str], list[Run]]:
+    """Split arguments into names of models, and runs of suites (directories with a record, or unambiguous paths).
 
     Raises:
-        UserError: one of either kind is not named, or a directory holds no run of a suite.
+        UserError: models or runs are missing, or a directory holds no run of a suite.
     """
     paths = [word for word in words if os.path.exists(os.path.join(word, "run.json"))
              or ("/" in word and ":" not in word and not word.endswith(".pt2"))]
@@ -112,14 +112,14 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[Run]]:
 
 
 def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -> RunWriter:
-    """A new record with the facts of the machine that the run is of.
+    """Create a new record with the facts of the run's machine.
 
     Args:
-        run: of a suite.
-        case: one of the run's.
-        out: where the record is made.
-        name: its.
-        verifies: whether models are run, too.
+        run: run of a suite.
+        case: a case of the run.
+        out: directory of the record.
+        name: name of the record.
+        verifies: whether models are also run.
     """
     suite = BrickTimes(run, case).facts["suite"]
     return RunWriter(out, name or f"constructed-{suite}", {
@@ -135,13 +135,13 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
 
     Args:
         writer: of the record.
-        run: of a suite.
-        cases: of the run, by the model whose bricks it timed.
-        models: to construct.
-        named: what verifying may import.
-        stop: when verifying one is enough; None where they are not to be run here.
-        quiet: whether no progress is drawn.
-        interrupt: what ends it early.
+        run: run of a suite.
+        cases: case of the run by model.
+        models: models to construct.
+        named: code that verification may import.
+        stop: stop rule of verification; None to skip it.
+        quiet: whether to show no progress.
+        interrupt: ends the command early.
     """
     times = {case: BrickTimes(run, case) for case in dict.fromkeys(cases.values())}
     corrections = {case: machine_correction(run, case) for case in times}
@@ -165,7 +165,7 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
 
 
 def correction_key(run: Run, case: str) -> CorrectionKey:
-    """What a correction for a case of a suite's run depends on."""
+    """Return the key of the correction for a case of a suite's run."""
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     facts = entry["passes"]["bricks"]
     return CorrectionKey(
@@ -175,7 +175,7 @@ def correction_key(run: Run, case: str) -> CorrectionKey:
 
 
 def machine_correction(run: Run, case: str) -> Correction | str:
-    """The correction of the machine that a run is of, from the cache; else why there is none."""
+    """Return the cached correction for the machine of a run, or the reason why there is none."""
     try:
         return read_correction(correction_file(correction_key(run, case)))
     except NotCorrected as missing:

@@ -1,4 +1,4 @@
-"""What `charact bricks generate` does: capture models, cut them, and write what is new into the suite."""
+"""`charact bricks generate`: captures models, cuts them, and adds new bricks to a suite."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ from charact.views.terminal.suites import generated
 from charact.workload.registry import all_workloads
 
 AUTO = (1, 2, 4, 8)
-"""What `-g auto` tries."""
+"""Lengths that `-g auto` tries."""
 _PATIENCE_S = 60.0
-"""Another process may write the suite meanwhile: capturing takes longer than waiting for that."""
+"""Maximum time to wait for another process that writes the suite (seconds)."""
 
 
 def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback: str | None, num_decoys: int,
                    quiet: bool, interrupt: Interrupt) -> int:
-    """Write or extend a suite; returns the exit status: 1 where no model could be captured.
+    """Write or extend a suite; return the exit status, 1 if no model could be captured.
 
     Raises:
         UserError: the options do not fit, or the suite cannot be written.
@@ -36,7 +36,7 @@ def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback
     """
     sources = asked.sources()
     if g is None and (out / INDEX).exists():
-        g = load_suite(out).g  # a suite that is there keeps the one that it has
+        g = load_suite(out).g  # an existing suite keeps its length
     if g is not None:
         check_place(out, g, method)
     found = captured_sources(asked, sources, AUTO if g is None else (g,), method, fallback, quiet, interrupt)
@@ -54,12 +54,12 @@ def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback
         known = {brick.id for model in models for brick in model.bricks} | set(suite.bricks if suite else ())
         decoys = drawn_decoys(_others(asked, sources[0].batch_size, g, method, interrupt), known, num_decoys)
     added = add_models(out, models, g, method, torch.__version__, decoys, _PATIENCE_S)
-    _tell(added, found, models, out, quiet)
+    _report(added, found, models, out, quiet)
     return 0
 
 
 def _others(asked: Asked, batch_size: int, g: int, method: str, interrupt: Interrupt) -> Iterator[CutModel]:
-    """Workloads that were not asked for, one after the other, in a random order."""
+    """Yield other workloads, cut, in random order."""
     names = [name for name in all_workloads() if name not in asked.names]
     secrets.SystemRandom().shuffle(names)
     for name in names:
@@ -69,19 +69,19 @@ def _others(asked: Asked, batch_size: int, g: int, method: str, interrupt: Inter
             yield found.by_g[g]
 
 
-def _tell(added: Added, found: Sequence[CapturedSource], models: Sequence[CutModel], out: Path,
+def _report(added: Added, found: Sequence[CapturedSource], models: Sequence[CutModel], out: Path,
           quiet: bool) -> None:
-    """Say what the suite gained, and what capturing noted."""
+    """Print the added bricks and the notes of the captures."""
     if not quiet:
         for each in found:
             for note in each.notes:
                 warn(f"note: {each.source.id}: {note}")
         for case in added.replaced:
-            warn(f"note: {case}: it was there otherwise, and is replaced: the model was changed, or is another file's "
-                 "of that name")
+            warn(f"note: {case}: replaced a different composition: the model was changed, or another file has the same "
+                 "name")
         cases = {model.composition.case for model in models}
         Console().print(generated(cases, load_compositions(added.suite.private), added.suite))
     show(f"Wrote {out}: {len(added.suite.bricks):,} bricks, {added.num_new:,} of them new")
     if not quiet:
-        show(f"  which bricks make which model is in {added.suite.private}: keep that to yourself")
+        show(f"  {added.suite.private} lists the bricks of each model: keep it private")
         show(f"  next         {program()} bricks run {out}")

@@ -1,4 +1,4 @@
-"""Options of `charact bricks`: what they mean, and how a command ends that a signal may end."""
+"""Options of `charact bricks`: declarations and parsers, and the exit status of interrupted commands."""
 
 import signal
 from collections.abc import Callable
@@ -20,34 +20,34 @@ FALLBACKS = ("hooks",)
 
 Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="Directory of a suite of bricks.")]
 InputSpec = Annotated[str | None, typer.Option(
-    help="What models of your own are fed; see charact profile --help.")]
+    help="Inputs of your own models; see charact profile --help.")]
 OwnModels = Annotated[list[str] | None, typer.Option(
     "--model", metavar="MODULE:NAME[(ARGS)]",
-    help="A model of your own, or an exported program, that may be imported and run. Compositions name models, too, "
-         "and may come from others: only what you name here is run. Once for each.")]
+    help="Your own model, or an exported program, that may be imported and run. Compositions also name models, but may "
+         "come from others: only models named here are run. Repeatable.")]
 OwnLosses = Annotated[list[str] | None, typer.Option(
-    "--loss", metavar="MODULE:NAME", help="Likewise its loss, where that is a function of your own.")]
+    "--loss", metavar="MODULE:NAME", help="Loss function of your own that may be imported. Repeatable.")]
 MaxBytes = Annotated[str | None, typer.Option(
-    metavar="SIZE", help="Most that a brick may take, and what a file may unpack to, as in 32GiB. Default: 16GiB for a "
-                         "brick.")]
+    metavar="SIZE", help="Memory limit of a brick, and of unpacked files, such as 32GiB. Default: 16GiB for a brick.")]
 Compositions = Annotated[Path | None, typer.Option(
-    help="Directory that tells which bricks make which model. Default: SUITE.private, beside the suite.")]
+    help="Directory of the compositions, which list the bricks of each model. Default: SUITE.private, next to the "
+         "suite.")]
 
 
 def parse_models(words: list[str]) -> list[str]:
-    """Names of models, each once, in order."""
+    """Return the names of models, each once, in order."""
     return list(dict.fromkeys(part for word in words for part in opt.parse_list(word, "MODEL")))
 
 
-def said_of_models(input_sizes: str | None, batch_sizes: str | None, variant: str | None, own: dict[str, Any]
+def model_options(input_sizes: str | None, batch_sizes: str | None, variant: str | None, own: dict[str, Any]
            ) -> dict[str, Any]:
-    """What options say of models; `own` is what they say of those that are imported."""
+    """Return the parsed options of models; `own` holds the options of imported models."""
     return {"input_sizes": parse_sizes(input_sizes, "--input-sizes"),
             "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"), "variant": variant, "own": own}
 
 
-def status_of(interrupt: "Interrupt", work: Callable[[], int]) -> int:
-    """The exit status of what a signal may end, which then leaves nothing behind."""
+def exit_status(interrupt: "Interrupt", work: Callable[[], int]) -> int:
+    """Run `work` and return its exit status, or that of an interrupted command that wrote nothing."""
     try:
         return work()
     except KeyboardInterrupt:
@@ -56,15 +56,15 @@ def status_of(interrupt: "Interrupt", work: Callable[[], int]) -> int:
 
 
 def parse_sizes(text: str | None, option: str) -> list[int] | None:
-    """Sizes, where any are named."""
+    """Parse sizes, if given."""
     return None if text is None else opt.parse_sizes(text, option)
 
 
 def parse_most_layers(text: str) -> int | None:
-    """Most layers of a brick; None of `auto`.
+    """Parse the maximum number of layers of a brick; return None for `auto`.
 
     Raises:
-        UserError: it is neither.
+        UserError: it is neither a number nor `auto`.
     """
     if text == "auto":
         return None
@@ -74,11 +74,11 @@ def parse_most_layers(text: str) -> int | None:
 
 
 def parse_share(share: float) -> float:
-    """The share of the bricks that is timed.
+    """Check the share of bricks to time.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not above 0 and at most 1.
     """
     if not 0 < share <= 1:
-        raise UserError(f"--share: {share:g} is no share: give a number above 0, up to 1")
+        raise UserError(f"--share: {share:g} is not a share: give a number above 0, up to 1")
     return share

@@ -1,4 +1,4 @@
-"""What `charact bricks run` does with its options: time a suite into a record, and go on with one."""
+"""`charact bricks run`: times a suite into a record, and resumes an unfinished record."""
 
 from pathlib import Path
 from typing import Any
@@ -25,22 +25,22 @@ from charact.record.writer import RunWriter
 from charact.views.terminal.progress import BrickProgress
 
 Options = dict[str, Any]
-"""What the user said, as the manifest keeps it."""
+"""The command's options, as stored in the manifest."""
 
 
 def start(path: Path, options: Options, out: Path, name: str | None, threads: int | None, quiet: bool,
           interrupt: Interrupt) -> int:
-    """Time a suite into a new record below `out`; returns the exit status.
+    """Time a suite into a new record below `out`; return the exit status.
 
     Raises:
-        UserError: there is no suite, it lacks what was asked for, or the record cannot be written.
+        UserError: the suite does not exist or lacks the requested bricks, or the record cannot be written.
     """
     suite, device = load_suite(path), resolve_device(options["device"])
     cases = _cases(suite, options, device)
     if options["share_frac"] < 1 and any(mode == "train" for mode, _ in cases):
-        raise UserError("times of a training's bricks cannot be predicted from others: add --mode infer, or leave "
+        raise UserError("times of bricks in training cannot be predicted: add --mode infer, or leave "
                         "--share out")
-    # What "auto" was: elsewhere it may be another device.
+    # The resolved device: a resumed run must not resolve "auto" again.
     kept = options | {"device": str(device), "cases": cases, "suite": str(path.absolute()),
                       "suite_digest": suite.digest, "compositions": str(suite.private)}
     writer = open_record(out, name or f"bricks-{suite.name}", kept, threads)
@@ -49,21 +49,21 @@ def start(path: Path, options: Options, out: Path, name: str | None, threads: in
     return _run(writer, quiet, interrupt)
 
 
-def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
-    """Go on with a run that was killed or interrupted; returns the exit status.
+def resume_run(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
+    """Resume a killed or interrupted run; return the exit status.
 
     Raises:
-        UserError: the directory holds no such run, or one of another machine, another process is writing it, or the
-            suite is not the same.
+        UserError: the directory holds no such run, or one of another machine; another process is writing it; or the
+            suite has changed.
     """
     begun = load_run(directory, partial=True)
     if "suite_digest" not in begun.manifest.get("options", {}):
-        raise UserError(f"{directory} is not a run of a suite: --resume takes what charact bricks run left unfinished")
+        raise UserError(f"{directory} is not a run of a suite: --resume needs an unfinished run of charact bricks run")
     writer = RunWriter.reopen(directory)
     if not is_of_this_machine(begun):
-        raise UserError(f"{directory} was begun on another machine or with another PyTorch, whose times are not to be "
-                        "mixed: go on there, or run the suite here anew")
-    if writer.manifest["status"] != "running":  # killed when only its views and its name were left to do
+        raise UserError(f"{directory} was begun on another machine or with another PyTorch, and times must not be "
+                        "mixed: resume it there, or start a new run here")
+    if writer.manifest["status"] != "running":  # killed after timing, before its views were written
         writer.close("complete")
         return 0 if publish_and_report(writer, quiet) else 1
     check_holds(writer.manifest, directory, options=(
@@ -71,27 +71,27 @@ def go_on(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
     options = writer.manifest["options"]
     suite = load_suite(expanded_path(options["suite"]))
     if suite.digest != options["suite_digest"]:
-        raise UserError(f"{options['suite']} is not the suite that {directory} began with: run it anew")
+        raise UserError(f"{options['suite']} is not the suite that {directory} began with: start a new run")
     return _run(writer, quiet, interrupt)
 
 
 def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[str]]:
-    """Modes, and precisions that bricks run in: those that were asked for, else all that the device has.
+    """Return modes and precisions to run: the requested ones, else all that the device supports.
 
     Raises:
-        UserError: the suite lacks what was asked for, or the device does.
+        UserError: the suite lacks the requested bricks, or the device does not support the precisions.
     """
     asked = (options["modes"], options["precisions"], options["batch_sizes"])
     there = sorted({(entry["mode"], precision, size) for entry in suite.bricks.values()
                     for precision in entry["precisions"] for size in entry["batch_sizes"]})  # fmt: skip
-    fitting = [told for told in there
-               if all(wanted is None or each in wanted for each, wanted in zip(told, asked, strict=True))]
-    lacks = any(set(wanted or ()) - {told[column] for told in fitting} for column, wanted in enumerate(asked))
+    fitting = [row for row in there
+               if all(wanted is None or each in wanted for each, wanted in zip(row, asked, strict=True))]
+    lacks = any(set(wanted or ()) - {row[column] for row in fitting} for column, wanted in enumerate(asked))
     cases = list(dict.fromkeys((mode, runs_as(precision)) for mode, precision, _ in fitting))
     if lacks or not cases:
         known = ", ".join(f"{mode} {precision} at batch size {size}" for mode, precision, size in there)
-        raise UserError(f"{suite.path} holds no bricks of what was asked for (it has {known}): generate them with "
-                        "charact bricks generate, or ask for less")
+        raise UserError(f"{suite.path} holds no bricks for these options (it has {known}): generate them with charact "
+                        "bricks generate, or choose other options")
     refusals = [refusal(precision, device) for _, precision in cases]
     if all(refusals):
         raise UserError(str(refusals[0]))

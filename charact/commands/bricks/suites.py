@@ -1,4 +1,4 @@
-"""What `charact bricks show`, `audit` and `merge` do."""
+"""`charact bricks show`, `audit` and `merge`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ _MOST_ROWS = 15
 
 
 def show_suite(path: Path, directory: Path | None) -> int:
-    """Print what all models of a suite were cut into, and which bricks stand in them most often; returns 0.
+    """Print the bricks of a suite's models, and the most frequent bricks; return exit status 0.
 
     Args:
         path: of the suite.
         directory: of the compositions; None for the suite's own.
 
     Raises:
-        UserError: there is no suite, or nothing tells which bricks make which model.
+        UserError: the suite or its compositions do not exist.
     """
     suite = load_suite(path)
     compositions = load_compositions(suite.private if directory is None else directory)
@@ -35,9 +35,9 @@ def show_suite(path: Path, directory: Path | None) -> int:
 
 
 def audit_suite(path: Path) -> int:
-    """Print what a suite shows; returns the exit status: 1 where it shows what it should not."""
+    """Print what a suite reveals; return the exit status, 1 for unexpected content."""
     report = audit(path)
-    print_table(None, ["what is told", "bricks"], [
+    print_table(None, ["revealed", "bricks"], [
         *([f"mode {mode}", str(number)] for mode, number in sorted(report.modes.items())),
         *([f"batch size {size}", str(number)] for size, number in sorted(report.batch_sizes.items())),
         *([f"{length} layer" if length == 1 else f"{length} layers", str(number)]
@@ -56,10 +56,10 @@ def audit_suite(path: Path) -> int:
 
 
 def merge_suites(suites: Sequence[Path], out: Path) -> int:
-    """Make one suite of several.
+    """Merge several suites into one; return exit status 0.
 
     Raises:
-        UserError: they were cut otherwise, are damaged, or the new one cannot be written.
+        UserError: they were cut differently, are damaged, or the new suite cannot be written.
     """
     if len(suites) < 2:
         raise UserError("name at least two suites to merge")

@@ -1,4 +1,4 @@
-"""Running models themselves beside what was constructed of them: to verify it, or to learn from it."""
+"""Timing of whole models, to verify their constructed latencies or to calibrate."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.capture.sources import Source
 from charact.bricks.suite.composition import Composition
-from charact.commands.bricks.models import Named, source_again
+from charact.commands.bricks.models import Named, recreated_source
 from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.execution.case_outcome import failure
@@ -19,20 +19,20 @@ from charact.measure.passes.timing import StopRule, Timing
 from charact.record.reader import Rows, Run
 
 _QUIET_FRAC = 0.9
-"""Share of the time that a thread has a core on a machine that does nothing else."""
+"""Share of the time that a thread runs on a core of an otherwise idle machine."""
 
 
 def is_of_this_machine(run: Run) -> bool:
-    """Whether a run is of a machine like this one, with the same PyTorch."""
+    """Return whether a run was recorded on an equal machine with the same PyTorch."""
     return bool(run.manifest["machine"].get("fingerprint") == machine_facts()["fingerprint"]
                 and run.manifest["software"].get("torch") == torch.__version__)
 
 
 def timed_source(source: Source, rule: StopRule, device: torch.device, interrupt: Interrupt) -> Timing:
-    """Time a model, which may be someone else's and fails as it likes.
+    """Time a model.
 
     Raises:
-        UserError: it does.
+        UserError: the model's code fails.
         KeyboardInterrupt: a signal came.
     """
     try:
@@ -48,27 +48,27 @@ def timed_source(source: Source, rule: StopRule, device: torch.device, interrupt
 
 def timed_model(composition: Composition, named: Named, run: Run, case: str, rule: StopRule, interrupt: Interrupt
                 ) -> Timing:
-    """Time a model as a suite's run timed bricks: on its device, with as many threads.
+    """Time a model with the device and number of threads of a suite's run.
 
     Raises:
-        UserError: the command line does not name the model, it is not there any more, or the device; or it fails.
+        UserError: the command line does not name the model, the model or the device no longer exists, or it fails.
         KeyboardInterrupt: a signal came.
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     set_recorded_threads(run.manifest["options"]["threads"])
-    timing = timed_source(source_again(composition, named), rule, resolve_device(entry["device"]), interrupt)
-    had = timing.facts["on_core_frac"]
-    if entry["device"] == "cpu" and had < _QUIET_FRAC:
-        warn(f"warning: {composition.case} had a core for {had:.0%} of its time only: other programs ran, which "
-             "lengthens whole models more than bricks; repeat it when they do not")
+    timing = timed_source(recreated_source(composition, named), rule, resolve_device(entry["device"]), interrupt)
+    on_core_frac = timing.facts["on_core_frac"]
+    if entry["device"] == "cpu" and on_core_frac < _QUIET_FRAC:
+        warn(f"warning: {composition.case} was on a core for only {on_core_frac:.0%} of its time: other programs ran, "
+             "which slows whole models more than bricks; repeat it on an idle machine")
     return timing
 
 
 def verified(composition: Composition, named: Named, run: Run, case: str, rule: StopRule, interrupt: Interrupt
              ) -> tuple[dict[str, Any], Rows]:
-    """What the pass `timing` tells of a model that was run itself, and rows of the table `iterations`.
+    """Time a model; return the facts of the pass `timing` and rows of the table `iterations`.
 
-    A model that fails leaves its reason and no rows: what was constructed of it stays.
+    If the model fails, the facts hold the reason, and there are no rows.
     """
     try:
         timing = timed_model(composition, named, run, case, rule, interrupt)

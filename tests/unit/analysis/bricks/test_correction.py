@@ -85,7 +85,7 @@ def test_starts_of_backward_passes_are_found() -> None:
     found = fit_correction(models, measured)
     assert found.backward_start_s == pytest.approx(-3e-6, rel=0.1)
     assert "calls of modules" in found.reasons["module_call_s"]
-    assert "pieces" in found.reasons["piece_s"]
+    assert "segments" in found.reasons["piece_s"]
 
 
 def test_few_models_are_believed_less() -> None:
