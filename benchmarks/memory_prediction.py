@@ -1,7 +1,7 @@
 """How right predictions of memory are: predicted against measured peak, on this machine's CPU.
 
 Run `python benchmarks/memory_prediction.py [WORKLOAD ...] [--to results.csv]`. Every workload is predicted in training
-and inference at four input sizes and two batch sizes, none of which the predictor calibrates at, and then run: the
+and inference at four input sizes and two batch sizes, none of which the estimator calibrates at, and then run: the
 measured peak is the running sum of the profiler's memory events over a later iteration. At the end 100 sizes of
 ResNet-50 are predicted against the clock.
 """
@@ -26,9 +26,9 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import Recorder, Tape, record_iteration
-from charact.measure.memory_estimate.estimator import Predictor
-from charact.measure.memory_estimate.fake_program import CannotPredict
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder, record_iteration
+from charact.measure.memory_estimate.estimator import Estimator
+from charact.measure.memory_estimate.fake_program import CannotEstimate
 from charact.measure.memory_estimate.replay import HostAllocator, replay
 from charact.measure.memory_estimate.target_devices import this_device
 from charact.measure.passes.memory_pass import memory_pass
@@ -43,26 +43,26 @@ COLUMNS = ("workload", "mode", "input_size", "batch_size", "measured_bytes", "pr
            "high_bytes", "tensors_error", "error", "inside", "uncertain", "duration_s")
 
 
-def measured(case: Case) -> tuple[int, Tape]:
-    """Peak of a later iteration, and the tape of the one after it."""
+def measured(case: Case) -> tuple[int, AllocationTrace]:
+    """Peak of a later iteration, and the trace of the one after it."""
     loop = Loop(case)
     try:
         loop.feed(Batches(case, loop.dataset, shuffle=case.training, whole=True).first(case.data.seed))
         recorder = Recorder(RunningLayer(loop.model))
-        tape = record_iteration(loop, recorder)
+        trace = record_iteration(loop, recorder)
         _, facts = memory_pass(loop)
-        return facts["peak_bytes"], record_iteration(loop, recorder) if case.training else tape
+        return facts["peak_bytes"], record_iteration(loop, recorder) if case.training else trace
     finally:
         loop.close()
 
 
-def compare(predictor: Predictor, case: Case) -> dict[str, Any]:
+def compare(estimator: Estimator, case: Case) -> dict[str, Any]:
     """A row: what was predicted and measured of a case."""
-    prediction = predictor.predict(case)
+    prediction = estimator.estimate(case)
     with host_memory_guard():
         peak_bytes, real = measured(case)
-    fake = predictor.tape(case)
-    tensors, fake_tensors = (tensor_peak_bytes(tape) for tape in (real, fake))
+    fake = estimator.trace(case)
+    tensors, fake_tensors = (tensor_peak_bytes(trace) for trace in (real, fake))
     return {
         "workload": case.workload.name, "mode": case.mode, "input_size": case.input_size,
         "batch_size": case.batch_size, "measured_bytes": peak_bytes, "predicted_bytes": prediction.peak_bytes,
@@ -73,12 +73,12 @@ def compare(predictor: Predictor, case: Case) -> dict[str, Any]:
     }
 
 
-def tensor_peak_bytes(tape: Tape) -> int:
+def tensor_peak_bytes(trace: AllocationTrace) -> int:
     """The most that tensors hold at a time, without what operators need inside."""
-    sizes = [block.num_bytes for block in tape.blocks]
-    workspaces = {number for op in tape.ops if op.name == "aten::mkldnn_rnn_layer" for number in op.made[-1:]}
+    sizes = [block.num_bytes for block in trace.blocks]
+    workspaces = {number for op in trace.ops if op.name == "aten::mkldnn_rnn_layer" for number in op.made[-1:]}
     sizes = [0 if number in workspaces else num_bytes for number, num_bytes in enumerate(sizes)]
-    return replay(tape, HostAllocator(), [0] * len(tape.ops), sizes).peak.total_bytes
+    return replay(trace, HostAllocator(), [0] * len(trace.ops), sizes).peak.total_bytes
 
 
 def cases_of(name: str) -> Iterator[Case]:
@@ -109,9 +109,9 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
 def hundred_sizes() -> str:
     """Time to predict 100 sizes of ResNet-50, calibration and all."""
     case = Case(find_workload("resnet50").prepare(), 1, 8, "train", "fp32", CPU, DataRequest())
-    predictor, started = Predictor(this_device(CPU)), time.perf_counter()
+    estimator, started = Estimator(this_device(CPU)), time.perf_counter()
     for size in range(32, 832, 8):
-        predictor.predict(replace(case, input_size=size))
+        estimator.estimate(replace(case, input_size=size))
     return f"100 sizes of resnet50 training, batch 8: {time.perf_counter() - started:.1f} s"
 
 
@@ -123,11 +123,11 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for name in arguments.workloads or sorted(all_workloads()):
-        predictor = Predictor(this_device(CPU))
+        estimator = Estimator(this_device(CPU))
         for case in cases_of(name):
             try:
-                row = compare(predictor, case)
-            except (CannotPredict, MemoryError, RuntimeError) as error:
+                row = compare(estimator, case)
+            except (CannotEstimate, MemoryError, RuntimeError) as error:
                 print(f"{case.id}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
                 continue
             rows.append(row)

@@ -9,7 +9,7 @@ from charact.core.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from charact.measure.memory_estimate.estimator import Prediction
+    from charact.measure.memory_estimate.estimator import MemoryEstimate
     from charact.measure.memory_estimate.target_devices import Target
     from charact.workload.base import Workload
 
@@ -22,8 +22,8 @@ class Estimate:
     device: str
     """Name of the device."""
     _target: "Target" = field(repr=False)
-    _predict: "Callable[[Target], Prediction]" = field(repr=False)
-    _made: "Prediction" = field(init=False, repr=False)
+    _predict: "Callable[[Target], MemoryEstimate]" = field(repr=False)
+    _made: "MemoryEstimate" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._made = self._predict(self._target)
@@ -77,7 +77,7 @@ class Estimate:
             raise UserError(f"the memory of {target.name} is not known: give it, as in fits('16GiB')")
         return self._on(target).needed_bytes <= target.memory_bytes
 
-    def _on(self, target: "Target") -> "Prediction":
+    def _on(self, target: "Target") -> "MemoryEstimate":
         is_same = (target.kind, target.capability) == (self._target.kind, self._target.capability)
         return self._made if is_same else self._predict(target)
 
@@ -170,12 +170,12 @@ def _workload(what: "str | Workload", variant: str | None, input_spec: str | Non
 
 
 def _of_workload(workload: "Workload", input_size: int | None, batch_size: int | None, mode: str, precision: str
-                 ) -> "Callable[[Target], Prediction]":
+                 ) -> "Callable[[Target], MemoryEstimate]":
     import torch
 
     from charact.datasets._common.request import DataRequest
     from charact.execution.case import Case
-    from charact.measure.memory_estimate.estimator import Predictor
+    from charact.measure.memory_estimate.estimator import Estimator
     from charact.record.schema import MODES, PRECISIONS
 
     for value, known, option in ((mode, MODES, "mode"), (precision, PRECISIONS, "precision")):
@@ -184,10 +184,10 @@ def _of_workload(workload: "Workload", input_size: int | None, batch_size: int |
     case = Case(workload, input_size or workload.default_input_size, batch_size or workload.default_batch_size, mode,
                 precision, torch.device("cpu"), DataRequest())
     case.check_size()
-    return lambda target: Predictor(target).predict(case)
+    return lambda target: Estimator(target).estimate(case)
 
 
-def _of_function(build: "Callable[[], Any]", name: str) -> "Callable[[Target], Prediction]":
-    from charact.measure.memory_estimate.estimator import predict_function
+def _of_function(build: "Callable[[], Any]", name: str) -> "Callable[[Target], MemoryEstimate]":
+    from charact.measure.memory_estimate.estimator import estimate_function
 
-    return lambda target: predict_function(build, name, target)
+    return lambda target: estimate_function(build, name, target)

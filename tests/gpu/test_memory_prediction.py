@@ -11,7 +11,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.precision import float32_products, refusal
-from charact.measure.memory_estimate.estimator import Predictor
+from charact.measure.memory_estimate.estimator import Estimator
 from charact.measure.memory_estimate.target_devices import this_device
 from charact.workload.registry import find_workload
 
@@ -45,22 +45,22 @@ def measured(case: Case) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor(this_device(torch.device("cuda", 0)))
+def estimator() -> Estimator:
+    return Estimator(this_device(torch.device("cuda", 0)))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("mode", ["train", "infer"])
 @pytest.mark.parametrize(("name", "variant", "size", "batch_size"), CASES)
 def test_the_peak_is_predicted_within_2_percent(
-    name: str, variant: str | None, size: int, batch_size: int, mode: str, precision: str, predictor: Predictor,
+    name: str, variant: str | None, size: int, batch_size: int, mode: str, precision: str, estimator: Estimator,
     record_property: Callable[[str, object], None],
 ) -> None:
     device = torch.device("cuda", 0)
     if why := refusal(precision, device):
         pytest.skip(why)
     case = Case(find_workload(name).prepare(variant), size, batch_size, mode, precision, device, DataRequest())
-    facts = predictor.predict(case).facts
+    facts = estimator.estimate(case).facts
     peak, reserved = measured(case)
     told = (f"{case.id}: predicted {facts['low_bytes']} ... {facts['peak_bytes']} ... {facts['high_bytes']}, measured "
             f"{peak}; reserved {facts['reserved_peak_bytes']}, measured {reserved}")

@@ -63,7 +63,8 @@ def test_the_cost_falls_with_the_share(there: Path, here: Here) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (("suite", "--share", "0"), "--share: 0 is not a share"), (("suite", "--share", "1.5"), "--share: 1.5 is not a share"),
+    (("suite", "--share", "0"), "--share: 0 is not a share"),
+    (("suite", "--share", "1.5"), "--share: 1.5 is not a share"),
     (("suite", "--share", "nan"), "--share"),
 ])  # fmt: skip
 def test_no_share_is_one_line(there: Path, here: Here, arguments: tuple[str, ...], words: str) -> None:

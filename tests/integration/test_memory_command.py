@@ -135,7 +135,7 @@ def test_a_model_of_your_own(here: Here, tmp_path: Path, monkeypatch: pytest.Mon
      "the memory to fit is given twice: leave one of them out"),
     (["mlp", "16GiB"], "'16GiB' is not a workload: write --fit 16GiB, or --device-memory 16GiB"),
     (["mlp", "--device-memory", "16GX"], "'16GX' is not an amount of memory"),
-    (["mlp", "--device-memory", "0"], "'0' is no memory at all"),
+    (["mlp", "--device-memory", "0"], "'0' is less than a byte"),
     (["mlp", "--device-memory", "-1GiB"], "'-1GiB' is not an amount of memory"),
     (["mlp", "--device-like", "a100"], "there is no device 'a100' in the table: try a100-40gb, a100-80gb"),
     (["mlp", "--device-like", "t4", "--device", "cpu"], "--device-like names a GPU: leave --device cpu out"),

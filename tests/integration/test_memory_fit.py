@@ -10,7 +10,7 @@ import torch
 
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
-from charact.measure.memory_estimate.estimator import Predictor
+from charact.measure.memory_estimate.estimator import Estimator
 from charact.measure.memory_estimate.target_devices import target_of_memory
 from charact.measure.memory_sweep.integer_search import largest_fitting
 from charact.workload.registry import find_workload
@@ -34,8 +34,8 @@ def runs(name: str, variant: str, size: int, batch_size: int, limit_bytes: int) 
 def test_it_agrees_with_running_under_a_limit(name: str, variant: str, size: int, limit_mib: int) -> None:
     limit_bytes = limit_mib * 2**20
     case = Case(find_workload(name).prepare(variant), size, 1, "train", "fp32", torch.device("cpu"), DataRequest())
-    predictor = Predictor(target_of_memory(limit_bytes, "cpu"))
-    found = largest_fitting(lambda value: bool(predictor.predict(replace(case, batch_size=value)).facts["fits"]),
+    estimator = Estimator(target_of_memory(limit_bytes, "cpu"))
+    found = largest_fitting(lambda value: bool(estimator.estimate(replace(case, batch_size=value)).facts["fits"]),
                             1, 1, 200)
     assert found is not None
     ran = largest_fitting(lambda value: runs(name, variant, size, value, limit_bytes), 1, found, 2 * found)

@@ -11,8 +11,8 @@ from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import Recorder, Tape, record_iteration
-from charact.measure.memory_estimate.estimator import Prediction, Predictor
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder, record_iteration
+from charact.measure.memory_estimate.estimator import MemoryEstimate, Estimator
 from charact.measure.memory_estimate.replay import HostAllocator, replay
 from charact.measure.memory_estimate.target_devices import this_device
 from charact.measure.passes.memory_pass import memory_pass
@@ -36,13 +36,13 @@ def fed(case: Case) -> Iterator[Loop]:
     loop.close()
 
 
-def tensor_peak(tape: Tape) -> int:
+def tensor_peak(trace: AllocationTrace) -> int:
     """The most that tensors hold at a time (bytes)."""
-    return replay(tape, HostAllocator(), [0] * len(tape.ops)).peak.total_bytes
+    return replay(trace, HostAllocator(), [0] * len(trace.ops)).peak.total_bytes
 
 
-def real_tape(case: Case) -> Tape:
-    """Tape of a later iteration on real tensors."""
+def real_trace(case: Case) -> AllocationTrace:
+    """AllocationTrace of a later iteration on real tensors."""
     with fed(case) as loop:
         recorder = Recorder(RunningLayer(loop.model))
         record_iteration(loop, recorder)
@@ -56,6 +56,6 @@ def measured_peak(case: Case) -> int:
         return int(memory_pass(loop)[1]["peak_bytes"])
 
 
-def predicted(case: Case) -> Prediction:
+def predicted(case: Case) -> MemoryEstimate:
     """What is predicted of a case on this machine's CPU."""
-    return Predictor(this_device(CPU)).predict(case)
+    return Estimator(this_device(CPU)).estimate(case)

@@ -1,8 +1,8 @@
-"""Memory of a case before it runs: one iteration on fake tensors, and what a device's allocator makes of it.
+"""Memory estimate of a case before it runs: an iteration on fake tensors, replayed through a model of the allocator.
 
-    program -> tape -> replay -> prediction
+    program -> allocation trace -> replay -> estimate
                calibration, allocator
 
-The tape holds when each tensor is made and given back; it is exact. The allocator tells what the device adds, and the
-calibration what operators allocate inside themselves, which no tensor shows.
+The trace of allocations and frees of tensors is exact. The allocator model adds rounding and reserved memory, and the
+calibration adds memory that operators allocate internally.
 """

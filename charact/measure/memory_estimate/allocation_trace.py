@@ -1,4 +1,4 @@
-"""The tape of an iteration: which operator made which block of memory, and when each was given back."""
+"""Allocation trace of an iteration: the operator that allocated each block of memory, and the time of its free."""
 
 import contextlib
 import weakref
@@ -25,16 +25,16 @@ Kind = Literal["begin", "allocate", "free", "end"]
 _LINEAR = torch.ops.aten.linear.default
 
 MARK = "charact#"
-"""What the profiler's marks around operators begin with; their numbers follow."""
+"""Prefix of profiler annotations around operators; the operator's index follows."""
 
 
 @dataclass(slots=True)
 class Block:
-    """Memory of one storage."""
+    """A block: the memory of one storage."""
 
     num_bytes: int
     phase: str | None
-    """Phase that it was made in; None for what was there before the iteration."""
+    """Phase of its allocation; None if it was allocated before the iteration."""
     category: str = "temporary"
 
 
@@ -47,35 +47,35 @@ class Op:
     layer: str | None
     input_shapes: tuple[tuple[int, ...], ...] = ()
     num_activations: int = 0
-    """Numbers in the tensors that it reads and writes, but for weights, what has the shape of one, and workspaces
-    (bytes): what the memory that it needs inside grows with."""
+    """Elements of the tensors that it reads and writes, without weights, tensors with a weight's shape, and uint8
+    workspaces. Its internal memory grows with this number."""
     num_read: int = 0
-    """Of those, the ones that it reads."""
+    """Elements that it reads, counted in the same way."""
     made: tuple[int, ...] = ()
-    """Its new blocks."""
+    """Indices of the blocks that it allocated."""
     item_bytes: int = 0
-    """Size of a number in the first tensor of real numbers that it reads; 0 where there is none."""
+    """Element size of its first floating-point input; 0 without one."""
     library: str | None = None
-    """What computes it on this CPU, of a convolution."""
+    """Library that computes a convolution on this CPU."""
 
 
 @dataclass
-class Tape:
-    """One iteration. An event is its kind, and the number of an operator (begin, end) or block (allocate, free)."""
+class AllocationTrace:
+    """One iteration. An event is a kind and the index of an operator (begin, end) or of a block (allocate, free)."""
 
     blocks: list[Block] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     events: list[tuple[Kind, int]] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
-    """Blocks that were there before, in the order that they were made in."""
+    """Blocks allocated before the iteration, in order of allocation."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes tapes of what is dispatched while it is entered, on fake tensors or real ones.
+    """Dispatch mode that records an allocation trace, on fake or real tensors.
 
     Args:
-        layer: tells which layer is running.
-        marks: whether to mark operators for the profiler, so that its events can be placed in them.
+        layer: the running layer.
+        marks: whether to annotate operators for the profiler, so that its events can be attributed to them.
     """
 
     def __init__(self, layer: RunningLayer, *, marks: bool = False) -> None:
@@ -83,40 +83,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._layer, self._marks = layer, marks
         self._phase: str = "other"
         self._composite: Any = None
-        """Operator that is being taken apart."""
-        self._number_of: dict[int, int] = {}
-        """Address of a live storage's object -> number of its block."""
-        self.tape = Tape()
+        """Composite operator that is being decomposed."""
+        self._index_of: dict[int, int] = {}
+        """Block index by address of a live storage's object."""
+        self.trace = AllocationTrace()
 
     def hold(self, category: str, values: Iterable[Any]) -> None:
-        """Tell what the storages of tensors are for; those that were not seen yet were there before."""
+        """Set the category of tensors' storages; unknown storages count as allocated before the iteration."""
         for value in values:
             if isinstance(value, torch.Tensor):
-                self.tape.blocks[self._number(value, None)].category = category
+                self.trace.blocks[self._number(value, None)].category = category
 
     def begin(self) -> None:
-        """An iteration begins: what is live now was there before."""
-        old = self.tape
+        """Begin an iteration: live storages become blocks allocated before it."""
+        old = self.trace
         self._layer.forget()
-        self.tape = Tape()
-        for address, number in self._number_of.items():
-            self._number_of[address] = len(self.tape.blocks)
-            self.tape.held.append(len(self.tape.blocks))
-            self.tape.blocks.append(replace(old.blocks[number], phase=None))
+        self.trace = AllocationTrace()
+        for address, number in self._index_of.items():
+            self._index_of[address] = len(self.trace.blocks)
+            self.trace.held.append(len(self.trace.blocks))
+            self.trace.blocks.append(replace(old.blocks[number], phase=None))
 
-    def ended(self) -> Tape:
-        """The iteration has ended: its tape, every block with its category."""
-        live = set(self._number_of.values())
-        for number, block in enumerate(self.tape.blocks):
+    def ended(self) -> AllocationTrace:
+        """End the iteration and return its trace, with a category for every block."""
+        live = set(self._index_of.values())
+        for number, block in enumerate(self.trace.blocks):
             if block.category == "temporary" and block.phase in ("forward", "loss"):
                 block.category = "activations"
             elif block.category == "temporary" and number in live:
                 block.category = "unknown"
-        return self.tape
+        return self.trace
 
     @contextlib.contextmanager
     def mark(self, phase: str) -> Iterator[None]:
-        """What is dispatched inside is the phase's."""
+        """Attribute operators in the context to a phase."""
         self._phase = phase
         yield
         self._phase = "other"
@@ -124,28 +124,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # autograd asks it of every gradient
-        if func.namespace in ("prim", "profiler"):  # questions about a tensor, marks
+            return args[0].fake_device  # autograd queries it for every gradient
+        if func.namespace in ("prim", "profiler"):  # queries and annotations
             return func(*args, **kwargs)
         if is_composite(func):
-            return self._taken_apart(func, args, kwargs)
+            return self._decompose(func, args, kwargs)
         if self._composite is _LINEAR and func is torch.ops.aten.add.Tensor:
-            func = torch.ops.aten.add_.Tensor  # what it does outside of any mode
-        tape, number = self.tape, len(self.tape.ops)
+            func = torch.ops.aten.add_.Tensor  # what linear calls outside of any dispatch mode
+        trace, number = self.trace, len(self.trace.ops)
         op = Op(f"{func.namespace}::{func._overloadpacket.__name__}", self._phase_now(), self._layer.name())
-        tape.ops.append(op)
-        tape.events.append(("begin", number))
+        trace.ops.append(op)
+        trace.events.append(("begin", number))
         with record_function(f"{MARK}{number}") if self._marks else contextlib.nullcontext():
             outputs = run(func, args, kwargs)
         op.library = library_of(func, args, kwargs)
         self._describe(op, _tensors((args, kwargs)), _tensors(outputs))
-        tape.events.append(("end", number))
+        trace.events.append(("end", number))
         return outputs
 
-    def _taken_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an operator that is made of others, which inference mode leaves whole.
+    def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a composite operator's parts; inference mode would keep it whole.
 
-        What `decompose` would take instead are forms in Python that make copies.
+        `decompose` would use Python decompositions, which make copies.
         """
         outer, self._composite = self._composite, func
         try:
@@ -155,9 +155,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._composite = outer
 
     def _describe(self, op: Op, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-        first_new = len(self.tape.blocks)
+        first_new = len(self.trace.blocks)
         given = {tensor.untyped_storage()._cdata for tensor in inputs}
-        # A view of what was not seen yet, such as a data set, makes nothing.
+        # A view of an unknown storage, such as that of a data set, allocates nothing.
         new = [tensor for tensor in outputs if tensor.untyped_storage()._cdata not in given]
         numbers = [self._number(tensor, op.phase) for tensor in new]
         op.made = tuple(dict.fromkeys(number for number in numbers if number >= first_new))
@@ -170,40 +170,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op.num_activations = op.num_read + num_written
 
     def _is_weight(self, tensor: torch.Tensor) -> bool:
-        number = self._number_of.get(tensor.untyped_storage()._cdata)
-        return number is not None and self.tape.blocks[number].category == "weights"
+        number = self._index_of.get(tensor.untyped_storage()._cdata)
+        return number is not None and self.trace.blocks[number].category == "weights"
 
     def _phase_now(self) -> str:
         return self._phase
 
     def _number(self, tensor: torch.Tensor, phase: str | None) -> int:
-        """Number of the block of a tensor's storage, which is put onto the tape where it is new."""
+        """Return the block index of a tensor's storage; add a new block to the trace."""
         storage = tensor.untyped_storage()
         address = storage._cdata
-        number = self._number_of.get(address)
+        number = self._index_of.get(address)
         if number is None:
-            number = self._number_of[address] = len(self.tape.blocks)
-            self.tape.blocks.append(Block(storage.nbytes(), phase))
+            number = self._index_of[address] = len(self.trace.blocks)
+            self.trace.blocks.append(Block(storage.nbytes(), phase))
             if phase is None:
-                self.tape.held.append(number)
+                self.trace.held.append(number)
             else:
-                self.tape.events.append(("allocate", number))
-            weakref.finalize(storage, self._freed, address).atexit = False
+                self.trace.events.append(("allocate", number))
+            weakref.finalize(storage, self._record_free, address).atexit = False
         return number
 
-    def _freed(self, address: int) -> None:
-        self.tape.events.append(("free", self._number_of.pop(address)))
+    def _record_free(self, address: int) -> None:
+        self.trace.events.append(("free", self._index_of.pop(address)))
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def record_iteration(loop: "Loop", recorder: Recorder) -> Tape:
-    """One iteration of a loop on a tape, each block with its category.
+def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
+    """Record one iteration of a loop, with a category for each block.
 
-    Weights, gradients and optimizer state are known by being those of the loop's model and optimizers; the batch is
-    input; what the forward pass or the loss made is activations, and what else is made and given back is temporary.
+    Weights, gradients and optimizer state are identified by the loop's model and optimizers; the batch is input; blocks
+    allocated in the forward pass or the loss are activations; all others are temporary.
     """
     recorder.begin()
 

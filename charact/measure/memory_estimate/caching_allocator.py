@@ -1,11 +1,11 @@
-"""PyTorch's caching allocator on a CUDA device, played through: how much it hands out and how much it reserves.
+"""Model of PyTorch's CUDA caching allocator: allocated and reserved memory.
 
 Source: pytorch/pytorch, `c10/cuda/CUDACachingAllocator.cpp` and `c10/core/CachingDeviceAllocator.h`, with the defaults
 of `PYTORCH_CUDA_ALLOC_CONF` (no rounding to powers of two, blocks of any size are split, no expandable segments) and
 one stream.
 
-Error: modelled. What CUDA itself keeps beside a segment is not in it. A real device out of memory gives unused segments
-back and asks again, so it may get by with less than is reserved here.
+Error: modelled. CUDA's own memory per segment is not included. On a real device out of memory the allocator releases
+unused segments and retries, so it may need less than is reserved here.
 """
 
 from bisect import bisect_left, insort
@@ -13,17 +13,17 @@ from bisect import bisect_left, insort
 GRANULE_BYTES = 512
 """Requests are rounded up to a multiple of this."""
 MAX_SMALL_BYTES = 2**20
-"""Largest request that goes to the pool of small ones."""
+"""Largest request that is served from the small pool."""
 SMALL_SEGMENT_BYTES = 2 * 2**20
 LARGE_SEGMENT_BYTES = 20 * 2**20
-"""Segment of a large request under `MIN_OWN_SEGMENT_BYTES`, which others are then cut from."""
+"""Size of a segment shared by large requests below `MIN_OWN_SEGMENT_BYTES`."""
 MIN_OWN_SEGMENT_BYTES = 10 * 2**20
 SEGMENT_GRANULE_BYTES = 2 * 2**20
-"""Larger requests have a segment of their own, rounded up to a multiple of this."""
+"""Requests of at least `MIN_OWN_SEGMENT_BYTES` get their own segment, rounded up to a multiple of this."""
 
 
 class _Block:
-    """A stretch of a segment, with its neighbours there."""
+    """A block of a segment, with its neighbours."""
 
     __slots__ = ("address", "after", "before", "free_blocks", "is_free", "size")
 
@@ -35,26 +35,26 @@ class _Block:
 
 
 class CachingAllocator:
-    """What is handed out and what is reserved, as requests come and go.
+    """Allocated and reserved memory for a sequence of requests.
 
-    A block is the smallest free one that is large enough, at the lowest address among equals. What is left of it is
-    cut off: in the pool of small requests always, in that of large ones if it is more than 1 MiB. So a block can be
-    larger than was asked for, and PyTorch counts all of it as allocated.
+    A request gets the smallest free block that is large enough, at the lowest address among equals. The rest of the
+    block is split off: always in the small pool, and in the large pool if it exceeds 1 MiB. So a block can be larger
+    than requested, and PyTorch counts all of it as allocated.
     """
 
     def __init__(self) -> None:
         self.allocated_bytes = 0
-        """Sum of the blocks that are handed out: `torch.cuda.memory_allocated`."""
+        """Sum of the allocated blocks: `torch.cuda.memory_allocated`."""
         self.reserved_bytes = 0
-        """Sum of the segments, which are never given back: `torch.cuda.memory_reserved`."""
+        """Sum of the segments, which are never released: `torch.cuda.memory_reserved`."""
         self._small: list[tuple[int, int]] = []
-        """(size, address) of the free blocks of a pool, in order."""
+        """Sorted (size, address) of the free blocks of the pool."""
         self._large: list[tuple[int, int]] = []
         self._blocks: dict[int, _Block] = {}
-        """Address -> block, free or not."""
+        """All blocks by address."""
 
     def allocate(self, num_bytes: int) -> int:
-        """Hand out a block; its handle is its address. Nothing that is asked for is handle -1 and takes no memory."""
+        """Allocate a block; its handle is its address, or -1 for a request of 0 bytes."""
         if num_bytes == 0:
             return -1
         size = -(-num_bytes // GRANULE_BYTES) * GRANULE_BYTES
@@ -73,7 +73,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, handle: int) -> None:
-        """Take a block back; free neighbours in its segment become one with it."""
+        """Free a block, and merge it with free neighbours in its segment."""
         if handle == -1:
             return
         block = self._blocks[handle]
@@ -90,7 +90,7 @@ class CachingAllocator:
         insort(block.free_blocks, (block.size, block.address))
 
     def size_of(self, handle: int) -> int:
-        """Bytes of a block that is handed out, at least those that were asked for."""
+        """Return the size of an allocated block, at least the requested bytes."""
         return 0 if handle == -1 else self._blocks[handle].size
 
     def _new_segment(self, size: int, free_blocks: list[tuple[int, int]]) -> _Block:
@@ -100,13 +100,13 @@ class CachingAllocator:
             num_bytes = LARGE_SEGMENT_BYTES
         else:
             num_bytes = -(-size // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
-        # Segments are never given back, so their sum is an address that is not taken.
+        # Segments are never released, so their sum is an unused address.
         block = self._blocks[self.reserved_bytes] = _Block(self.reserved_bytes, num_bytes, free_blocks)
         self.reserved_bytes += num_bytes
         return block
 
     def _split(self, block: _Block, size: int) -> None:
-        """Cut a block to a size; what is left behind it is free."""
+        """Split a block; the rest after `size` bytes becomes a free block."""
         rest = _Block(block.address + size, block.size - size, block.free_blocks)
         rest.before, rest.after = block, block.after
         if block.after is not None:
@@ -119,7 +119,7 @@ class CachingAllocator:
         del block.free_blocks[bisect_left(block.free_blocks, (block.size, block.address))]
 
     def _join(self, first: _Block, second: _Block) -> None:
-        """Make two neighbours one, at the address of the first."""
+        """Merge two neighbours into one block at the address of the first."""
         first.size += second.size
         first.after = second.after
         if second.after is not None:

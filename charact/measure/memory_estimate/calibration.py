@@ -1,8 +1,8 @@
-"""What operators allocate inside themselves on this machine's CPU, from small real runs.
+"""Calibration of operators' internal memory on this machine's CPU, from small real runs.
 
-oneDNN copies tensors into layouts of its own, and sums gradients in buffers a thread: allocations that no tensor shows.
-In a small run under marks every operator has its list of them, and from run to run each of them grows as the tensors
-do. Laid through two sizes and two batch sizes, that tells what they will be at any other.
+oneDNN copies tensors into its own layouts and accumulates gradients in per-thread buffers; no tensor shows these
+allocations. A small profiled run lists them for each operator. Runs at two input sizes and two batch sizes show how
+each allocation grows with the tensors, which extrapolates to any other size.
 """
 
 import itertools
@@ -21,25 +21,24 @@ from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import MARK, Op, Recorder, Tape, record_iteration
+from charact.measure.memory_estimate.allocation_trace import MARK, AllocationTrace, Op, Recorder, record_iteration
 from charact.measure.memory_estimate.fake_program import weight_shapes
 
 _FEATURES = ((0,), (1,), (2,), (3,), (4,), (5,), (0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (2, 3), (0, 5), (4, 5),
              (0, 1, 3), (0, 1, 2), (0, 1, 2, 3))
-"""What an allocation may grow with, by place in `_features`; the simplest that fits is taken."""
+"""Candidate feature sets (indices in `_features`), from simple to complex; the simplest that fits is used."""
 _FITS_FRAC = (1e-4, 0.005, 0.03)
-"""A growth that fits better is preferred to a simpler one; the last is what rounding to pages makes of small blocks."""
+"""Fit tolerances in order of preference; the last one allows for rounding of small blocks to pages."""
 _KNOWN, _SOLVED, _UNKNOWN = 0.02, 0.1, 0.5
-"""What is stated about an amount, up and down as a share: of one that fewer features explain well than there are
-points, of one that takes as many or is explained roughly, and of one that none explain."""
+"""Relative uncertainty of an amount: explained by fewer features than points; by as many, or roughly; not at all."""
 
 Key = tuple[str, str, int]
-"""Phase and name of an operator, and which of those it is."""
+"""Phase and name of an operator, and its index among equal ones."""
 
 
 @dataclass(frozen=True)
 class Inner:
-    """What each operator of a tape needs inside, and of what size each block is."""
+    """Internal memory of each operator of a trace, and the size of each block (bytes)."""
 
     workspaces: list[int]
     sizes: list[int]
@@ -47,109 +46,109 @@ class Inner:
 
 @dataclass(frozen=True)
 class Range:
-    """The same at the least, most likely, and at the most."""
+    """Minimum, likely and maximum internal memory."""
 
     low: Inner
     likely: Inner
     high: Inner
-    doubted: set[str]
-    """Operators whose runs no simple growth explains; their range is wide."""
+    uncertain: set[str]
+    """Names of operators whose memory no feature set explains; their range is wide."""
 
 
 @dataclass(frozen=True)
 class _Point:
-    """One small run: its operators by key, and the inner allocations of each (> 0) and releases (< 0), in order."""
+    """A small run: its operators by key, and their internal allocations (> 0) and frees (< 0), in order."""
 
     case: Case
     ops: dict[Key, Op]
-    tape: Tape
+    trace: AllocationTrace
     amounts: dict[Key, list[int]]
 
 
 @dataclass(frozen=True)
 class _Growth:
-    """How an amount grows from small runs to large ones."""
+    """A fitted dependence of an amount on features."""
 
     columns: list[int]
     factors: NDArray[Any]
-    doubt: float
+    uncertainty: float
 
     def at(self, features: NDArray[Any]) -> float:
-        """The amount where the features are these."""
+        """Return the amount for given features."""
         return max(0.0, float(features[self.columns] @ self.factors))
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What the points say of one operator."""
+class _OperatorModel:
+    """Fitted internal memory of one operator."""
 
     amounts: list[tuple[int, _Growth | int]]
-    """Of each inner allocation (1) or release (-1), in order: how it grows, or the place of the block it is among
-    those that the operator makes."""
+    """For each internal allocation (1) or free (-1), in order: its growth, or the index of one of the operator's output
+    blocks."""
     made: list[_Growth]
-    """Of each block that it makes."""
+    """Growth of each output block."""
 
 
 class Calibration:
-    """Small runs of a case, and what they say of large ones.
+    """Small runs of a case, extrapolated to larger ones.
 
     Args:
-        cases: the points, of one workload, mode and precision; for a fit at least two sizes and two batch sizes.
+        cases: cases to run, of one workload, mode and precision; a fit needs at least two sizes and two batch sizes.
 
     Raises:
-        Exception: whatever running them raises.
+        Exception: any error of the runs.
     """
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self._points = _run(cases)
-        self._known: dict[tuple[Key, str | None], _Known | None] = {}
+        self._models: dict[tuple[Key, str | None], _OperatorModel | None] = {}
 
-    def inner(self, tape: Tape, case: Case) -> Range:
-        """What the operators of a tape of the case need inside."""
-        low, likely, high = scenarios = [Inner([], [block.num_bytes for block in tape.blocks]) for _ in range(3)]
-        doubted = set()
-        for key, op in _keyed(tape).items():
-            if (key, op.library) not in self._known:
-                self._known[key, op.library] = _known(self._points, key, op)
-            known, extra, doubt = self._known[key, op.library], 0, 0.0
+    def inner(self, trace: AllocationTrace, case: Case) -> Range:
+        """Return the internal memory of the operators of a case's trace."""
+        low, likely, high = scenarios = [Inner([], [block.num_bytes for block in trace.blocks]) for _ in range(3)]
+        uncertain = set()
+        for key, op in _keyed(trace).items():
+            if (key, op.library) not in self._models:
+                self._models[key, op.library] = _known(self._points, key, op)
+            known, extra, uncertainty = self._models[key, op.library], 0, 0.0
             if known is not None:
                 features = _features(op, case)
                 _fill(known, op, features, scenarios)
-                peak, doubt = _peak_inside(known, op, features, likely.sizes)
+                peak, uncertainty = _peak_inside(known, op, features, likely.sizes)
                 extra = max(0, peak - sum(likely.sizes[number] for number in op.made))
-            factors = _factors(doubt)
-            # oneDNN copies matrices of such numbers in tiles: from some size on that takes no more memory.
+            factors = _factors(uncertainty)
+            # oneDNN copies 16-bit matrices in tiles, so the memory stops growing at some size.
             if op.item_bytes == 2 and operator_type(op.name) == "GEMM":
-                factors, doubt = (0.0, *factors[1:]), _UNKNOWN
-            if extra and doubt == _UNKNOWN:
-                doubted.add(op.name)
+                factors, uncertainty = (0.0, *factors[1:]), _UNKNOWN
+            if extra and uncertainty == _UNKNOWN:
+                uncertain.add(op.name)
             for inner, factor in zip(scenarios, factors, strict=True):
                 inner.workspaces.append(round(extra * factor))
-        return Range(low, likely, high, doubted)
+        return Range(low, likely, high, uncertain)
 
 
-def _known(points: Sequence[_Point], key: Key, op: Op) -> _Known | None:
-    """What the points say of an operator; None where none ran it: on fake tensors lists of tensors are taken apart."""
+def _known(points: Sequence[_Point], key: Key, op: Op) -> _OperatorModel | None:
+    """Fit an operator's model; return None if no point ran it (fake tensors decompose foreach operators)."""
     points = [point for point in points if key in point.ops and point.ops[key].library == op.library]
     if not points:
         return None
     lists = [point.amounts[key] for point in points]
-    made = list(zip(*([point.tape.blocks[number].num_bytes for number in point.ops[key].made] for point in points),
+    made = list(zip(*([point.trace.blocks[number].num_bytes for number in point.ops[key].made] for point in points),
                     strict=False))
     at = np.array([_features(point.ops[key], point.case) for point in points])
     grown = [_growth(at, sizes) for sizes in made]
-    if len({tuple(amount > 0 for amount in amounts) for amounts in lists}) > 1:  # other steps at other sizes
+    if len({tuple(amount > 0 for amount in amounts) for amounts in lists}) > 1:  # the algorithm depends on the size
         peaks = [max(itertools.accumulate(amounts, initial=0)) for amounts in lists]
-        return _Known([(1, replace(_growth(at, peaks), doubt=_UNKNOWN))], grown)
+        return _OperatorModel([(1, replace(_growth(at, peaks), uncertainty=_UNKNOWN))], grown)
     amounts: list[tuple[int, _Growth | int]] = []
     for step in zip(*lists, strict=True):
         sizes = tuple(map(abs, step))
         amounts.append((1 if step[0] > 0 else -1, made.index(sizes) if sizes in made else _growth(at, sizes)))
-    return _Known(amounts, grown)
+    return _OperatorModel(amounts, grown)
 
 
 def _growth(at: NDArray[Any], values: Sequence[int]) -> _Growth:
-    """The simplest growth that explains an amount at all points, whose features are the rows of `at`."""
+    """Return the simplest growth that explains an amount at all points; rows of `at` are their features."""
     known = np.array(values, dtype=float)
     for tolerance, chosen in itertools.product(_FITS_FRAC, _FEATURES):
         columns = list(chosen)
@@ -163,41 +162,41 @@ def _growth(at: NDArray[Any], values: Sequence[int]) -> _Growth:
     return _Growth([column], np.array([known.max() / at[:, column].max()]), _UNKNOWN)
 
 
-def _fill(known: _Known, op: Op, features: NDArray[Any], scenarios: Sequence[Inner]) -> None:
-    """Tell the size of blocks that fake kernels make empty: some of oneDNN's workspaces."""
+def _fill(known: _OperatorModel, op: Op, features: NDArray[Any], scenarios: Sequence[Inner]) -> None:
+    """Set the sizes of blocks that are empty in fake kernels: some of oneDNN's workspaces."""
     for growth, number in zip(known.made, op.made, strict=False):
         if not scenarios[1].sizes[number]:
-            for inner, factor in zip(scenarios, _factors(growth.doubt), strict=True):
+            for inner, factor in zip(scenarios, _factors(growth.uncertainty), strict=True):
                 inner.sizes[number] = round(growth.at(features) * factor)
 
 
-def _peak_inside(known: _Known, op: Op, features: NDArray[Any], sizes: Sequence[int]) -> tuple[int, float]:
-    """The most that is allocated inside an operator at a time, and the doubt about it."""
-    held = peak = doubt = 0.0
+def _peak_inside(known: _OperatorModel, op: Op, features: NDArray[Any], sizes: Sequence[int]) -> tuple[int, float]:
+    """Return the peak of an operator's internal memory and its relative uncertainty."""
+    held = peak = uncertainty = 0.0
     for sign, amount in known.amounts:
         if isinstance(amount, _Growth):
-            doubt = max(doubt, amount.doubt)
+            uncertainty = max(uncertainty, amount.uncertainty)
             held += sign * amount.at(features)
         elif amount < len(op.made):
             held += sign * sizes[op.made[amount]]
-        else:  # fake kernels leave some blocks out
+        else:  # some fake kernels omit blocks
             held += sign * known.made[amount].at(features)
         peak = max(peak, held)
-    return round(peak), doubt
+    return round(peak), uncertainty
 
 
-def _factors(doubt: float) -> tuple[float, float, float]:
-    return 1 - doubt, 1.0, 1 / (1 - doubt)
+def _factors(uncertainty: float) -> tuple[float, float, float]:
+    return 1 - uncertainty, 1.0, 1 / (1 - uncertainty)
 
 
 def _features(op: Op, case: Case) -> NDArray[Any]:
-    """A constant, the batch size, activations, those of one sample, those read, and each of these with its sample."""
+    """Return features: 1, batch size, activations, these per sample, elements read, and read times read per sample."""
     of_one, read_of_one = op.num_activations / case.batch_size, op.num_read / case.batch_size
     return np.array([1.0, case.batch_size, op.num_activations, of_one, op.num_read, op.num_read * read_of_one])
 
 
 def _run(cases: Sequence[Case]) -> list[_Point]:
-    """Run each case until it is warm, and one iteration more under marks; a model that fits all is made once."""
+    """Run each case once to warm up and once profiled; reuse the model if its shapes do not change."""
     points, shapes_before, loop, recorder = [], None, None, None
     for case in cases:
         shapes = weight_shapes(case)
@@ -213,18 +212,18 @@ def _run_one(case: Case, loop: Loop, recorder: Recorder) -> _Point:
     try:
         record_iteration(loop, recorder)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            tape = record_iteration(loop, recorder)
+            trace = record_iteration(loop, recorder)
     finally:
         loop.close()
-    keyed = _keyed(tape)
-    return _Point(case, keyed, tape, dict(zip(keyed, _amounts(profiler, len(tape.ops)), strict=True)))
+    keyed = _keyed(trace)
+    return _Point(case, keyed, trace, dict(zip(keyed, _amounts(profiler, len(trace.ops)), strict=True)))
 
 
-def _keyed(tape: Tape) -> dict[Key, Op]:
-    """Operators by phase, name and number among those; in order."""
+def _keyed(trace: AllocationTrace) -> dict[Key, Op]:
+    """Return operators by key, in order."""
     counts: Counter[tuple[str, str]] = Counter()
     keyed: dict[Key, Op] = {}
-    for op in tape.ops:
+    for op in trace.ops:
         kind = (op.phase, op.name)
         keyed[*kind, counts[kind]] = op
         counts[kind] += 1
@@ -232,7 +231,7 @@ def _keyed(tape: Tape) -> dict[Key, Op]:
 
 
 def _amounts(profiler: profile, num_ops: int) -> list[list[int]]:
-    """Bytes that were allocated (> 0) and given back (< 0) inside each marked operator, in order."""
+    """Return bytes allocated (> 0) and freed (< 0) inside each annotated operator, in order."""
     assert profiler.profiler is not None
     assert profiler.profiler.kineto_results is not None
     allocations: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Which library computes a convolution on this CPU: what it allocates inside depends on it, and it on the shapes."""
+"""Library that computes a convolution on this CPU, which determines its internal memory and depends on the shapes."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,13 +8,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 _NAMES = {"convolution", "convolution_backward", "conv1d", "conv2d", "conv3d"}
 _PLACES = {1: ((1,), (0,)), 2: ((1, 1), (0, 0)), 3: ((1, 1, 1), (0, 0, 0))}
-"""Stride or dilation, and padding, by number of dimensions, where a call leaves them out."""
+"""Default stride or dilation, and padding, by number of dimensions."""
 
 
 def library_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Name of PyTorch's choice among its convolutions; None for another operator, and where it cannot be told.
+    """Return PyTorch's convolution backend; None for other operators, or if it cannot be determined.
 
-    PyTorch takes a picture at a time, of a small layer, with its own one, and most else with oneDNN.
+    PyTorch uses its own kernels for small layers with one image at a time, and oneDNN for most others.
     """
     if func._overloadpacket.__name__ not in _NAMES:
         return None
@@ -35,7 +35,7 @@ def _library(shape: tuple[int, ...], weight: tuple[int, ...], dtype: torch.dtype
              padding: tuple[int, ...], dilation: tuple[int, ...], transposed: bool, output_padding: tuple[int, ...],
              groups: int, num_threads: int) -> str:
     with unset_fake_temporarily():
-        one = torch.zeros(1, dtype=dtype)  # seen as many times as the shape has places
+        one = torch.zeros(1, dtype=dtype)  # expanded: no memory
         backend: Any = torch._C._select_conv_backend(
             one.expand(shape), one.expand(weight), None, stride, padding, dilation, transposed, output_padding, groups)
     return str(backend.name)

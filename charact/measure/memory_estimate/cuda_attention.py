@@ -1,7 +1,7 @@
-"""Attention as PyTorch computes it on a CUDA device: which of its kernels, and what goes in and out of it.
+"""Emulation of PyTorch's attention on a CUDA device: choice of the kernel, and its inputs and outputs.
 
-Source: pytorch/pytorch, `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` (the choice), `attention.cpp` (what is
-done to the inputs before). Not checked on a GPU; builds without one of the kernels fall back to another.
+Source: pytorch/pytorch, `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` (choice of the kernel), `attention.cpp`
+(preparation of inputs). Not checked on a GPU; builds without one of the kernels fall back to another.
 """
 
 from typing import Any
@@ -16,15 +16,15 @@ _HALF = (torch.float16, torch.bfloat16)
 _MAX_FLASH_WIDTH = 256
 _MAX_CUDNN_WIDTH = 128
 _CUDNN_FIRST = ((9, 0), (10, 0), (10, 3))
-"""Where cuDNN's kernels come first (with cuDNN 9.15.1 or later)."""
+"""Compute capabilities that prefer cuDNN's kernels (with cuDNN 9.15.1 or later)."""
 _ALIGNED = 16
-"""Rows of a mask lie at multiples of this many numbers."""
+"""Alignment of a mask's rows (elements)."""
 
 
 def attention(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
               dropout: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
               enable_gqa: bool = False) -> Tensor:
-    """Attention (N, heads, queries, width) by the kernel that a device of that compute capability would take."""
+    """Compute attention (N, heads, queries, width) with the kernel of a device of that compute capability."""
     kernel = kernel_for(capability, query, key, value, mask, enable_gqa=enable_gqa)
     if mask is not None and mask.dtype == torch.bool and kernel != "math":
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -torch.inf)
@@ -54,12 +54,12 @@ def attention(capability: tuple[int, int], query: Tensor, key: Tensor, value: Te
 
 def kernel_for(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                enable_gqa: bool = False) -> str:
-    """Name of the kernel: cudnn, flash, efficient or math."""
+    """Return the name of the kernel: cudnn, flash, efficient or math."""
     width, half = query.shape[-1], query.dtype in _HALF
     alike = width == key.shape[-1] == value.shape[-1]
     if query.dim() != 4 or query.dtype == torch.float64 or 0 in (query.numel(), key.numel()):
         return "math"
-    # Longer queries than keys, and other widths of values, are cuDNN's too; they make no tensor of another size.
+    # cuDNN also takes more queries than keys, and other widths of values; the tensor sizes are the same.
     if half and alike and capability in _CUDNN_FIRST and width <= _MAX_CUDNN_WIDTH and width % 8 == 0:
         return "cudnn"
     if half and alike and capability >= (8, 0) and width <= _MAX_FLASH_WIDTH and mask is None:
@@ -72,14 +72,14 @@ def kernel_for(capability: tuple[int, int], query: Tensor, key: Tensor, value: T
 
 
 def _alignment(capability: tuple[int, int], half: bool) -> int:
-    """What widths must be multiples of for the efficient kernel (`minimum_gemm_alignment`)."""
+    """Return the alignment of widths for the efficient kernel (`minimum_gemm_alignment`)."""
     if capability >= (8, 0):
         return 8 if half else 4
     return 8 if half and capability >= (7, 0) else 1
 
 
 def _spread(mask: Tensor, shape: tuple[Any, ...], *, aligned: bool) -> Tensor:
-    """The mask for every head and query; a copy with longer rows where the kernel needs them aligned."""
+    """Expand the mask to all heads and queries; copy it with padded rows if the kernel needs alignment."""
     keys = mask.shape[-1]
     if aligned and keys % _ALIGNED:
         mask = functional.pad(mask, (0, -keys % _ALIGNED))[..., :keys]

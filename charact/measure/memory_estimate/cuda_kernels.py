@@ -1,12 +1,12 @@
-"""What PyTorch calls on a CUDA device where it calls something else on a CPU, on fake CPU tensors.
+"""Emulation of CUDA's operator selection on fake CPU tensors.
 
-Fake CUDA tensors cannot be trained on where there is no GPU. So the tape is taken on fake CPU tensors, and calls whose
-tensors differ are answered as on CUDA: dropout keeps a mask of a byte a number, recurrent layers are one operator that
-keeps what cuDNN needs for its backward pass, attention is one of CUDA's kernels, and autocast goes by CUDA's lists.
+Fake CUDA tensors cannot be trained on without a GPU, so the trace is recorded on fake CPU tensors. Calls that allocate
+differently on CUDA are replaced: dropout saves a mask of one byte per element, recurrent layers are one operator with
+cuDNN's reserve, attention uses one of CUDA's kernels, and autocast follows CUDA's lists.
 
-Not checked on a GPU. Known to be missing: cells (`LSTMCell`), which CUDA fuses; the copy of a batch norm's input that
-channels-last may need; `fp16` under autocast, which is taken as `bf16` and so converts what it need not for a softmax;
-and what autocast computes in fp32 on a CPU alone (3-D pooling, padding by reflection).
+Not checked on a GPU. Not modelled: fused cells (`LSTMCell`); the copy of a batch norm's input in channels-last; `fp16`
+under autocast, which is treated as `bf16` and therefore converts too much for a softmax; and operators that autocast
+runs in fp32 only on a CPU (3-D pooling, reflection padding).
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from charact.measure.memory_estimate.cuda_attention import attention
 _aten = torch.ops.aten
 
 RNN_RELU, RNN_TANH, LSTM, GRU = range(4)
-"""Numbers of cuDNN's modes (`cudnnRNNMode_t`)."""
+"""Values of cuDNN's modes (`cudnnRNNMode_t`)."""
 RESERVED_UNITS = {RNN_RELU: 1, RNN_TANH: 1, LSTM: 5, GRU: 6}
-"""Numbers that cuDNN keeps of a layer for its backward pass, by hidden unit and step; between layers it keeps one more.
+"""Elements of cuDNN's reserve per layer, hidden unit and step; one more between layers.
 
-Source: pytorch/pytorch issue #2895 has 736,000,000 bytes for an LSTM and 864,000,000 for a GRU on a P100; for their 23
-and 27 times 32,000,000 bytes the four layers that their numbers of weights point to are 4 · 5 + 3 and 4 · 6 + 3. Those
-of plain cells are a guess.
+Source: pytorch/pytorch issue #2895 reports 736,000,000 bytes for an LSTM and 864,000,000 for a GRU on a P100. These are
+23 and 27 times 32,000,000 bytes; with four layers, as the weight counts imply, 4 · 5 + 3 and 4 · 6 + 3. The values of
+plain cells are a guess.
 """
 
 _IN_FP32 = (
@@ -38,17 +38,17 @@ _IN_FP32 = (
     "pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "reciprocal", "rsqrt", "softplus", "logsumexp",
     "linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity", "dist",
 )
-"""What autocast computes in fp32 on CUDA and leaves alone on a CPU (`aten/src/ATen/autocast_mode.h`)."""
+"""Operators that autocast runs in fp32 on CUDA but not on a CPU (`aten/src/ATen/autocast_mode.h`)."""
 _TO_FP32 = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum", "cumprod")
-"""Likewise, by telling the operator the type of its result."""
+"""Operators that autocast runs in fp32 by setting their `dtype` argument."""
 
 
 @contextlib.contextmanager
 def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
-    """Let what is called on CPU tensors make the tensors that it would on CUDA; for fake tensors only.
+    """Replace CPU kernels so that they allocate the tensors that CUDA kernels would; for fake tensors only.
 
-    Inference mode is a mode without gradients meanwhile: in it operators would not be taken apart, and a recorder would
-    see a whole `aten::linear` or `aten::lstm`. What it holds is the same.
+    Inference mode becomes no-grad mode: in inference mode operators are not decomposed, and a recorder would see a
+    whole `aten::linear` or `aten::lstm`. The memory is the same.
 
     Args:
         capability: compute capability of the device.
@@ -79,10 +79,10 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
 
 
 def _fake_cudnn_rnn(library: Any, kernel: Callable[..., Any]) -> None:
-    """Let a kernel answer for cuDNN's recurrent layers, in the place of PyTorch's, whose reserve is empty.
+    """Register a meta kernel for cuDNN's recurrent layers; PyTorch's own returns an empty reserve.
 
-    That is written in Python too. `Library.impl` of older PyTorch does not replace such a kernel, and once replaced it
-    is not there again for fake tensors when the library goes, unless it is the last that was put there.
+    `Library.impl` of older PyTorch does not replace a kernel written in Python, and does not restore it when the
+    library is destroyed. The caller therefore registers PyTorch's kernel again.
     """
     library.m.impl("_cudnn_rnn", "Meta", kernel, False)
 
@@ -92,7 +92,7 @@ def _without_gradients(mode: bool = True) -> contextlib.AbstractContextManager[A
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    """Source: `aten/src/ATen/native/Dropout.cpp`; the mask is of bool, not of the input's type."""
+    """Emulate dropout with a bool mask (source: `aten/src/ATen/native/Dropout.cpp`)."""
     if not train or p == 0 or x.numel() == 0:
         return x
     outputs: Tensor = _aten.native_dropout(x, p, train)[0]
@@ -110,9 +110,9 @@ def _recurrent(mode: int, x: Tensor, hidden: Tensor, weights: Sequence[Tensor], 
 
 def _cudnn(mode: int, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor], has_biases: bool,
            num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, ...]:
-    """Source: `aten/src/ATen/native/cudnn/RNN.cpp`. Outputs, hidden state and, of an LSTM, cell state.
+    """Return outputs, hidden state and, for an LSTM, cell state (source: `aten/src/ATen/native/cudnn/RNN.cpp`).
 
-    The weights lie in one buffer, which the model's are parts of; autocast makes another of its own type.
+    The model's weights are views of one buffer; autocast allocates a second buffer in its dtype.
     """
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
@@ -131,7 +131,7 @@ def _cudnn(mode: int, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: S
 def _cudnn_rnn(x: Tensor, weights: Sequence[Tensor], stride: int, buffer: Tensor, hidden: Tensor, cell: Tensor | None,
                mode: int, hidden_size: int, projected: int, num_layers: int, batch_first: bool, dropout: float,
                train: bool, bidirectional: bool, *_: Any) -> tuple[Tensor, ...]:
-    """Outputs, states, the reserve (bytes) and the weights' buffer; the reserve is what the tape is told it is."""
+    """Return outputs, states, the reserve (uint8) of modelled size, and the weights' buffer."""
     directions = 1 + bidirectional
     outputs = x.new_empty(*x.shape[:2], (projected or hidden_size) * directions)
     units = RESERVED_UNITS[mode] * num_layers + num_layers - 1
@@ -143,7 +143,7 @@ def _cudnn_rnn(x: Tensor, weights: Sequence[Tensor], stride: int, buffer: Tensor
 
 def _cudnn_rnn_backward(x: Tensor, weights: Sequence[Tensor], stride: int, buffer: Tensor, hidden: Tensor,
                         cell: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
-    """Gradients of the input, of both states and of the weights; CUDA's are parts of one block."""
+    """Return gradients of the input, of both states and of the weights; on CUDA these are views of one block."""
     *_, mask = rest
     return (torch.empty_like(x), torch.empty_like(hidden), None if cell is None else torch.empty_like(cell),
             [torch.empty_like(weight) for weight in weights] if mask[3] else [])
@@ -155,7 +155,7 @@ def _overload(name: str) -> Any:
 
 
 def _autocast(operator: Any, by_type: bool, *args: Any, **kwargs: Any) -> Any:
-    """Call an operator in fp32, as autocast does on CUDA."""
+    """Call an operator in fp32, like autocast on CUDA."""
     def cast(value: Any) -> Any:
         is_low = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
         return value.float() if is_low else value

@@ -1,15 +1,15 @@
-"""What CUDA's libraries allocate beside tensors: inside operators, and for good.
+"""Memory of CUDA's libraries in addition to tensors: workspaces of operators, and permanent blocks.
 
-Rules by operator, each a range of bytes from an operator's shapes; where nothing is said, nothing is needed. None was
-checked on a GPU by us; sources stand with the rules. cuDNN decides by itself how it computes a convolution, so that
-those have a wide range. Not modelled: sorting (`topk`, `unique`, accumulating `index_put_`), buffers of reductions over
-whole tensors, a batch norm's in channels-last, and the state of cuDNN's dropout between recurrent layers.
+Each rule gives a range of bytes from an operator's shapes; operators without a rule need none. The rules cite their
+sources; none was checked on a GPU here. cuDNN chooses its convolution algorithms itself, so their range is wide. Not
+modelled: sorting (`topk`, `unique`, accumulating `index_put_`), buffers of reductions over whole tensors and of batch
+norms in channels-last, and the state of cuDNN's dropout between recurrent layers.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
-from charact.measure.memory_estimate.allocation_trace import Op, Tape
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op
 from charact.measure.memory_estimate.calibration import Inner, Range
 from charact.measure.memory_estimate.target_devices import ASSUMED_CAPABILITY, MIB, Target
 
@@ -23,47 +23,47 @@ _FIRST_WITH_LARGE_CUBLAS = (9, 0)
 _TENSOR_CORES = (7, 0)
 _TF32 = (8, 0)
 _MAX_UNSORTED = 3072
-"""Indices that an embedding's gradient is summed by without sorting them (`cuda/Embedding.cu`)."""
+"""Maximum number of indices for which an embedding's gradient needs no sorting (`cuda/Embedding.cu`)."""
 _ROWS_A_PARTIAL_SUM = 10
 _RESERVE_FACTORS = (0.8, 1.0, 1.5)
-"""Of the reserve of cuDNN's recurrent layers, which is known of one GPU and an old cuDNN."""
+"""Uncertainty factors of the reserve of cuDNN's recurrent layers, known for one GPU and an old cuDNN."""
 
 Bytes = tuple[float, float, float]
-"""At the least, most likely, at the most."""
+"""Minimum, likely and maximum bytes."""
 Blocks = Sequence[int]
-"""Bytes of the tape's blocks."""
+"""Bytes of the trace's blocks."""
 
 
-def cuda_inner(tape: Tape, target: Target, *, tf32: bool = False) -> Range:
-    """What the operators of a tape need inside on a CUDA device, and of what size its blocks are there.
+def cuda_inner(trace: AllocationTrace, target: Target, *, tf32: bool = False) -> Range:
+    """Return operators' workspaces and block sizes on a CUDA device.
 
     Args:
-        tape: taken among `cuda_kernels`.
+        trace: recorded under `cuda_kernels`.
         target: the device.
         tf32: whether float32 products are computed in TF32.
     """
     capability = target.capability or ASSUMED_CAPABILITY
-    blocks = [block.num_bytes for block in tape.blocks]
-    amounts = [_inside(op, blocks, capability, tf32=tf32) for op in tape.ops]
-    doubted = {op.name for op, (low, _, high) in zip(tape.ops, amounts, strict=True) if low < high}
+    blocks = [block.num_bytes for block in trace.blocks]
+    amounts = [_inside(op, blocks, capability, tf32=tf32) for op in trace.ops]
+    uncertain = {op.name for op, (low, _, high) in zip(trace.ops, amounts, strict=True) if low < high}
     scenarios = []
     for place, factor in enumerate(_RESERVE_FACTORS):
         sizes = list(blocks)
-        for op in tape.ops:
+        for op in trace.ops:
             if op.name == "aten::_cudnn_rnn":
                 reserve = op.made[-1]
                 sizes[reserve] = round(factor * blocks[reserve])
         scenarios.append(Inner([round(amount[place]) for amount in amounts], sizes))
     low, likely, high = scenarios
-    return Range(low, likely, high, doubted)
+    return Range(low, likely, high, uncertain)
 
 
-def held(tape: Tape, target: Target) -> list[int]:
-    """Bytes of the blocks that cuBLAS keeps from its first product on, one a thread that calls it.
+def held(trace: AllocationTrace, target: Target) -> list[int]:
+    """Return bytes of cuBLAS's permanent workspaces, one for each thread that calls it.
 
-    The backward pass runs in a thread of its own.
+    The backward pass runs in a separate thread.
     """
-    with_products = {op.phase == "backward" for op in tape.ops if op.name in _PRODUCTS}
+    with_products = {op.phase == "backward" for op in trace.ops if op.name in _PRODUCTS}
     large = (target.capability or ASSUMED_CAPABILITY) >= _FIRST_WITH_LARGE_CUBLAS
     return [_CUBLAS_HOPPER_BYTES if large else _CUBLAS_BYTES] * len(with_products)
 
@@ -77,12 +77,12 @@ def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool) 
 
 
 def _convolution(op: Op, blocks: Blocks, *, on_tensor_cores: bool) -> Bytes:
-    """Copies in other layouts; or those of Winograd's transformation, where cuDNN may take it.
+    """Return workspaces of a convolution: copies in other layouts, or Winograd's transformation.
 
-    Source, tensor cores: they read NHWC with channels in eights (of TF32, fours), so all three are copied. On an H100
-    the first convolution of ViT-B/16 in bf16 allocated 7,561,728 bytes, 512 more than these copies, at batch 4, and
-    0.2 % more than they at batch 128; a transposed one on a V100 allocated 1.5 times as much (pytorch/pytorch issue
-    #31500). Source, without: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, F(4×4, 3×3).
+    Source, tensor cores: they read NHWC with channels in multiples of 8 (TF32: 4), so all three tensors are copied. On
+    an H100 the first convolution of ViT-B/16 in bf16 allocated 7,561,728 bytes at batch 4, 512 more than these copies,
+    and 0.2 % more at batch 128; a transposed one on a V100 allocated 1.5 times as much (pytorch issue #31500).
+    Source, without tensor cores: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", F(4×4, 3×3).
     """
     if op.name == "aten::convolution":
         inputs, weight = op.input_shapes[:2]
@@ -96,34 +96,34 @@ def _convolution(op: Op, blocks: Blocks, *, on_tensor_cores: bool) -> Bytes:
         copies = (_padded(inputs, multiple) + _padded(weight, multiple)) * op.item_bytes + out_copy
         return 0, copies, 1.5 * copies + MIB
     in_bytes, weight_bytes = math.prod(inputs) * op.item_bytes, math.prod(weight) * op.item_bytes
-    # 36 numbers stand for a tile of 16, and for a kernel's 9.
+    # F(4×4, 3×3) transforms a tile of 16 elements, and a kernel's 9, to 36.
     is_pointwise = math.prod(weight[2:]) == 1
     high = in_bytes + weight_bytes + out_bytes if is_pointwise else 2.25 * (in_bytes + out_bytes) + 4 * weight_bytes
     return 0, 0, high
 
 
 def _padded(shape: tuple[int, ...], multiple: int) -> int:
-    """Numbers in a tensor whose channels are filled up to a multiple."""
+    """Return the number of elements of a tensor with channels padded to a multiple."""
     return math.prod((shape[0], -(-shape[1] // multiple) * multiple, *shape[2:]))
 
 
 def _flash_backward(op: Op, blocks: Blocks) -> Bytes:
-    """The query's gradient in fp32, and a number a query: `transformers/cuda/flash_attn/flash_api.cpp`."""
+    """Return the query's fp32 gradient and one value per query: `transformers/cuda/flash_attn/flash_api.cpp`."""
     count, heads, queries, width = op.input_shapes[1]
     amount = 4.0 * count * heads * _up(queries, 128) * (_up(width, 32) + 1)
     return amount, amount, amount
 
 
 def _cudnn_attention_backward(op: Op, blocks: Blocks) -> Bytes:
-    """Not documented; taken to be like flash's."""
+    """Return an undocumented workspace, assumed to equal flash's."""
     amount, *_ = _flash_backward(op, blocks)
     return 0, amount, 2 * amount
 
 
 def _efficient_backward(op: Op, blocks: Blocks) -> Bytes:
-    """The same in tiles, `transformers/cuda/mem_eff_attention/kernel_backward.h`; in half also those of key and value.
+    """Return gradients in fp32, in tiles whose sizes depend on the device; in half precision also of key and value.
 
-    The tiles' sizes depend on the device.
+    Source: `transformers/cuda/mem_eff_attention/kernel_backward.h`.
     """
     count, heads, queries, width = op.input_shapes[1]
     keys = op.input_shapes[2][2]
@@ -134,9 +134,9 @@ def _efficient_backward(op: Op, blocks: Blocks) -> Bytes:
 
 
 def _embedding_backward(op: Op, blocks: Blocks) -> Bytes:
-    """Sorted indices, and sums over ten rows each, in fp32: `cuda/EmbeddingBackwardKernel.cu`.
+    """Return sorted indices, and fp32 sums over ten rows each: `cuda/EmbeddingBackwardKernel.cu`.
 
-    At the least only as many sums as there are rows, as when most words are one; CUB's own buffer is a guess.
+    The minimum applies if few distinct indices occur; CUB's buffer is a guess.
     """
     width, num_indices = op.input_shapes[0][-1], math.prod(op.input_shapes[1])
     if num_indices <= _MAX_UNSORTED:
@@ -150,12 +150,12 @@ def _embedding_backward(op: Op, blocks: Blocks) -> Bytes:
 
 
 def _recurrent(op: Op, blocks: Blocks) -> Bytes:
-    """Not documented: 1.46 times the weights in training on a P100 (pytorch/pytorch issue #2895).
+    """Return an undocumented workspace: 1.46 times the weights in training on a P100 (pytorch/pytorch issue #2895).
 
-    In inference, where there is no reserve, the gates of every step may be there as well.
+    In inference, without a reserve, it may also hold the gates of every step.
     """
     matrices = [math.prod(shape) for shape in op.input_shapes[1:] if len(shape) == 2]
-    weights = op.item_bytes * (sum(matrices) - matrices[0])  # the first stands for the buffer as well
+    weights = op.item_bytes * (sum(matrices) - matrices[0])  # the first is both a weight and the buffer
     gates = op.item_bytes * math.prod(op.input_shapes[0][:2]) * op.input_shapes[2][0]
     trains = op.name.endswith("backward") or blocks[op.made[-1]] > 0
     likely = 1.46 * weights + (0 if trains else gates)
@@ -174,4 +174,4 @@ _RULES: dict[str, Callable[[Op, Blocks], Bytes]] = {
     "aten::_cudnn_rnn": _recurrent,
     "aten::_cudnn_rnn_backward": _recurrent,
 }
-"""Rule of an operator; convolutions depend on more than their shapes."""
+"""Rules by operator; convolutions have a separate rule, since they also depend on the precision and device."""

@@ -1,4 +1,4 @@
-"""A case on fake tensors: its iteration's tape at any input and batch size, with nothing allocated."""
+"""A case on fake tensors: the allocation trace of its iteration at any input and batch size, without allocations."""
 
 import contextlib
 import itertools
@@ -23,58 +23,58 @@ from charact.execution.case import Case
 from charact.execution.fake_tensors import fake_case, fake_loop, fake_tensors
 from charact.execution.precision import PRECISIONS
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import Recorder, Tape, record_iteration
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder, record_iteration
 from charact.workload.base import Workload
 
 _SIGNS = (
-    (r"(\.numpy\(\)) is not supported|annot access (data pointer)", "its {} reads numbers, of which there are none"),
+    (r"(\.numpy\(\)) is not supported|annot access (data pointer)", "its {} reads values, which do not exist"),
     (r"convert all Tensors to FakeTensors first(?s:.*) Found in ([\w.]+)",
-     "its operator {} meets a tensor that was made outside of it: make that inside"),
-    (r"SparseTensorImpl()", "it makes sparse tensors, whose size depends on numbers"),
+     "its operator {} gets a tensor created outside of the function: create it inside"),
+    (r"SparseTensorImpl()", "it creates sparse tensors, whose size depends on values"),
     (r"(UninitializedParameter)", "it has lazy layers: give them their sizes"),
     (r"(?:no fake impl registered for|Could not run) .*?(\w+::\w+)", "its operator {} has no fake kernel"),
 )
-"""What PyTorch says where fake tensors cannot do what real ones can, and what that is in other words."""
+"""Patterns of PyTorch's errors on fake tensors, and their messages for users."""
 
 
-class CannotPredict(UserError):
-    """A model does on fake tensors what only real ones can."""
+class CannotEstimate(UserError):
+    """A model cannot run on fake tensors, so its memory cannot be estimated."""
 
 
 class FakeProgram:
     """The loop of a case on fake tensors.
 
     Args:
-        case: tells model, mode and precision; the device decides how optimizers update.
+        case: determines model, mode and precision; its device determines the implementation of optimizers.
 
     Raises:
-        CannotPredict: the model reads numbers of tensors, or has an operator without a fake kernel.
+        CannotEstimate: the model reads values of tensors, or has an operator without a fake kernel.
     """
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        with predictable(case.workload.name), fake_tensors(case) as self._fake:
+        with cannot_estimate_errors(case.workload.name), fake_tensors(case) as self._fake:
             self._loop = fake_loop(case, _fake_batches(case), self._fake)
             self._recorder = Recorder(RunningLayer(self._loop.model))
         self._warm = False
         self._carries = type(case.workload).start_epoch is not Workload.start_epoch
 
-    def tape(self, case: Case) -> Tape:
-        """Tape of a later iteration at the case's input and batch size.
+    def trace(self, case: Case) -> AllocationTrace:
+        """Record the allocation trace of a warm iteration at the case's input and batch size.
 
         Raises:
-            CannotPredict: as above.
+            CannotEstimate: as above.
         """
-        with predictable(case.workload.name), fake_tensors(case, self._fake):
+        with cannot_estimate_errors(case.workload.name), fake_tensors(case, self._fake):
             self._loop.feed(_fake_batches(case))
-            if self._carries or not self._warm:  # what is kept from iteration to iteration is there after one
+            if self._carries or not self._warm:  # state between iterations exists after the first
                 record_iteration(self._loop, self._recorder)
                 self._warm = True
             return record_iteration(self._loop, self._recorder)
 
 
 def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:
-    """Shapes of the case's parameters and buffers, in order; None where only numbers or inputs tell them."""
+    """Return the shapes of the case's parameters and buffers; None if they depend on values or inputs."""
     dataset = fake_case(case).dataset()
     try:
         with torch.device("meta"):
@@ -85,8 +85,8 @@ def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:
 
 
 @contextlib.contextmanager
-def predictable(name: str) -> Iterator[None]:
-    """Say in one line why something cannot be run on fake tensors; PyTorch's own log of it is left out."""
+def cannot_estimate_errors(name: str) -> Iterator[None]:
+    """Convert errors of fake tensors to `CannotEstimate` with a one-line reason; suppress PyTorch's log."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was_off, log.disabled = log.disabled, True
     try:
@@ -95,16 +95,16 @@ def predictable(name: str) -> Iterator[None]:
         why = _why(error)
         if why is None:
             raise
-        raise CannotPredict(f"the memory of {name} cannot be predicted: {why}; run it with --measure") from error
+        raise CannotEstimate(f"the memory of {name} cannot be estimated: {why}; run it with --measure") from error
     finally:
         log.disabled = was_off
 
 
 def _why(error: Exception) -> str | None:
-    """Why fake tensors cannot do what real ones can; None where an error is none of theirs."""
+    """Return why fake tensors do not support an operation; None for other errors."""
     operator = getattr(error, "func", None)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
-        return f"its operator {operator} depends on numbers, not on shapes alone"
+        return f"its operator {operator} depends on values, not only on shapes"
     if isinstance(error, UnsupportedOperatorException):
         return f"its operator {operator} has no fake kernel"
     for sign, why in _SIGNS:
@@ -114,7 +114,7 @@ def _why(error: Exception) -> str | None:
 
 
 def _fake_batches(case: Case) -> Iterator[Any]:
-    """Batches that have the shapes and types of the case's first, over and over; fake where they are fetched."""
+    """Yield batches with the shapes and dtypes of the case's first batch, fake inside of a fake mode."""
     leaves, structure = tree_flatten(_first_batch(case))
     alike = [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
     return (tree_unflatten([leaf if one is None else torch.empty(one[0], dtype=one[1])
@@ -123,7 +123,7 @@ def _fake_batches(case: Case) -> Iterator[Any]:
 
 
 def _first_batch(case: Case) -> Any:
-    """The case's first batch; pictures, which are all alike, are fake: a batch of them may be larger than memory."""
+    """Return the case's first batch; images are fake, since they all have one shape and may exceed the memory."""
     dataset = fake_case(case).dataset()
     if case.workload.input_kind == "sequence":
         with unset_fake_temporarily():

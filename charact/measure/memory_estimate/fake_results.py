@@ -1,4 +1,4 @@
-"""What operators give on fake tensors, told without PyTorch's own fake kernels where that is plain and much quicker."""
+"""Results of operators on fake tensors, without PyTorch's fake kernels where that is simple and much faster."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 
 def run(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an operator on fake tensors or real ones; fake ones that have numbers, as counts of steps, are computed."""
+    """Call an operator on fake or real tensors; fake tensors with values, such as step counts, are computed."""
     if args and isinstance(args[0], FakeTensor):
         if is_in_place(operator) and args[0].constant is None:
             return args[0]
@@ -22,7 +22,7 @@ def run(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, variance: Tensor | None,
                 training: bool, momentum: float, epsilon: float) -> tuple[Tensor, ...]:
-    """The outputs, and the batch's mean and deviation by channel; PyTorch's own takes 7 ms for each new shape."""
+    """Return outputs, and mean and deviation by channel; PyTorch's fake kernel takes 7 ms for each new shape."""
     num_channels = x.shape[1] if training else 0
     dtype = next(tensor.dtype for tensor in (weight, mean, x) if tensor is not None)
     return torch.empty_like(x), *(x.new_empty(num_channels, dtype=dtype) for _ in range(2))
@@ -31,14 +31,14 @@ def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Ten
 def _batch_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None,
                          variance: Tensor | None, saved_mean: Tensor | None, saved_deviation: Tensor | None,
                          training: bool, epsilon: float, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """Gradients of the input, the weights and the biases, as far as they are wanted."""
+    """Return the requested gradients of input, weights and biases."""
     of_channels = [x.new_empty(x.shape[1], dtype=x.dtype if weight is None else weight.dtype) if each else None
                    for each in wanted[1:]]
     return torch.empty_like(x) if wanted[0] else None, *of_channels
 
 
 def _recurrent_backward(*args: Any) -> tuple[Tensor, ...]:
-    """Gradients; for those of both biases PyTorch's own gives one tensor twice at first, later two."""
+    """Return gradients; PyTorch's fake kernel returns one tensor for both biases at first, later two."""
     of_x, *of_weights, of_bias, _, of_hidden, of_cell = torch.ops.aten.mkldnn_rnn_layer_backward.default(*args)
     return of_x, *of_weights, of_bias, torch.empty_like(of_bias), of_hidden, of_cell
 
@@ -51,19 +51,19 @@ _RULES: dict[Any, Callable[..., Any]] = {
 
 
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
-"""Kernel of an operator that is made of others."""
+"""Dispatch key of composite operators."""
 
 
 @cache
 def is_composite(operator: Any) -> bool:
-    """Whether a CPU computes an operator by calling others."""
+    """Return whether an operator is composite on a CPU: computed by calling other operators."""
     has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     return has(operator.name(), COMPOSITE) and not has(operator.name(), DispatchKey.CPU)
 
 
 @cache
 def is_in_place(operator: Any) -> bool:
-    """Whether an operator writes into its first tensor and gives that back, in the shape that it had."""
+    """Return whether an operator writes into its first tensor and returns it with the same shape."""
     schema = operator._schema
     if len(schema.returns) != 1 or not schema.name.endswith("_") or torch.Tag.inplace_view in operator.tags:
         return False

@@ -1,4 +1,4 @@
-"""Any function on fake tensors: the tape of one call of it."""
+"""Allocation trace of any function, recorded on fake tensors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,57 +16,57 @@ from torch.utils._pytree import tree_leaves
 
 from charact.core.errors import UserError
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import Recorder, Tape
-from charact.measure.memory_estimate.fake_program import predictable
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
+from charact.measure.memory_estimate.fake_program import cannot_estimate_errors
 
 
-def function_tape(build: Callable[[], Any], name: str) -> Tape:
-    """Tape of the second call of the function that `build` returns; both see fake CPU tensors only.
+def trace_function(build: Callable[[], Any], name: str) -> AllocationTrace:
+    """Record the allocation trace of the second call of the function that `build` returns, on fake CPU tensors.
 
-    What autograd calls is the backward phase, what runs inside an optimizer's step is the update, all else forward.
-    What `build` made besides weights is input.
+    Operators called by autograd belong to the backward phase, those in an optimizer's step to the update, all others to
+    the forward phase. Tensors that `build` creates are input, except weights.
 
     Raises:
-        CannotPredict: it reads numbers of tensors, or has an operator without a fake kernel.
-        UserError: `build` returns nothing that can be called, or what does nothing.
+        CannotEstimate: it reads values of tensors, or has an operator without a fake kernel.
+        UserError: `build` does not return a callable, or the callable runs no operator.
     """
-    with predictable(name), FakeTensorMode():
+    with cannot_estimate_errors(name), FakeTensorMode():
         recorder = _FunctionRecorder()
         with recorder.listening():
             with recorder:
                 step = build()
             if not callable(step):
-                raise UserError(f"{name} returned a {type(step).__name__}: let it make model, optimizer and inputs, "
+                raise UserError(f"{name} returned a {type(step).__name__}: let it create model, optimizer and inputs, "
                                 "and return a function of no arguments that runs one iteration")
             for _ in range(2):
                 recorder.begin()
                 with recorder:
                     step()
-                tape = recorder.ended()
-        if not tape.ops:
+                trace = recorder.ended()
+        if not trace.ops:
             raise UserError(f"{name} returned a function that runs no operator of PyTorch: let it run one iteration")
-        for number in tape.held:
-            if tape.blocks[number].category in ("temporary", "unknown", "activations"):
-                tape.blocks[number].category = "input"
-        return tape
+        for number in trace.held:
+            if trace.blocks[number].category in ("temporary", "unknown", "activations"):
+                trace.blocks[number].category = "input"
+        return trace
 
 
 class _FunctionRecorder(Recorder):  # type: ignore[no-untyped-call]
-    """A recorder that finds phases, weights, gradients and state by itself."""
+    """A recorder that detects phases, weights, gradients and optimizer state through hooks."""
 
     def __init__(self) -> None:
         super().__init__(RunningLayer(nn.Module()))
         self._updating = False
         self._parameters: list[nn.Parameter] = []
 
-    def ended(self) -> Tape:
-        """Gradients are there without an optimizer, too."""
+    def ended(self) -> AllocationTrace:
+        """End the iteration; also set the category of gradients without an optimizer."""
         self.hold("gradients", [parameter.grad for parameter in self._parameters])
         return super().ended()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Be told of modules' weights and of optimizers' steps."""
+        """Register hooks on modules' weights and optimizers' steps."""
         with ExitStack() as stack:
             for register in (register_module_parameter_registration_hook, register_module_buffer_registration_hook):
                 stack.callback(register(self._registered).remove)

@@ -1,53 +1,53 @@
-"""Playing a tape back through a device's allocator: what is held when, for what, and what of it is no tensor."""
+"""Replay of an allocation trace through a device's allocator: memory over time by category and origin."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from charact.measure.memory_estimate.allocation_trace import Tape
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace
 from charact.record.schema import MEMORY_CATEGORIES
 
 MAX_TIMELINE_SNAPSHOTS = 200
 
 
 class Allocator(Protocol):
-    """What hands out memory on a device."""
+    """A device's memory allocator."""
 
     def allocate(self, num_bytes: int) -> int:
-        """Hand out a block; returns its handle."""
+        """Allocate a block and return its handle."""
 
     def free(self, handle: int) -> None:
-        """Take a block back."""
+        """Free a block."""
 
     def size_of(self, handle: int) -> int:
-        """Bytes of a block, at least those that were asked for."""
+        """Return the size of a block, at least the requested bytes."""
 
     @property
     def reserved_bytes(self) -> int | None:
-        """What the allocator holds of the device's memory by now; None where it keeps nothing."""
+        """Return the memory reserved from the device; None if the allocator reserves none."""
 
 
 class HostAllocator:
-    """The CPU's: a block is as large as was asked for, and nothing is kept."""
+    """The CPU's allocator: no rounding, and no reserved memory."""
 
     reserved_bytes = None
 
     def allocate(self, num_bytes: int) -> int:
-        """Hand out a block; its handle is its size."""
+        """Allocate a block; its handle is its size."""
         return num_bytes
 
     def free(self, handle: int) -> None:
-        """Take a block back."""
+        """Free a block."""
 
     def size_of(self, handle: int) -> int:
-        """Bytes of a block: what was asked for."""
+        """Return the size of a block: the requested bytes."""
         return handle
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What is held at a moment of the iteration: bytes by category and origin."""
+class Snapshot:
+    """Memory at one time of the iteration: bytes by category and origin."""
 
     phase: str
     layer: str | None
@@ -58,56 +58,56 @@ class Moment:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A tape as an allocator sees it."""
+    """Result of a replay."""
 
-    moments: list[Moment]
-    """After each operator, and at each phase's first; the inside of an operator counts as the moment after it."""
+    snapshots: list[Snapshot]
+    """Snapshots after each operator, including its workspace."""
     reserved_bytes: int | None
-    """The most that the allocator held of the device's memory; None on a CPU."""
+    """Peak of the reserved memory; None on a CPU."""
 
     @property
-    def peak(self) -> Moment:
-        """The moment at which most is held; the first of them."""
-        return max(self.moments, key=lambda moment: moment.total_bytes)
+    def peak(self) -> Snapshot:
+        """Return the first snapshot with the most memory."""
+        return max(self.snapshots, key=lambda snapshot: snapshot.total_bytes)
 
-    def phase_peaks(self) -> dict[str, Moment]:
-        """The same in each phase."""
-        peaks: dict[str, Moment] = {}
-        for moment in self.moments:
-            if moment.phase not in peaks or moment.total_bytes > peaks[moment.phase].total_bytes:
-                peaks[moment.phase] = moment
+    def phase_peaks(self) -> dict[str, Snapshot]:
+        """Return the peak snapshot of each phase."""
+        peaks: dict[str, Snapshot] = {}
+        for snapshot in self.snapshots:
+            if snapshot.phase not in peaks or snapshot.total_bytes > peaks[snapshot.phase].total_bytes:
+                peaks[snapshot.phase] = snapshot
         return peaks
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of the table `memory`: the peak's composition, each phase's, and the timeline, thinned out."""
+        """Return rows of the table `memory`: the peak, each phase's peak, and the subsampled timeline."""
         peaks = self.phase_peaks()
-        stride, numbers = -(-len(self.moments) // MAX_TIMELINE_SNAPSHOTS), set(map(id, peaks.values()))
-        kept = [moment for i, moment in enumerate(self.moments) if i % stride == 0 or id(moment) in numbers]
-        chosen = [("peak", None, self.peak), *(("phase_peak", None, moment) for moment in peaks.values()),
-                  *(("timeline", number, moment) for number, moment in enumerate(kept))]
-        return [row for kind, number, moment in chosen for row in _rows(kind, number, moment)]
+        stride, numbers = -(-len(self.snapshots) // MAX_TIMELINE_SNAPSHOTS), set(map(id, peaks.values()))
+        kept = [snapshot for i, snapshot in enumerate(self.snapshots) if i % stride == 0 or id(snapshot) in numbers]
+        chosen = [("peak", None, self.peak), *(("phase_peak", None, snapshot) for snapshot in peaks.values()),
+                  *(("timeline", number, snapshot) for number, snapshot in enumerate(kept))]
+        return [row for kind, number, snapshot in chosen for row in _rows(kind, number, snapshot)]
 
 
-def replay(tape: Tape, allocator: Allocator, workspaces: Sequence[int], sizes: Sequence[int] | None = None,
+def replay(trace: AllocationTrace, allocator: Allocator, workspaces: Sequence[int], sizes: Sequence[int] | None = None,
            library_blocks: Sequence[int] = ()) -> Replayed:
-    """Play a tape back.
+    """Replay an allocation trace.
 
     Args:
-        tape: what is made and given back.
-        allocator: that of the device, fresh.
-        workspaces: bytes that each operator needs inside at the most, on top of what it makes; by `tape.ops`.
-        sizes: bytes of each of `tape.blocks`, where they differ from the tape's.
-        library_blocks: bytes of blocks that libraries hold all the while.
+        trace: the allocations and frees.
+        allocator: a new allocator of the device.
+        workspaces: peak internal bytes of each operator in `trace.ops`, in addition to its outputs.
+        sizes: bytes of each block in `trace.blocks`, if they differ from the trace's.
+        library_blocks: bytes of blocks that libraries hold throughout.
     """
-    sizes = sizes or [block.num_bytes for block in tape.blocks]
+    sizes = sizes or [block.num_bytes for block in trace.blocks]
     held: dict[tuple[str, str], int] = defaultdict(int)
     handles: dict[int, int] = {}
-    moments: list[Moment] = []
+    snapshots: list[Snapshot] = []
     total = reserved = 0
 
     def change(number: int, sign: int) -> None:
         nonlocal total
-        category = tape.blocks[number].category
+        category = trace.blocks[number].category
         handle = handles[number] if sign < 0 else handles.setdefault(number, allocator.allocate(sizes[number]))
         size = allocator.size_of(handle)
         held[category, "tensors"] += sign * sizes[number]
@@ -118,14 +118,14 @@ def replay(tape: Tape, allocator: Allocator, workspaces: Sequence[int], sizes: S
 
     def note(number: int, inside: int) -> None:
         nonlocal reserved
-        op, now, size = tape.ops[number], dict(held), 0
+        op, now, size = trace.ops[number], dict(held), 0
         if inside:
             handle = allocator.allocate(inside)
             size = allocator.size_of(handle)
             now["temporary", "workspaces"] = now.get(("temporary", "workspaces"), 0) + size
             allocator.free(handle)
         reserved = max(reserved, allocator.reserved_bytes or 0)
-        moments.append(Moment(op.phase, op.layer, op.name, now, total + size))
+        snapshots.append(Snapshot(op.phase, op.layer, op.name, now, total + size))
 
     for category in MEMORY_CATEGORIES:
         held[category, "tensors"] = 0
@@ -133,20 +133,20 @@ def replay(tape: Tape, allocator: Allocator, workspaces: Sequence[int], sizes: S
         size = allocator.size_of(allocator.allocate(num_bytes))
         held["temporary", "workspaces"] += size
         total += size
-    for number in tape.held:
+    for number in trace.held:
         change(number, +1)
-    for kind, number in tape.events:
+    for kind, number in trace.events:
         if kind == "allocate":
             change(number, +1)
         elif kind == "free":
             change(number, -1)
         elif kind == "end":
             note(number, workspaces[number])
-    return Replayed(moments, reserved or None)
+    return Replayed(snapshots, reserved or None)
 
 
-def _rows(kind: str, number: int | None, moment: Moment) -> list[dict[str, Any]]:
-    return [{"kind": kind, "method": "predicted", "phase": moment.phase, "layer": moment.layer,
-             "operator": moment.operator, "moment": number, "category": category, "origin": origin,
+def _rows(kind: str, number: int | None, snapshot: Snapshot) -> list[dict[str, Any]]:
+    return [{"kind": kind, "method": "predicted", "phase": snapshot.phase, "layer": snapshot.layer,
+             "operator": snapshot.operator, "moment": number, "category": category, "origin": origin,
              "bytes": float(num_bytes)}
-            for (category, origin), num_bytes in moment.held.items() if num_bytes or origin == "tensors"]
+            for (category, origin), num_bytes in snapshot.held.items() if num_bytes or origin == "tensors"]

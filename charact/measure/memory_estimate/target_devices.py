@@ -1,4 +1,4 @@
-"""Devices that memory is predicted for: this machine's, one of a table, or one that is known by its memory alone."""
+"""Target devices of memory estimates: of this machine, from a table, or given by their memory size."""
 
 import re
 from dataclasses import dataclass
@@ -16,33 +16,33 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 _LOADED_BYTES = 128 * MIB
-"""Kernels of PyTorch, cuBLAS and cuDNN that CUDA loads as they are first used; a guess, not measured."""
+"""Kernels of PyTorch, cuBLAS and cuDNN that CUDA loads on first use; a guess, not measured."""
 _BARE_CONTEXT_BYTES = {3: 300 * MIB, 6: 300 * MIB, 7: 300 * MIB, 8: 422 * MIB, 9: 522 * MIB, 10: 600 * MIB,
                        12: 600 * MIB}
 """A process's memory on a GPU before its first kernel, by major compute capability, with modules loaded lazily.
 
 Source: process sizes in public reports: 418 MiB (A100), 426 MiB (RTX 6000 Ada, unslothai/unsloth-zoo #1053), 522 MiB
-(H100); 274 MiB on an unnamed GPU of 2022 (pytorch/pytorch #86509), which stands for what is older than Ampere. Those of
-Blackwell are an estimate. Reports of one architecture differ by 100 MiB and more with the driver.
+(H100); 274 MiB on an unnamed GPU of 2022 (pytorch/pytorch #86509), used for GPUs older than Ampere. The values of
+Blackwell are an estimate. Reports for one architecture differ by 100 MiB and more with the driver.
 """
 ASSUMED_CAPABILITY = (8, 0)
-"""Compute capability of a GPU that is known by its memory alone: Ampere's."""
+"""Compute capability assumed for a GPU given by its memory size: Ampere's."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device that memory is predicted for."""
+    """Target device of a memory estimate."""
 
     name: str
     kind: Literal["cpu", "cuda"]
     memory_bytes: int | None
-    """What a program can have of it, its CUDA context included; None where that is not asked."""
+    """Memory available to a program, including its CUDA context; None if not requested."""
     context_bytes: int
-    """Of that, what the CUDA context takes, an estimate; 0 on a CPU."""
+    """Estimated memory of the CUDA context; 0 on a CPU."""
     source: str
-    """Where `memory_bytes` is from."""
+    """Source of `memory_bytes`."""
     capability: tuple[int, int] | None = None
-    """Compute capability, which decides how CUDA's libraries compute; None on a CPU."""
+    """Compute capability, which determines the algorithms of CUDA's libraries; None on a CPU."""
 
 
 _MESSAGES = "lowest total capacity in PyTorch's out-of-memory messages of public reports"
@@ -64,22 +64,22 @@ _TABLE: dict[str, tuple[float, tuple[int, int], str]] = {
     "b200": (178.35, (10, 0), _MESSAGES),
     "rtx5090": (31.36, (12, 0), _MESSAGES),
 }
-"""Total in GiB, compute capability, and where the total is from.
+"""Total memory (GiB), compute capability, and source of the total.
 
-The totals are what CUDA offers, 1 to 11 % under the datasheets' figures: the driver keeps some, and error correction
-takes 1/16 where it has no memory of its own (T4, L4, L40S). They vary by tenths of a GiB with the driver.
+The totals are those reported by CUDA, 1 to 11 % below the datasheets: the driver reserves some, and error correction
+takes 1/16 on devices without dedicated ECC memory (T4, L4, L40S). They vary by tenths of a GiB with the driver.
 """
 
 
 def target_like(name: str) -> Target:
-    """The device of that name in the table; upper case, spaces and underscores do not matter.
+    """Return the device of a name from the table; case, spaces and underscores do not matter.
 
     Raises:
         UserError: it is not in the table.
     """
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
     if wanted not in _TABLE:
-        # a100 has two sizes, RTX 4090 is written apart
+        # for example a100, which has two sizes, or "RTX 4090"
         near = [known for known in _TABLE if known.split("-")[0] == wanted.split("-")[0]]
         near += [known for known in _TABLE if known.replace("-", "") == wanted.replace("-", "")]
         near = list(dict.fromkeys(near)) or get_close_matches(wanted, _TABLE) or list(_TABLE)
@@ -90,7 +90,7 @@ def target_like(name: str) -> Target:
 
 
 def target_of_memory(memory_bytes: int, kind: Literal["cpu", "cuda"]) -> Target:
-    """A device that is known by its memory alone; a GPU counts as one of Ampere's generation."""
+    """Return a device of a given memory size; a GPU counts as Ampere."""
     name = f"a {'GPU' if kind == 'cuda' else 'CPU'} with {memory_bytes / GIB:.4g} GiB"
     if kind == "cpu":
         return Target(name, kind, memory_bytes, 0, "given")
@@ -98,7 +98,7 @@ def target_of_memory(memory_bytes: int, kind: Literal["cpu", "cuda"]) -> Target:
 
 
 def this_device(device: "torch.device") -> Target:
-    """A device of this machine; its CPU's memory is what the process may have of it."""
+    """Return a device of this machine; for a CPU, with the memory available to the process."""
     if device.type == "cpu":
         import psutil
 
@@ -117,21 +117,21 @@ def this_device(device: "torch.device") -> Target:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of `16GiB`, `1.5 TiB`, `16GB` (powers of ten), or a plain number of bytes.
+    """Parse a memory size (bytes): `16GiB`, `1.5 TiB`, `16GB` (powers of ten), or a plain number of bytes.
 
     Raises:
-        UserError: it is none of these, or less than a byte.
+        UserError: it is not a memory size, or less than a byte.
     """
     match = _MEMORY.fullmatch(text)
     if match is None or match[2].upper() not in _UNITS:
         raise UserError(f"'{text}' is not an amount of memory: write it as 16GiB, 900MiB, 16GB, or in bytes")
     num_bytes = int(float(match[1]) * _UNITS[match[2].upper()])
     if num_bytes < 1:
-        raise UserError(f"'{text}' is no memory at all: write it as 16GiB, 900MiB, 16GB, or in bytes")
+        raise UserError(f"'{text}' is less than a byte: write it as 16GiB, 900MiB, 16GB, or in bytes")
     return num_bytes
 
 
 def _context_bytes(capability: tuple[int, int]) -> int:
-    """That of the newest known architecture that is not newer."""
+    """Return the context size of the newest known architecture that is not newer than the device."""
     major = max((known for known in _BARE_CONTEXT_BYTES if known <= capability[0]), default=min(_BARE_CONTEXT_BYTES))
     return _BARE_CONTEXT_BYTES[major] + _LOADED_BYTES

@@ -1,1 +1,1 @@
-"""Measured memory over batch sizes and input sizes, and the largest that fits."""
+"""Memory over batch sizes and input sizes, and the largest sizes that fit."""

@@ -1,4 +1,4 @@
-"""Searching for the largest batch or input that fits."""
+"""Integer searches for the largest batch size or input size that fits."""
 
 from collections.abc import Callable
 
@@ -6,16 +6,16 @@ from charact.core.errors import UserError
 
 
 def largest_fitting(fits: Callable[[int], bool], smallest: int, start: int, most: int) -> int | None:
-    """Largest value from `smallest` to `most` that fits; None where not even the smallest does.
+    """Return the largest value from `smallest` to `most` that fits, or None.
 
-    Doubles the value until one does not fit, then halves what lies between. That what fits gets no larger beyond a
-    value that does not is assumed, but for the value found and the next one: both have been asked for.
+    Doubles the value until one does not fit, then bisects. This assumes that fitting is monotonic; the value found and
+    the next one are always checked.
 
     Args:
-        fits: whether a value fits; asked of each value once at the most.
-        smallest: the first that is allowed.
-        start: where to begin, from `smallest` to `most`.
-        most: the last that is allowed.
+        fits: returns whether a value fits; called at most once per value.
+        smallest: lower limit.
+        start: first value to try, from `smallest` to `most`.
+        most: upper limit.
     """
     low, high = smallest - 1, most + 1  # the largest that fits, the smallest that does not
     value = start
@@ -30,15 +30,15 @@ def largest_fitting(fits: Callable[[int], bool], smallest: int, start: int, most
 
 
 def smallest_taken(run: Callable[[int], object], smallest: int, most: int) -> int:
-    """The first of `smallest` and its doubles that a network takes: a batch norm may refuse a single sample.
+    """Return the first of `smallest` and its doublings that a network supports: a batch norm may need two samples.
 
     Args:
-        run: raises where the network does not take a value.
-        smallest: the first that is allowed.
-        most: the last that is tried.
+        run: raises an error if the network does not support a value.
+        smallest: first value to try.
+        most: upper limit.
 
     Raises:
-        Exception: what the last raised that was tried; of a UserError none larger is.
+        Exception: error of the last value; a UserError ends the search.
     """
     value = smallest
     while True:

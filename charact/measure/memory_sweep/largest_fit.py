@@ -1,4 +1,4 @@
-"""The largest batch, or the largest input, whose memory fits a device: searched on predictions, verified by running."""
+"""Search of the largest batch size or input size that fits a device, by estimates, verified by runs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,39 +10,39 @@ from charact.core.observer import Observer
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry
 from charact.execution.interrupt import Interrupt
-from charact.measure.memory_estimate.estimator import Prediction, Predictor
+from charact.measure.memory_estimate.estimator import MemoryEstimate, Estimator
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.sweep import Entry, MemoryPlan, MemoryRun, on_axis, outcome_of, smallest
 from charact.record.reader import Rows
 from charact.record.writer import RunWriter
 
 MOST = {"batch_size": 65_536, "input_size": 16_384}
-"""Where a search ends that finds no value too large."""
+"""Upper limits of a search."""
 _LARGEST_FIRST = 512
-"""The largest value that a search begins with, where a network takes none that is smaller."""
+"""Largest start value of a search, for networks that do not support smaller values."""
 
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What is searched for."""
+    """Options of a search."""
 
     axis: str
     """`batch_size` or `input_size`."""
     memory: MemoryPlan
-    """The target, whose memory is to be fitted; `measure` runs the value found and the next one under that limit."""
+    """Target to fit; `measure` also runs the value found and the next one under its limit."""
 
 
 def run_fits(cases: Sequence[Case], plan: FitPlan, writer: RunWriter, observer: Observer,
              interrupt: Interrupt) -> None:
-    """Search from each case for the largest value that fits; what is found is flushed as a case with a row of `fits`.
+    """Search the largest value that fits for each case; flush the result as a case with a row of `fits`.
 
-    Verified, the next larger value is a case of its own.
+    With verification, the next larger value becomes a separate case.
     """
     plan.memory.begin()
-    predictor = Predictor(plan.memory.target)
+    estimator = Estimator(plan.memory.target)
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
-        for entry, tables in _Search(case, plan, predictor, observer).run(interrupt):
+        for entry, tables in _Search(case, plan, estimator, observer).run(interrupt):
             writer.add_case(entry, tables)
             observer.case_ended(entry["status"], entry["reason"])
         if interrupt.signal is not None:
@@ -50,17 +50,17 @@ def run_fits(cases: Sequence[Case], plan: FitPlan, writer: RunWriter, observer: 
 
 
 class _Search:
-    """One search, and what it leaves in the record."""
+    """One search, and its entries and rows of the record."""
 
-    def __init__(self, case: Case, plan: FitPlan, predictor: Predictor, observer: Observer) -> None:
-        self._case, self._plan, self._predictor, self._observer = case, plan, predictor, observer
+    def __init__(self, case: Case, plan: FitPlan, estimator: Estimator, observer: Observer) -> None:
+        self._case, self._plan, self._estimator, self._observer = case, plan, estimator, observer
         self._of: Callable[[int], Case] = on_axis(case, plan.axis)
         self._smallest = smallest(case, plan.axis)
-        self._predictions: dict[int, Prediction] = {}
+        self._estimates: dict[int, MemoryEstimate] = {}
         self._refusals: dict[int, str] = {}
 
     def run(self, interrupt: Interrupt) -> list[tuple[Entry, dict[str, Rows]]]:
-        """Search; returns the entry and rows of the case that was found, and of the next one if it was run."""
+        """Search; return entry and rows of the case found, and of the next one if it ran."""
         started = time.perf_counter()
         try:
             with interrupt.allowed():
@@ -76,7 +76,7 @@ class _Search:
         first = next(iter(runs.values()))
         first.entry["passes"]["fit"] = {
             "status": "ok", "reason": None, "ended_by": self._ended_by(found),
-            "num_predictions": len(self._predictions), "duration_s": duration_s,
+            "num_predictions": len(self._estimates), "duration_s": duration_s,
         }
         first.tables["fits"] = [self._row(found, runs)]
         return [(run.entry, run.tables) for run in runs.values()]
@@ -92,9 +92,9 @@ class _Search:
         return found
 
     def _fits(self, value: int) -> bool:
-        """Whether a value is predicted to fit; one that the workload or its data refuse does not."""
-        if value in self._predictions or value in self._refusals:
-            return value in self._predictions and bool(self._predictions[value].facts["fits"])
+        """Return whether a value is estimated to fit; values that the workload or its data reject do not."""
+        if value in self._estimates or value in self._refusals:
+            return value in self._estimates and bool(self._estimates[value].facts["fits"])
         self._observer.pass_started(f"fit, {self._plan.axis.replace('_', ' ')} {value}")
         case = self._of(value)
         try:
@@ -102,13 +102,13 @@ class _Search:
         except UserError as error:
             self._refusals[value] = str(error)
             return False
-        self._predictions[value] = self._predictor.predict(case)
-        return bool(self._predictions[value].facts["fits"])
+        self._estimates[value] = self._estimator.estimate(case)
+        return bool(self._estimates[value].facts["fits"])
 
     def _next(self, found: int | None) -> int | None:
-        """The value after the one found; None where the search ended before one did not fit."""
+        """Return the smallest value that does not fit; None if the search ended before it."""
         value = self._smallest if found is None else found + 1
-        return value if value in self._predictions else None
+        return value if value in self._estimates else None
 
     def _ended_by(self, found: int | None) -> str:
         if self._next(found) is not None:
@@ -117,7 +117,7 @@ class _Search:
         return self._refusals.get(found + 1, f"the search ends at {found}")
 
     def _runs(self, found: int | None) -> dict[int, MemoryRun]:
-        """The cases that the record is to hold, by value: the one found, or the smallest; verified, the next one."""
+        """Return the cases for the record by value: the one found or the smallest, and the next one to verify."""
         memory = self._plan.memory
         if found is None:
             memory = replace(memory, measure=False)
@@ -125,13 +125,13 @@ class _Search:
         values = [self._smallest if found is None else found]
         if memory.measure and following is not None:
             values.append(following)
-        return {value: MemoryRun(self._of(value), memory, self._predictor, self._observer, self._predictions[value])
+        return {value: MemoryRun(self._of(value), memory, self._estimator, self._observer, self._estimates[value])
                 for value in values}
 
     def _row(self, found: int | None, runs: dict[int, MemoryRun]) -> dict[str, Any]:
-        """Row of the table `fits`."""
+        """Return a row of the table `fits`."""
         target, following = self._plan.memory.target, self._next(found)
-        needed = None if found is None else self._predictions[found].needed_bytes
+        needed = None if found is None else self._estimates[found].needed_bytes
         verified = {value: run.entry["status"] for value, run in runs.items()
                     if self._plan.memory.measure and run.entry["status"] in ("ok", "oom")}
         return {
@@ -139,7 +139,7 @@ class _Search:
             "needed_bytes": needed,
             "margin_bytes": None if needed is None or target.memory_bytes is None else target.memory_bytes - needed,
             "next_value": following,
-            "next_needed_bytes": None if following is None else self._predictions[following].needed_bytes,
+            "next_needed_bytes": None if following is None else self._estimates[following].needed_bytes,
             "verified": None if found is None else verified.get(found),
             "next_verified": None if found is None or following is None else verified.get(following),
         }

@@ -1,4 +1,4 @@
-"""Measuring the memory of one case, under a limit or none, and what was held when there was not enough of it."""
+"""Memory measurement of one case, with or without a limit, and the memory at an out-of-memory error."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,29 +25,29 @@ Made = TypeVar("Made")
 class MemoryCase:
     """A case whose memory is measured.
 
-    Iterations see the first batch of the data's first epoch, each time fetched anew, as predictions do: texts differ in
-    length. The first one makes the optimizer's state, the second tells the composition, the third each phase's peak
-    once more, hardly slowed.
+    All iterations use the first batch of the first epoch, as estimates do, since texts differ in length. The first
+    iteration creates the optimizer's state, the second measures the composition, the third measures each phase's peak
+    with little overhead.
 
     Args:
-        case: what to run.
-        limit_bytes: what it may take of its device's memory; None leaves it what is free.
+        case: the case to run.
+        limit_bytes: limit of the device's memory; None for no limit.
     """
 
     def __init__(self, case: Case, limit_bytes: int | None) -> None:
         self._case, self._limit_bytes = case, limit_bytes
         self.shortage: dict[str, Any] | None = None
-        """Where memory ran out: requested, free and limit (bytes), phase, and composition (bytes by category); what is
-        not known is None."""
+        """Facts of an out-of-memory error: requested, free and limit (bytes), phase, and composition (bytes by
+        category); unknown values are None."""
         self.description: dict[str, Any] = {}
-        """What a run of it adds to the case's entry: number of parameters, and what the workload tells."""
+        """Additions to the case's manifest entry: number of parameters, and facts of the workload."""
 
     def measure(self) -> tuple[Rows, dict[str, Any]]:
-        """Run it; returns rows of the table `memory`, and facts.
+        """Run the case; return rows of the table `memory`, and facts.
 
-        Facts are those of `MemoryProbe`; phase_peak_bytes, each phase's peak in an iteration without marks of layers
-        and operators; process_before_bytes and process_peak_bytes, the process's resident set before the case and at
-        the most from then on (None where the system does not tell).
+        Facts are those of `MemoryProbe`; phase_peak_bytes, each phase's peak in an iteration without annotations of
+        layers and operators; process_before_bytes and process_peak_bytes, the process's resident set before the case
+        and its peak (None if the system does not report it).
         """
         case, dataset = self._case, self._case.dataset()
         warm_up_process()
@@ -55,13 +55,13 @@ class MemoryCase:
             give_back_to_system()
             _run_unlimited(case)
         release_memory(case.device)
-        anew, before_bytes = reset_resident_peak(), resident_bytes()
+        resettable, before_bytes = reset_resident_peak(), resident_bytes()
         with memory_limit(case.device, self._limit_bytes) as limit, float32_products(case.precision):
             loop = self._attempt(limit, lambda: _loop(case, dataset))
             for _ in range(2):
                 probe = probe_for(loop)
                 self._attempt(limit, partial(run_under, probe, loop), probe)
-            process_peak_bytes = resident_peak_bytes() if anew else None
+            process_peak_bytes = resident_peak_bytes() if resettable else None
             rows, facts = probe.found()
             peaks = self._phase_peaks(loop, limit)
         self.description = {"num_parameters": sum(parameter.numel() for parameter in loop.model.parameters()),
@@ -70,7 +70,7 @@ class MemoryCase:
                               "process_peak_bytes": process_peak_bytes}
 
     def _phase_peaks(self, loop: Loop, limit: Limit) -> dict[str, int]:
-        """Peak of each phase of one iteration (bytes): on CUDA the allocator's own statistics tell."""
+        """Return the peak of each phase of one iteration (bytes), on CUDA from the allocator's statistics."""
         if loop.case.device.type == "cuda":
             return self._attempt(limit, lambda: allocator_peaks(loop))
         probe = probe_for(loop, operators=False)
@@ -78,7 +78,7 @@ class MemoryCase:
         return {phase: moment.total_bytes for phase, moment in phase_peaks(probe.read()[1]).items()}
 
     def _attempt(self, limit: Limit, action: Callable[[], Made], probe: MemoryProbe | None = None) -> Made:
-        """Do a part of it, and know what was held if memory runs out."""
+        """Run an action; record the shortage if memory runs out."""
         try:
             return action()
         except Exception as error:
@@ -87,13 +87,13 @@ class MemoryCase:
             raise
 
     def _note(self, error: Exception, limit: Limit, probe: MemoryProbe | None) -> None:
-        """Keep what is known of a shortage."""
+        """Record the facts of an out-of-memory error."""
         free_bytes = limit.free_bytes()
         failed = _failed(probe) if probe is not None and probe.has_stopped else None
-        if failed is not None and self._case.device.type == "cpu":  # the operator that failed has let go of its own
+        if failed is not None and self._case.device.type == "cpu":  # the failed operator has freed its memory
             at_failure, now = failed
             free_bytes -= at_failure.total_bytes - now.total_bytes
-            free_bytes = min(free_bytes, limit.limit_bytes - at_failure.total_bytes)  # holes in the heap took some
+            free_bytes = min(free_bytes, limit.limit_bytes - at_failure.total_bytes)  # heap fragmentation
         self.shortage = {
             "requested_bytes": requested_bytes(error), "free_bytes": max(0, free_bytes),
             "limit_bytes": limit.limit_bytes, "phase": None if failed is None else failed[0].phase,
@@ -102,30 +102,30 @@ class MemoryCase:
 
 
 def _loop(case: Case, dataset: Dataset[Any]) -> Loop:
-    """The case, fed with the same batch over and over."""
+    """Return the case's loop, with one batch for all iterations."""
     batches = Batches(case, dataset, shuffle=case.training, whole=True).first(case.data.seed)
     return Loop(case, batches, dataset=dataset)
 
 
 def _run_unlimited(case: Case) -> None:
-    """Do all of it before the limit: kernels that oneDNN writes for its shapes, and what Python keeps, do not count."""
-    with contextlib.suppress(MemoryError, RuntimeError):  # it will fail again
+    """Run the case without a limit first, so that oneDNN's kernels and Python's caches do not count."""
+    with contextlib.suppress(MemoryError, RuntimeError):  # the limited run reports the error
         MemoryCase(case, None).measure()
 
 
 def _failed(probe: MemoryProbe) -> tuple[MemorySnapshot, MemorySnapshot]:
-    """The moment at which an iteration that has failed lacked memory, and that at which its failure was known."""
+    """Return the snapshots at the failed allocation and at the end of a failed iteration."""
     tree, moments = probe.read(failed=True)
     if tree.out_of_memory_ns is not None:
         before = [moment for moment in moments if moment.time_ns <= tree.out_of_memory_ns]
         return before[-1], moments[-1]
-    # A library asked the system for itself: that was when most was held in the phase that failed.
+    # A library's own allocation failed: use the peak of the failed phase.
     inside = [moment for moment in moments if moment.time_ns >= tree.marks[-1][0]]
     return max(inside, key=lambda moment: moment.total_bytes), moments[-1]
 
 
 def allocator_peaks(loop: Loop) -> dict[str, int]:
-    """Peak of each phase of one iteration on CUDA (bytes), by the allocator's statistics, which wait for nothing."""
+    """Return the peak of each phase of one iteration on CUDA (bytes), from the allocator, without synchronization."""
     device, peaks = loop.case.device, dict[str, int]()
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Running cases for their memory alone: predicted, then measured where that can be."""
+"""Memory sweep: estimates the memory of cases, and measures it if possible."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, failure, one_line, size
 from charact.execution.interrupt import Interrupt
 from charact.execution.memory_limit import give_back_to_system, release_memory
-from charact.measure.memory_estimate.estimator import Prediction, Predictor
+from charact.measure.memory_estimate.estimator import MemoryEstimate, Estimator
 from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.measured_case import MemoryCase
@@ -25,33 +25,34 @@ _SHORTAGE = ("requested_bytes", "free_bytes", "limit_bytes", "phase", "compositi
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How cases are looked at."""
+    """Options of a memory sweep."""
 
     target: Target
-    """The device that they are for."""
+    """Target device."""
     predict: bool = True
+    """Whether to estimate the memory."""
     measure: bool = True
-    """Whether they are run, on the device that the case names; not where they are predicted not to fit."""
+    """Whether to run cases on their own device, unless the estimate does not fit."""
     limit_bytes: int | None = None
-    """What they may take of it then; None leaves them what is free."""
+    """Memory limit of the runs; None for no limit."""
 
     def begin(self) -> None:
-        """Prepare the process for a limit, before anything else has left holes in its heap."""
+        """Prepare the process for a limit, before anything else fragments its heap."""
         if self.measure and self.limit_bytes is not None and self.target.kind == "cpu":
             give_back_to_system()
 
 
 def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter, observer: Observer,
                      interrupt: Interrupt) -> None:
-    """Predict and measure each case and flush it to the record; the sweep goes on after a case that fails.
+    """MemoryEstimate and measure each case and flush it to the record; continue after a failed case.
 
-    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+    A signal ends the sweep after the finished cases and is in `interrupt.signal`.
     """
     plan.begin()
-    predictor = Predictor(plan.target)
+    estimator = Estimator(plan.target)
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
-        run = MemoryRun(case, plan, predictor, observer)
+        run = MemoryRun(case, plan, estimator, observer)
         run.run(interrupt)
         writer.add_case(run.entry, run.tables)
         observer.case_ended(run.entry["status"], run.entry["reason"])
@@ -60,27 +61,27 @@ def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter,
 
 
 class MemoryRun:
-    """One case: its prediction and measurement, and what they leave in the record.
+    """One case: its estimate, its measurement, and its entry and rows of the record.
 
     Args:
         case: the case.
-        plan: what to do with it.
-        predictor: predicts for the plan's target.
-        observer: is told of passes.
-        prediction: its prediction, where that is there already; the case is then run though it may not fit.
+        plan: options of the sweep.
+        estimator: for the plan's target.
+        observer: receives the passes.
+        estimate: an existing estimate; the case then runs even if it does not fit.
     """
 
-    def __init__(self, case: Case, plan: MemoryPlan, predictor: Predictor, observer: Observer,
-                 prediction: Prediction | None = None) -> None:
-        self._case, self._plan, self._predictor, self._observer = case, plan, predictor, observer
-        self._prediction, self._forced = prediction, prediction is not None
+    def __init__(self, case: Case, plan: MemoryPlan, estimator: Estimator, observer: Observer,
+                 estimate: MemoryEstimate | None = None) -> None:
+        self._case, self._plan, self._estimator, self._observer = case, plan, estimator, observer
+        self._estimate, self._forced = estimate, estimate is not None
         self._passes: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, Rows] = {"memory": []}
         here = plan.target.name if not plan.measure and case.device.type == "cuda" else None
         self.entry: Entry = case_entry(case, here) | {"passes": self._passes}
 
     def run(self, interrupt: Interrupt) -> None:
-        """Predict and measure it; a failure ends up in the entry."""
+        """MemoryEstimate and measure the case; record a failure in the entry."""
         try:
             with interrupt.allowed():
                 self._run()
@@ -92,30 +93,30 @@ class MemoryRun:
 
     def _run(self) -> None:
         if self._plan.predict:
-            self._predict()
-        fits = None if self._prediction is None else self._prediction.facts["fits"]
+            self._run_estimate()
+        fits = None if self._estimate is None else self._estimate.facts["fits"]
         if self._plan.measure and (fits is not False or self._forced):
             self._measure()
             return
         why = "predicted not to fit" if self._plan.measure else "predicted only"
         self._passes["memory"] = {"status": "skipped", "reason": why}
         if fits is False:
-            assert self._prediction is not None
-            self.entry |= predicted_not_to_fit(self._prediction)
-            self.entry["out_of_memory"] = self._told({"limit_bytes": self._plan.target.memory_bytes})
+            assert self._estimate is not None
+            self.entry |= predicted_not_to_fit(self._estimate)
+            self.entry["out_of_memory"] = self._shortage_entry({"limit_bytes": self._plan.target.memory_bytes})
 
-    def _predict(self) -> None:
+    def _run_estimate(self) -> None:
         self._observer.pass_started("prediction")
         try:
-            self._prediction = self._prediction or self._predictor.predict(self._case)
+            self._estimate = self._estimate or self._estimator.estimate(self._case)
         except Exception as error:
             if not self._plan.measure:
                 raise
-            # A measurement does without: why there is no prediction is told.
+            # The measurement does not need the estimate: record only the reason.
             self._passes["prediction"] = {"status": "failed", "reason": reason(error)}
             return
-        self._passes["prediction"] = {"status": "ok", "reason": None, **self._prediction.facts}
-        self.tables["memory"] += self._prediction.rows
+        self._passes["prediction"] = {"status": "ok", "reason": None, **self._estimate.facts}
+        self.tables["memory"] += self._estimate.rows
 
     def _measure(self) -> None:
         self._observer.pass_started("memory")
@@ -126,31 +127,31 @@ class MemoryRun:
             error = without_frames(caught)
         if error is not None:
             if measured.shortage is not None:
-                self.entry["out_of_memory"] = self._told(measured.shortage)
+                self.entry["out_of_memory"] = self._shortage_entry(measured.shortage)
             raise error
         self.tables["memory"] += rows
         self._passes["memory"] = {"status": "ok", "reason": None, **facts}
         self.entry |= measured.description
 
-    def _told(self, shortage: dict[str, Any]) -> dict[str, Any]:
-        """A shortage with what was held, by prediction where it was not seen, and with what would fit."""
-        told: dict[str, Any] = dict.fromkeys(_SHORTAGE) | shortage
-        if told["composition"] is not None:
-            told["composition_source"] = "measured"
-        elif self._prediction is not None:
-            peak = [row for row in self._prediction.rows if row["kind"] == "peak"]
+    def _shortage_entry(self, shortage: dict[str, Any]) -> dict[str, Any]:
+        """Return a shortage's facts with the measured or estimated composition, and the sizes that would fit."""
+        entry: dict[str, Any] = dict.fromkeys(_SHORTAGE) | shortage
+        if entry["composition"] is not None:
+            entry["composition_source"] = "measured"
+        elif self._estimate is not None:
+            peak = [row for row in self._estimate.rows if row["kind"] == "peak"]
             composition: dict[str, float] = defaultdict(float)
             for row in peak:
                 composition[row["category"]] += row["bytes"]
-            told |= {"composition": dict(composition), "composition_source": "predicted",
-                     "phase": told["phase"] or peak[0]["phase"]}
-        return told | self._what_fits(told["limit_bytes"])
+            entry |= {"composition": dict(composition), "composition_source": "predicted",
+                     "phase": entry["phase"] or peak[0]["phase"]}
+        return entry | self._what_fits(entry["limit_bytes"])
 
     def _what_fits(self, limit_bytes: int | None) -> dict[str, Any]:
-        """The largest batch size and the largest input size that would have fitted, all else as in the case."""
+        """Search the largest batch size and the largest input size that would fit, all else as in the case."""
         fits: dict[str, int | None] = dict.fromkeys(AXES)
         if limit_bytes is None or self._forced:
-            return {"fits": fits, "fits_reason": "the search tells" if self._forced else "the limit is not known"}
+            return {"fits": fits, "fits_reason": "see the search" if self._forced else "the limit is not known"}
         self._observer.pass_started("fit")
         try:
             for axis in AXES:
@@ -164,7 +165,7 @@ class MemoryRun:
         return {"fits": fits, "fits_reason": None}
 
     def _fits(self, of: Callable[[int], Case], limit_bytes: int) -> Callable[[int], bool]:
-        return lambda value: self._predictor.predict(of(value)).needed_bytes <= limit_bytes
+        return lambda value: self._estimator.estimate(of(value)).needed_bytes <= limit_bytes
 
     def _fail(self, ending: dict[str, Any]) -> None:
         self.entry |= ending
@@ -174,35 +175,35 @@ class MemoryRun:
 
 
 def on_axis(case: Case, axis: str) -> Callable[[int], Case]:
-    """The case with another batch or input size."""
+    """Return a function that changes the case's batch size or input size."""
     if axis == "batch_size":
         return lambda value: replace(case, batch_size=value)
     return lambda value: replace(case, input_size=value)
 
 
 def smallest(case: Case, axis: str) -> int:
-    """The smallest batch or input size that the case's workload takes."""
+    """Return the smallest batch size or input size of the case's workload."""
     return 1 if axis == "batch_size" else case.workload.smallest_input_size
 
 
 def outcome_of(error: Exception) -> dict[str, Any]:
-    """What an error changes in a case's entry; one that says what to do says so alone."""
+    """Return status and reason of an error; a `UserError` is already a full message."""
     return {"status": "error", "reason": str(error)} if isinstance(error, UserError) else failure(error)
 
 
 def reason(error: Exception) -> str:
-    """Why there is no prediction, in one line."""
+    """Return an error as a one-line reason."""
     return str(error) if isinstance(error, UserError) else one_line(error)
 
 
 def without_frames(error: Exception) -> Exception:
-    """An error that no longer holds what the functions held that it went through."""
+    """Return an error without traceback and causes, which would keep tensors alive."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
-def predicted_not_to_fit(prediction: Prediction) -> dict[str, str]:
-    """What that changes in a case's entry."""
-    facts = prediction.facts
-    return {"status": "oom", "reason": f"predicted to need {size(prediction.needed_bytes)} of the "
+def predicted_not_to_fit(estimate: MemoryEstimate) -> dict[str, str]:
+    """Return status and reason of a case whose estimate does not fit."""
+    facts = estimate.facts
+    return {"status": "oom", "reason": f"predicted to need {size(estimate.needed_bytes)} of the "
                                        f"{size(facts['device_memory_bytes'])} of {facts['device']}"}

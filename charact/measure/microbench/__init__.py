@@ -1,1 +1,1 @@
-"""Timing of basic operations and of the device's ceilings."""
+"""Timing of basic operations, and of a device's ceilings."""

@@ -1,4 +1,4 @@
-"""Clocks for single calls, from a microsecond up: what reading them costs is measured and taken off."""
+"""Clocks for single calls of a microsecond and more, corrected for their own overhead."""
 
 from collections.abc import Callable
 from statistics import median
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 Times = tuple[float, float | None]
-"""Of one call, on the host's clock and on the device's (null on a CPU)."""
+"""Seconds of one call, by the host's and the device's clock (None on a CPU)."""
 
 _NUM_EMPTY_CALLS = 1001
 _SHORTEST_S = 1e-9
 _SLEEP_CYCLES = 2_000_000
-"""A GPU waits so long, about a millisecond, before a call, which is queued meanwhile: no launch is waited for."""
+"""Sleep of a GPU (about 1 ms) while a call is queued, so that launch latency is not timed."""
 
 
 class HostClock:
     """The host's monotonic clock.
 
-    *Error*: the median cost of a call that does nothing is taken off, Python's own call included; the clock tells whole
-    nanoseconds, of which reading it varies by some ten.
+    *Error*: the median time of an empty call, including Python's call overhead, is subtracted. The resolution is 1 ns;
+    reading the clock varies by about 10 ns.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class HostClock:
 
     @property
     def own_s(self) -> float:
-        """What is taken off of the host's time of each call."""
+        """Return the overhead (s) that is subtracted from the host's time of each call."""
         return self._own_s[0]
 
     def time(self, call: Callable[..., Any], *args: Any) -> Times:
-        """Seconds of one call; giving back what it returns is part of it, as it is in a model."""
+        """Return the times of one call (s), including the release of its result, as in a model."""
         begun = perf_counter_ns()
         call(*args)
         ended = perf_counter_ns()
@@ -42,7 +42,7 @@ class HostClock:
 
 
 class CudaClock(HostClock):
-    """The host's clock, and events around the call on the current stream."""
+    """The host's clock, and CUDA events around the call on the current stream."""
 
     def __init__(self) -> None:
         self._begun, self._ended = (
@@ -50,7 +50,7 @@ class CudaClock(HostClock):
         super().__init__()
 
     def time(self, call: Callable[..., Any], *args: Any) -> Times:
-        """Seconds of one call, which the device is given before it begins with the first kernel."""
+        """Return the times of one call (s); the call is queued before its first kernel starts."""
         torch.cuda._sleep(_SLEEP_CYCLES)  # type: ignore[no-untyped-call]
         self._begun.record()
         host_s, _ = super().time(call, *args)
@@ -60,18 +60,18 @@ class CudaClock(HostClock):
 
 
 def clock_for(device: torch.device) -> HostClock:
-    """The clock that fits a device."""
+    """Return the clock for a device."""
     return CudaClock() if device.type == "cuda" else HostClock()
 
 
 def seconds(times: Times) -> float:
-    """The device's time where it has one, else the host's."""
+    """Return the device's time if there is one, else the host's."""
     host_s, device_s = times
     return host_s if device_s is None else device_s
 
 
 def by_clock(times: Times) -> dict[str, float | None]:
-    """The times as records hold them: `host_s` and `device_s`."""
+    """Return times in the format of records: `host_s` and `device_s`."""
     return dict(zip(("host_s", "device_s"), times, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Running basic operations into the record: one case a problem and precision, each failure kept to its case."""
+"""Running basic operations into a record, one case per problem and precision."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,38 +32,38 @@ class OperationCase:
     precision: str
     device: torch.device
     number: int = 1
-    """Which of the places where the suite lists the problem, from 1."""
+    """Index of the problem's occurrence in the suite, from 1."""
 
     @property
     def id(self) -> str:
-        """Readable and stable identifier, e.g. `gemm-3072x128x1024-fp32-cpu`."""
+        """Return a readable and stable identifier, e.g. `gemm-3072x128x1024-fp32-cpu`."""
         parts = [self.problem.text.replace(":", "-"), self.variant, self.precision, str(self.device).replace(":", "")]
         return "-".join(part for part in parts if part)
 
     @property
     def variant(self) -> str:
-        """Where the problem was listed, e.g. `deepbench-training`, and `deepbench-training-2` where it was again."""
+        """Return suite, set and occurrence of the problem, e.g. `deepbench-training` or `deepbench-training-2`."""
         again = str(self.number) if self.number > 1 else None
         return "-".join(part for part in (self.problem.suite, self.problem.set, again) if part)
 
     @cached_property
     def kind(self) -> Kind:
-        """Kind of its operation."""
+        """Return the kind of its operation."""
         return all_kinds()[self.problem.operation]
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Directions that are measured."""
+        """Return the measured directions."""
         return ("forward",) if self.problem.forward_only else self.kind.directions(self.problem)
 
     def refusal(self) -> str | None:
-        """Why it cannot run; None where it can."""
+        """Return why it cannot run, or None."""
         return self.kind.refusal(self.problem, self.precision, self.device)
 
 
 def operation_cases(problems: Sequence[Problem], precisions: Sequence[str],
                     device: torch.device) -> list[OperationCase]:
-    """Every problem in every precision; what a suite lists twice twice, what is named twice once."""
+    """Return every problem in every precision; duplicates are kept within a suite, but not among named problems."""
     cases: list[OperationCase] = []
     seen: Counter[tuple[str, str | None, str | None]] = Counter()
     for problem in problems:
@@ -76,17 +76,17 @@ def operation_cases(problems: Sequence[Problem], precisions: Sequence[str],
 
 def run_operations(cases: Sequence[OperationCase], rule: StopRule, writer: RunWriter, observer: Observer,
                    interrupt: Interrupt, *, hot: bool = False) -> None:
-    """Time each case and flush it to the record; the run goes on after one that fails.
+    """Time each case and flush it to the record; continue after a failed case.
 
-    A signal ends it after the cases that had finished: `interrupt.signal` tells which.
+    A signal ends the run after the finished cases and is in `interrupt.signal`.
 
     Args:
-        cases: in this order.
-        rule: when a direction has been measured enough; its iterations are repetitions.
+        cases: cases in order.
+        rule: stop rule of a direction, in repetitions.
         writer: of the record.
-        observer: who is told.
-        interrupt: what ends it early.
-        hot: whether all calls have the same inputs.
+        observer: receives progress.
+        interrupt: ends the run early.
+        hot: whether all calls use the same inputs.
     """
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
@@ -126,7 +126,7 @@ def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt
 
 def _measure(case: OperationCase, direction: str, rule: StopRule, observer: Observer, *,
              hot: bool) -> tuple[OperationTiming, dict[str, Any]]:
-    """Times of a direction, and how far its result is from that in float64."""
+    """Time a direction, and compute the error of its result against float64."""
     kind, problem, device = case.kind, case.problem, case.device
     if device.type == "cuda":
         torch.cuda.set_device(device)  # events are recorded on the current one
@@ -164,5 +164,5 @@ def _entry(case: OperationCase) -> dict[str, Any]:
 
 
 def _float_precision(precision: str) -> str:
-    """The precision that float32 products have meanwhile."""
+    """Return the precision of float32 products during the case."""
     return "tf32" if precision == "tf32" else "fp32"

@@ -1,4 +1,4 @@
-"""The calls whose rates are a machine's ceilings: each does a known amount of work and next to nothing else."""
+"""Probes of a machine's ceilings: calls with a known amount of work and little overhead."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,21 +12,21 @@ from charact.machine.facts import native_bf16
 from charact.measure.microbench.probe import Probe, call_seconds
 
 MEMORY_FRAC = 0.25
-"""Share of the free memory that all probes together may take."""
+"""Maximum share of the free memory for all probes together."""
 
-_MEMORY_PROBES_FRAC, _PROBE_FRAC = 0.6, 1 / 16  # of that: the arrays that lie in memory, and those of another probe
-_FEW_CACHES = 4
-"""A working set of so many times the last cache is in memory: at most a quarter of it can be found in the cache."""
+_MEMORY_PROBES_FRAC, _PROBE_FRAC = 0.6, 1 / 16  # shares of that for the memory probes, and for each other probe
+_CACHE_MULTIPLE = 4
+"""Working set of memory probes in multiples of the last-level cache, which then holds at most a quarter of it."""
 _SMALLEST_MEMORY_BYTES = {"cpu": 64 * 2**20, "cuda": 2 * 2**30}
 _TRANSFER_BYTES = 64 * 2**20
 _SIDES = {"cpu": (512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192)}
 _LONG_S = 0.004
-"""Where a product takes so long a larger one, of eight times the work, is not tried."""
+"""If a product takes longer than this, the next larger one (eight times the work) is skipped."""
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def probes(device: torch.device) -> list[Probe]:
-    """All probes of a device, whose arrays have been written: the first touch of a page is not measured."""
+    """Return all probes of a device, with initialized arrays, so that page faults are not measured."""
     free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     budget = int(MEMORY_FRAC * free)
     found = [probe for precision in _precisions(device) for probe in _products(device, precision, budget)]
@@ -39,16 +39,16 @@ def probes(device: torch.device) -> list[Probe]:
 
 
 def _precisions(device: torch.device) -> list[str]:
-    """Precisions that the device has instructions for."""
+    """Return the precisions that the device has instructions for."""
     if device.type == "cpu":
         return ["fp32", *(["bf16"] if native_bf16() else [])]
     return [precision for precision in _DTYPES if refusal(precision, device) is None]
 
 
 def _products(device: torch.device, precision: str, budget: int) -> Iterator[Probe]:
-    """Products of square matrices of growing size, by each library that PyTorch takes for them."""
+    """Yield products of square matrices of growing size, by each library that PyTorch uses."""
     dtype = _DTYPES[precision]
-    # A generator of its own: the program's random numbers must not depend on whether this was measured before.
+    # A separate generator, so that the program's random numbers do not depend on this measurement.
     generator = torch.Generator(device).manual_seed(0)
     for side in _SIDES[device.type]:
         num_bytes = 3 * side**2 * dtype.itemsize
@@ -59,7 +59,7 @@ def _products(device: torch.device, precision: str, budget: int) -> Iterator[Pro
         calls: list[Callable[[], object]] = [partial(torch.mm, left, right.t())]
         has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         if device.type == "cpu" and precision == "fp32" and has_onednn:
-            # For float32 torch.mm calls MKL, which on AMD's processors reaches half of what oneDNN does.
+            # For float32 torch.mm calls MKL, which reaches half of oneDNN's rate on AMD processors.
             calls.append(partial(torch.ops.mkldnn._linear_pointwise, left, right, None, "none", [], ""))
         made = [Probe("gemm", "flop_per_s", 2.0 * side**3, call, precision, working_set_bytes=num_bytes)
                 for call in calls]
@@ -71,7 +71,7 @@ def _products(device: torch.device, precision: str, budget: int) -> Iterator[Pro
 
 
 def _convolution(dtype: torch.dtype, precision: str, generator: torch.Generator) -> Probe:
-    """A convolution, which is a matrix product whose blocks oneDNN lays out itself: a tenth faster than a plain one."""
+    """Return a convolution, a matrix product in oneDNN's blocked layout: 10 % faster than a plain product."""
     batch, channels, side = max(4, torch.get_num_threads()), 128, 56
     images = torch.randn(batch, channels, side + 2, side + 2, generator=generator)
     weights = torch.randn(channels, channels, 3, 3, generator=generator)
@@ -82,22 +82,22 @@ def _convolution(dtype: torch.dtype, precision: str, generator: torch.Generator)
 
 
 def _bandwidths(device: torch.device, budget: int) -> Iterator[Probe]:
-    """Copies and triads at the size of each cache and of memory.
+    """Yield copies and triads at the size of each cache and of memory.
 
-    L1 is left out: dispatching an operator takes longer than going through it.
+    L1 is omitted, since dispatching an operator takes longer than reading it.
     """
     sizes, last_cache = _gpu_sizes(device) if device.type == "cuda" else _cpu_sizes()
     for level, num_bytes, num_threads in sizes:
         if num_bytes <= _PROBE_FRAC * budget:
             yield from _streams(device, level, num_bytes, num_threads)
-    wanted = max(_FEW_CACHES * last_cache, _SMALLEST_MEMORY_BYTES[device.type])
+    wanted = max(_CACHE_MULTIPLE * last_cache, _SMALLEST_MEMORY_BYTES[device.type])
     num_bytes = min(wanted, int(_MEMORY_PROBES_FRAC * budget / 1.5))
     if num_bytes >= wanted / 2:
         yield from _streams(device, "memory", num_bytes, None)
 
 
 def _cpu_sizes() -> tuple[list[tuple[str, int, int | None]], int]:
-    """Level, working set and threads, by one thread and by all: waking threads takes longer than some caches do."""
+    """Return level, working set and threads, for one thread and for all: waking threads may dominate small sets."""
     levels = cache_levels(torch.get_num_threads())
     outer = [level for level in levels if level.level != "L1"]
     each: list[tuple[str, int, int | None]] = [(level.level, level.bytes_each // 2, 1) for level in outer]
@@ -111,9 +111,9 @@ def _gpu_sizes(device: torch.device) -> tuple[list[tuple[str, int, int | None]],
 
 
 def _streams(device: torch.device, level: str, num_bytes: int, num_threads: int | None) -> Iterator[Probe]:
-    """A copy and a triad, each of so many bytes in all its arrays together."""
+    """Yield a copy and a triad with the given working set in total."""
     itemsize = torch.float32.itemsize
-    # Filled by all threads, as they will be read: a page is laid where the thread is that touches it first.
+    # Filled by all threads, as they will be read: NUMA places a page at the thread that first touches it.
     first, second, third = (torch.ones(num_bytes // 2 // itemsize, device=device) for _ in range(3))
     yield Probe("copy", "bytes_per_s", 2.0 * first.nbytes, partial(first.copy_, second), level=level,
                 working_set_bytes=2 * first.nbytes, num_threads=num_threads)
@@ -124,7 +124,7 @@ def _streams(device: torch.device, level: str, num_bytes: int, num_threads: int 
 
 
 def _transfers(device: torch.device, budget: int) -> Iterator[Probe]:
-    """Copies between pinned memory of the host and the device."""
+    """Yield copies between pinned host memory and the device."""
     num_bytes = min(_TRANSFER_BYTES, int(_PROBE_FRAC * budget), int(MEMORY_FRAC * free_host_bytes()))
     host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=True)
     there = torch.ones(num_bytes, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""The best that a machine reaches: FLOP/s by precision, bytes/s by cache and memory, the cost of a launch."""
+"""Measured ceilings of a machine: FLOP/s by precision, bytes/s by cache level and memory, and launch overhead."""
 
 import contextlib
 import math
@@ -21,31 +21,31 @@ from charact.measure.microbench.probe import Probe, call_seconds, seconds_per_ca
 from charact.measure.passes.resident_memory import reset_resident_peak
 
 _NUM_BLOCKS, _NUM_REPEATS = 5, 9
-"""Blocks a probe, and repeats a block: of 9 values the interval of the median leaves out the two ends."""
+"""Blocks per probe, and repeats per block: the median's interval of 9 values excludes the two extremes."""
 _PROBE_S = 0.3
-"""Time that a probe may take, beyond one block."""
+"""Time limit of a probe after its first block."""
 _REPEAT_S = 1e-3
-"""Shortest repeat: the clock and the loop around the calls are then below a thousandth of it."""
+"""Minimum duration of a repeat: the overhead of clock and loop is then below 0.1 %."""
 _MOST_CALLS = {"cpu": 1000, "cuda": 100}
-"""Calls a repeat; a GPU's queue takes a thousand before the host has to wait."""
+"""Maximum calls per repeat; a GPU's queue holds about a thousand before the host blocks."""
 
 
 def measure_ceilings(device: torch.device) -> list[Ceiling]:
-    """Ceilings of a device, with PyTorch's present number of threads, beside its maker's figures. Takes some seconds.
+    """Measure a device's ceilings with PyTorch's current number of threads, next to datasheet values. Takes seconds.
 
-    Each probe runs in blocks of 9 repeats, the blocks of all probes in turns, so that other load hits one block of
-    many and not all of one. A block's value is its median; the ceiling is the best block of the fastest probe, a rate
-    that was kept up through half a block, not one lucky repeat.
+    Each probe runs in blocks of 9 repeats. The blocks of all probes take turns, so that other load affects one block of
+    many probes instead of all blocks of one. A block's value is its median; the ceiling is the best block of the
+    fastest probe, a rate sustained over half a block.
 
-    *Error*: being the best of up to 5 medians it lies a little above the typical one. A copy counts what it reads and
-    writes (twice its size), a triad a = b + s c three times. What the processor reads of lines that it is about to
-    overwrite is not counted, so up to a third of a copy's traffic is missing; stores that pass the cache by avoid it,
-    and PyTorch decides whether it has them. Caches include waking the threads where that is faster than one thread.
+    *Error*: as the best of up to 5 medians, it is slightly above the typical value. A copy counts reads and writes
+    (twice its size), a triad a = b + s c three times. Reads of cache lines that are overwritten (write allocation) are
+    not counted, so up to a third of a copy's traffic is missing, unless PyTorch uses non-temporal stores. Cache values
+    include the time to wake threads if all threads are faster than one.
     """
     try:
         with torch.no_grad(), _current(device):
-            return [_beside_datasheet(row, device) for row in _best_rows(device)]
-    finally:  # what is measured next is to see neither the memory that this took nor its peak
+            return [_with_datasheet(row, device) for row in _best_rows(device)]
+    finally:  # later measurements must not include this memory or its peak
         release_memory(device)
         reset_resident_peak()
 
@@ -63,13 +63,13 @@ def _best_rows(device: torch.device) -> list[Ceiling]:
 @dataclass(frozen=True)
 class _Block:
     seconds: list[float]
-    """Of a call, by repeat."""
+    """Seconds per call, by repeat."""
     cores_frac: float
-    """Share of the cores' time that the process had."""
+    """Share of the cores' time that the process used."""
 
 
 def _fastest_blocks(device: torch.device) -> Iterator[tuple[Probe, _Block]]:
-    """Each probe with its best block."""
+    """Yield each probe with its best block."""
     kept = [(probe, call_seconds(probe, device)) for probe in probes(device)]
     blocks: list[list[_Block]] = [[] for _ in kept]
     for number in range(_NUM_BLOCKS):
@@ -111,8 +111,8 @@ def _is_better(row: Ceiling, other: Ceiling) -> bool:
     return row["value"] < other["value"] if row["unit"] == "s" else row["value"] > other["value"]
 
 
-def _beside_datasheet(row: Ceiling, device: torch.device) -> Ceiling:
-    """The row with what the maker says of a GPU's products and memory; a CPU's datasheet gives no such figures."""
+def _with_datasheet(row: Ceiling, device: torch.device) -> Ceiling:
+    """Add the datasheet's rates of a GPU's products and memory; CPU datasheets have none."""
     if device.type == "cpu":
         return row
     sheet = datasheet(device_name(device))
@@ -129,7 +129,7 @@ def _beside_datasheet(row: Ceiling, device: torch.device) -> Ceiling:
 
 
 def theoretical_bytes_per_s(properties: object) -> float | None:
-    """What a GPU's memory could move: two transfers a clock over the bus's whole width; None where neither is told."""
+    """Return a GPU's theoretical memory bandwidth: two transfers per clock over the bus width; None if unknown."""
     clock_khz, width_bits = (getattr(properties, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
     return 2 * clock_khz * 1e3 * width_bits / 8 or None
 

@@ -1,4 +1,4 @@
-"""Timing an exchange between ranks: a process each, started here, whose times and error come back."""
+"""Timing of collectives between ranks, each in a process started here."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ _RESULT = "result.json"
 
 @dataclass(frozen=True)
 class _Task:
-    """What every rank is told."""
+    """Parameters of every rank."""
 
     folder: str
     text: str
@@ -50,23 +50,23 @@ class _Task:
 
 def time_over_ranks(text: str, precision: str, device: torch.device, rule: StopRule, *, hot: bool,
                     ) -> tuple[OperationTiming, float]:
-    """Times of an all_reduce between the ranks that its text names, and its largest error in any of them.
+    """Time an all_reduce with the number of ranks in its text; also return its largest error over ranks.
 
-    The ranks agree on everything that decides how long they go on. They begin a repetition together; it lasts as long
-    as the slowest of them takes. The summed numbers are zeros, which remain zeros however often they are summed: how
-    long they travel does not depend on them.
+    The ranks agree on everything that determines the number of repetitions. They start each repetition together; its
+    time is that of the slowest rank. The timed values are zeros, which stay zeros in repeated sums and do not affect
+    the time.
 
-    *Error*: a barrier releases the ranks some microseconds apart, which is part of a repetition.
+    *Error*: a barrier releases the ranks some microseconds apart, which is included in a repetition.
 
     Args:
         text: the problem, as in `all_reduce:1000000x2`.
-        precision: of the numbers.
-        device: its type tells where the ranks work; on CUDA each has the device of its number.
-        rule: when to stop; its iterations are repetitions.
-        hot: whether the same numbers are summed in each call.
+        precision: of the values.
+        device: its type determines where the ranks run; on CUDA each rank uses the device of its index.
+        rule: stop rule, in repetitions.
+        hot: whether every call uses the same inputs.
 
     Raises:
-        RuntimeError: a rank failed, for what its message says.
+        RuntimeError: a rank failed; the message holds its error.
     """
     num_ranks = int(parse_problem(text).sizes["ranks"])
     num_threads = max(1, torch.get_num_threads() // num_ranks)
@@ -85,7 +85,7 @@ def _run_ranks(task: _Task) -> None:
         while not ranks.join():
             pass
     except ProcessException as error:
-        # A rank's message is its traceback; the error itself stands in the last line.
+        # A rank's message is its traceback; the last line is the error.
         raise RuntimeError(f"rank {error.error_index}: {str(error).strip().splitlines()[-1]}") from error
     finally:
         for process in ranks.processes:
@@ -94,11 +94,11 @@ def _run_ranks(task: _Task) -> None:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Let processes that are started inside begin with Ctrl-C held back: while they import, it would print a traceback.
+    """Block SIGINT for processes started in the context, which would print a traceback while importing.
 
-    The process that starts them gets it at the end.
+    The starting process receives a pending SIGINT at the end.
     """
-    resource_tracker.ensure_running()  # else it would be started inside, which lets signals through again
+    resource_tracker.ensure_running()  # otherwise it would start in the context, and unblock signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -107,7 +107,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _run_rank(rank: int, task: _Task) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C, and the end of the process that started it, end a rank too
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank, too
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(task.num_threads)
     device = torch.device(task.device_type, rank) if task.device_type == "cuda" else torch.device("cpu")
@@ -128,7 +128,7 @@ def _run_rank(rank: int, task: _Task) -> None:
 
 
 def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTiming:
-    """Warm up and repeat as `op_timing` does, by times that all ranks agree on."""
+    """Warm up and repeat like `time_direction`, with times that all ranks agree on."""
     rotated = rotated_inputs(prepared, device, hot=task.hot)
     for inputs in rotated:
         inputs[0].zero_()
@@ -138,10 +138,10 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
         host_s, device_s = _repetition(prepared, turns, num_calls, device)
         return host_s if device_s is None else device_s
 
-    seconds_of(1)  # at the first call connections are made
+    seconds_of(1)  # the first call opens connections
     begun = time.perf_counter()
     num_calls = math.ceil(REPETITION_S / min(seconds_of(1) for _ in range(3)))
-    # A limit of time would be met in one rank sooner than in another.
+    # Without a time limit, which ranks would reach at different times.
     warmup_ended_by, warmup_s = warm_up(lambda: [seconds_of(num_calls)], replace(task.rule, max_seconds=math.inf))
     rows: list[dict[str, Any]] = []
     seconds: list[float] = []
@@ -161,7 +161,7 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
 
 
 def _repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device) -> Times:
-    """Time of a call in the slowest rank, mean over some."""
+    """Return the time of a call in the slowest rank, averaged over `num_calls`."""
     on_cuda = device.type == "cuda"
     dist.barrier()
     if on_cuda:
@@ -181,7 +181,7 @@ def _repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, dev
 
 
 def _largest(values: list[float], device: torch.device) -> list[float]:
-    """The largest that any rank has, of each value."""
+    """Return the maximum over ranks of each value."""
     values_of_ranks = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(values_of_ranks, op=dist.ReduceOp.MAX)
     return values_of_ranks.tolist()

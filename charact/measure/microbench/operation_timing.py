@@ -1,4 +1,4 @@
-"""Timing one direction of an operation, on inputs that no cache holds, and checking its result against float64."""
+"""Timing of one direction of an operation on inputs that are cold in cache, and its error against float64."""
 
 import itertools
 import math
@@ -18,63 +18,63 @@ from charact.ops import Prepared
 Inputs = Sequence[torch.Tensor]
 
 REPETITION_S = 1e-3
-"""Shortest repetition: the clock and the loop around the calls are then below a thousandth of it."""
+"""Minimum duration of a repetition: the overhead of clock and loop is then below 0.1 %."""
 _MOST_CALLS = {"cpu": 1000, "cuda": 100}
-"""Calls a repetition; a GPU's queue takes a thousand before the host has to wait."""
+"""Maximum calls per repetition; a GPU's queue holds about a thousand before the host blocks."""
 _SLEEP_CYCLES = 2_000_000
-"""A GPU waits so long, about a millisecond, before its calls, which are queued meanwhile: no launch is waited for."""
-_FEW_CACHES = 2
-"""Before inputs come round again so many times the last cache has gone through it."""
+"""Sleep of a GPU (about 1 ms) while calls are queued, so that launch latency is not timed."""
+_CACHE_MULTIPLE = 2
+"""Rotate inputs through this multiple of the last-level cache, so that none is still cached when it is reused."""
 _MOST_INPUTS = 4096
 _MEMORY_FRAC = 0.25
-"""Share of the free memory that all inputs may take."""
+"""Maximum share of the free memory for all inputs."""
 
 
 @dataclass(frozen=True)
 class OperationTiming:
-    """What timing found: rows of the table `repetitions` without case and direction, and how it went."""
+    """Result of timing: rows of the table `repetitions` without case and direction, and facts."""
 
     rows: list[dict[str, Any]]
     facts: dict[str, Any]
 
 
 def rotated_inputs(prepared: Prepared, device: torch.device, *, hot: bool) -> list[Inputs]:
-    """Sets of inputs, of which each call takes the next one; a single one where they are to stay in the cache.
+    """Return sets of inputs to rotate through, or a single one if they should stay in the cache (`hot`).
 
-    There are so many that a set has left the cache before it is taken again, as far as a quarter of the free memory
-    goes.
+    The number of sets is chosen so that a set has left the cache before its next use, limited by a quarter of the free
+    memory.
 
-    *Error*: of problems below a few kB, 4096 sets may fit into the cache nevertheless; and so may what a call reads of
-    inputs that it does not read as a whole, such as the rows of a table that words are looked up in.
+    *Error*: for problems below a few kB, 4096 sets may still fit into the cache. The same holds for inputs that a call
+    reads only in part, such as an embedding table.
     """
     first = prepared.inputs()
     if hot:
         return [first]
     num_bytes = max(1, sum(map(tensor_bytes, first)))
-    wanted = 1 + math.ceil(_FEW_CACHES * cache_bytes(device) / num_bytes)
+    wanted = 1 + math.ceil(_CACHE_MULTIPLE * cache_bytes(device) / num_bytes)
     free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     number = min(wanted, _MOST_INPUTS, 1 + int(_MEMORY_FRAC * free / num_bytes))
     return [first, *(prepared.inputs() for _ in range(number - 1))]
 
 
 def cache_bytes(device: torch.device) -> int:
-    """Size of the last cache that all threads share."""
+    """Return the size of the last-level cache (bytes)."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     return max((level.usable_bytes for level in cache_levels(torch.get_num_threads())), default=0)
 
 
 def near_cache_bytes(device: torch.device) -> int:
-    """Size of the caches before the last one that the threads have to themselves; 0 where none is told, and of a GPU.
+    """Return the size of the threads' private caches before the last level (bytes); 0 if unknown, and on a GPU.
 
-    A GPU's multiprocessors keep nothing from one kernel to the next.
+    A GPU's multiprocessors do not keep data between kernels.
     """
     levels = [] if device.type == "cuda" else cache_levels(torch.get_num_threads())
     return levels[-2].usable_bytes if len(levels) > 1 else 0
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of what a tensor holds; of a sparse one its values and their places."""
+    """Return the bytes of a tensor's data; for a sparse tensor, values and indices."""
     if tensor.layout is torch.strided:
         return tensor.nbytes
     if tensor.layout is torch.sparse_coo:
@@ -88,20 +88,19 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
 
 def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.device, rule: StopRule,
                    on_repetition: Callable[[int, float], None]) -> OperationTiming:
-    """Warm up until calls are alike, then repeat until the rule is met.
+    """Warm up to the steady state, then repeat until the rule is met.
 
-    A repetition is as many calls as take a millisecond, one where a call takes longer. A CPU's time is the host's; a
-    GPU's is between events, its calls being queued before it begins with the first. What a call allocates for its
-    result is part of it.
+    A repetition has as many calls as fit into a millisecond, at least one. On a CPU the host's clock counts; on a GPU
+    the time between events, with all calls queued before the first starts. Allocating the result is included.
 
-    *Error*: as of the timing pass, clock changes and other load shift repetitions together.
+    *Error*: as in the timing pass, clock frequency changes and other load affect all repetitions.
 
     Args:
-        prepared: what is called.
-        rotated: what it is called with, in turns.
-        device: where it runs.
-        rule: when to stop; its iterations are repetitions.
-        on_repetition: told (repetitions so far, median seconds of a call) between repetitions.
+        prepared: the operation.
+        rotated: sets of inputs to rotate through.
+        device: device of the inputs.
+        rule: stop rule, in repetitions.
+        on_repetition: called between repetitions with (number of repetitions, median seconds of a call).
     """
     begun = time.perf_counter()
     turns = itertools.cycle(rotated)
@@ -124,7 +123,7 @@ def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.
 
 
 Times = tuple[float, float | None]
-"""Of one call, on the host's clock and on the device's."""
+"""Seconds of one call, by the host's and the device's clock."""
 
 
 def _seconds(times: Times) -> float:
@@ -151,8 +150,8 @@ def _on_device(prepared: Prepared, turns: "itertools.cycle[Inputs]", num_calls: 
 
 
 def result_error(prepared: Prepared, inputs: Inputs) -> float:
-    """Largest difference from the result in float64, over that result's largest magnitude; infinite if not finite."""
-    expected = prepared.reference(*inputs)  # first: some operations change their inputs
+    """Return the largest difference from the float64 result, relative to its largest magnitude; inf if not finite."""
+    expected = prepared.reference(*inputs)  # first, since some operations change their inputs
     found = prepared.compared(prepared.call(*inputs)).to("cpu", torch.float64)
     assert found.shape == expected.shape, f"the result is {tuple(found.shape)}, its reference {tuple(expected.shape)}"
     error, largest = float((found - expected).abs().max()), float(expected.abs().max())

@@ -1,4 +1,4 @@
-"""A call of known work, and how long it takes."""
+"""Probes: calls with a known amount of work, and their timing."""
 
 import contextlib
 import time
@@ -10,36 +10,36 @@ import torch
 from charact.execution.precision import float32_products
 
 _SLEEP_CYCLES = 2_000_000
-"""A GPU waits so long, about a millisecond, before its calls, which are queued meanwhile: no launch is waited for."""
+"""Sleep of a GPU (about 1 ms) while calls are queued, so that launch latency is not timed."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A call of known work. Of several for one ceiling the fastest counts."""
+    """A call with a known amount of work. Among several probes of a ceiling the fastest counts."""
 
     ceiling: str
     unit: str
     amount: float
-    """FLOP or bytes of a call; 1 where the time of a call is itself the ceiling."""
+    """FLOP or bytes of a call; 1 if the time of a call is the ceiling."""
     call: Callable[[], object]
     precision: str = "fp32"
-    """What float32 products are rounded to meanwhile."""
+    """Precision of float32 products during the call."""
     level: str | None = None
     working_set_bytes: int | None = None
     num_threads: int | None = None
-    """Threads that work on it; None for all."""
+    """Number of threads; None for all."""
     on_host: bool = False
-    """Whether the host's time counts where the call is for a GPU."""
+    """Whether the host's time counts for a call on a GPU."""
 
 
 def call_seconds(probe: Probe, device: torch.device) -> float:
-    """About how long a call takes, the second one: at the first, libraries choose their code and wake their threads."""
+    """Return the approximate time of a call (s): of the second one, since the first selects code and wakes threads."""
     seconds_per_call(probe, device, 1)
     return seconds_per_call(probe, device, 1)
 
 
 def seconds_per_call(probe: Probe, device: torch.device, num_calls: int) -> float:
-    """Time of a probe's call, mean over some; of a GPU's work on its own clock."""
+    """Return the time of a probe's call (s), averaged over `num_calls`; GPU work by CUDA events."""
     with float32_products(probe.precision), _threads(probe.num_threads):
         if device.type == "cuda" and not probe.on_host:
             return _device_seconds(probe, num_calls)
@@ -48,7 +48,7 @@ def seconds_per_call(probe: Probe, device: torch.device, num_calls: int) -> floa
             probe.call()
         ended = time.perf_counter()
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # else its queue fills up
+            torch.cuda.synchronize(device)  # otherwise its queue fills up
         return (ended - begun) / num_calls
 
 

@@ -1,4 +1,4 @@
-"""A tape on fake CPU tensors as it would be on CUDA: which operators are called, and which bytes they make and keep."""
+"""An allocation trace on fake CPU tensors as on CUDA: which operators are called, and which bytes they hold."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch.nn import functional
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import Recorder, Tape
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
 from charact.measure.memory_estimate.cuda_attention import kernel_for
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.fake_program import FakeProgram
@@ -23,40 +23,40 @@ AMPERE, HOPPER, VOLTA = (8, 0), (9, 0), (7, 0)
 HALF = torch.bfloat16
 
 
-def recorded(call: Callable[[], Any], capability: tuple[int, int] = AMPERE) -> tuple[Tape, Any]:
-    """Tape of a call among fake tensors, and what it returned, which is alive."""
+def recorded(call: Callable[[], Any], capability: tuple[int, int] = AMPERE) -> tuple[AllocationTrace, Any]:
+    """AllocationTrace of a call among fake tensors, and what it returned, which is alive."""
     recorder = Recorder(RunningLayer(nn.Module()))
     recorder.begin()
     with cuda_kernels(capability), recorder:
         outputs = call()
-    return recorder.tape, outputs
+    return recorder.trace, outputs
 
 
-def kept_bytes(tape: Tape) -> int:
+def kept_bytes(trace: AllocationTrace) -> int:
     """What was made and not given back."""
-    freed = {number for kind, number in tape.events if kind == "free"}
-    made = {number for kind, number in tape.events if kind == "allocate"}
-    return sum(tape.blocks[number].num_bytes for number in made - freed)
+    freed = {number for kind, number in trace.events if kind == "free"}
+    made = {number for kind, number in trace.events if kind == "allocate"}
+    return sum(trace.blocks[number].num_bytes for number in made - freed)
 
 
-def called(tape: Tape) -> Counter[str]:
-    return Counter(op.name.removeprefix("aten::") for op in tape.ops)
+def called(trace: AllocationTrace) -> Counter[str]:
+    return Counter(op.name.removeprefix("aten::") for op in trace.ops)
 
 
 def test_dropout_keeps_a_mask_of_a_byte_a_number() -> None:
     with FakeTensorMode():
         x = torch.empty(1000, requires_grad=True)
-        tape, _outputs = recorded(lambda: functional.dropout(x, 0.3))
-    assert called(tape) == {"native_dropout": 1}
-    assert kept_bytes(tape) == 4000 + 1000
+        trace, _outputs = recorded(lambda: functional.dropout(x, 0.3))
+    assert called(trace) == {"native_dropout": 1}
+    assert kept_bytes(trace) == 4000 + 1000
 
 
 @pytest.mark.parametrize(("p", "training"), [(0.3, False), (0.0, True)])
 def test_dropout_that_drops_nothing_makes_nothing(p: float, training: bool) -> None:
     with FakeTensorMode():
         x = torch.empty(1000, requires_grad=True)
-        tape, _outputs = recorded(lambda: functional.dropout(x, p, training))
-    assert kept_bytes(tape) == 0
+        trace, _outputs = recorded(lambda: functional.dropout(x, p, training))
+    assert kept_bytes(trace) == 0
 
 
 class SelfAttention(nn.Module):
@@ -85,17 +85,17 @@ def test_attention_of_bert_base_keeps_what_it_does_on_a_gpu(masked: bool) -> Non
     with FakeTensorMode():
         layer, x = SelfAttention(), torch.empty(1, 512, 768)
         mask = torch.empty(1, 1, 1, 512, dtype=torch.bool) if masked else None
-        tape, _outputs = recorded(lambda: layer(x, mask))
-    assert called(tape)["_scaled_dot_product_efficient_attention"] == 1
+        trace, _outputs = recorded(lambda: layer(x, mask))
+    assert called(trace)["_scaled_dot_product_efficient_attention"] == 1
     expected = 5 * activation + 512 * 768 + 12 * 512 * 4 + 2 * 8
-    assert kept_bytes(tape) == expected + (512 * 4 if masked else 0)
+    assert kept_bytes(trace) == expected + (512 * 4 if masked else 0)
 
 
 def test_half_precision_takes_flash_on_ampere() -> None:
     with FakeTensorMode():
         heads = torch.empty(1, 12, 512, 64, dtype=HALF, requires_grad=True)
-        tape, outputs = recorded(lambda: functional.scaled_dot_product_attention(heads, heads, heads))
-        assert kept_bytes(tape) == 12 * 512 * 64 * 2 + 12 * 512 * 4 + 2 * 8 + 8
+        trace, outputs = recorded(lambda: functional.scaled_dot_product_attention(heads, heads, heads))
+        assert kept_bytes(trace) == 12 * 512 * 64 * 2 + 12 * 512 * 4 + 2 * 8 + 8
         backward, _ = recorded(outputs.sum().backward)
     assert called(backward)["_scaled_dot_product_flash_attention_backward"] == 1
 
@@ -103,8 +103,8 @@ def test_half_precision_takes_flash_on_ampere() -> None:
 def test_flash_is_given_widths_in_eights() -> None:
     with FakeTensorMode():
         heads = torch.empty(1, 12, 512, 60, dtype=HALF, requires_grad=True)
-        tape, outputs = recorded(lambda: functional.scaled_dot_product_attention(heads, heads, heads))
-    assert called(tape)["constant_pad_nd"] == 3
+        trace, outputs = recorded(lambda: functional.scaled_dot_product_attention(heads, heads, heads))
+    assert called(trace)["constant_pad_nd"] == 3
     assert outputs.shape == heads.shape
 
 
@@ -129,26 +129,27 @@ def test_the_kernel_goes_by_device_type_width_and_mask(capability: tuple[int, in
         heads = torch.empty(2, 4, 16, width, dtype=dtype)
         seen = torch.empty(2, 1, 1, 16, dtype=torch.bool) if mask else None
         assert kernel_for(capability, heads, heads, heads, seen) == kernel
-        tape, outputs = recorded(lambda: functional.scaled_dot_product_attention(heads, heads, heads, seen), capability)
+        trace, outputs = recorded(
+            lambda: functional.scaled_dot_product_attention(heads, heads, heads, seen), capability)
         assert outputs.shape == heads.shape
-    assert (called(tape)["bmm"] == 2) == (kernel == "math")
-    assert (called(tape)[f"_scaled_dot_product_{kernel}_attention"] == 1) == (kernel != "math")
+    assert (called(trace)["bmm"] == 2) == (kernel == "math")
+    assert (called(trace)[f"_scaled_dot_product_{kernel}_attention"] == 1) == (kernel != "math")
 
 
 def test_rows_of_a_mask_are_aligned_for_the_efficient_kernel() -> None:
     with FakeTensorMode():
         heads = torch.empty(2, 4, 20, 64)
         mask = torch.empty(2, 1, 20, 20)
-        tape, _outputs = recorded(lambda: functional.scaled_dot_product_attention(heads, heads, heads, mask))
-    padded = next(op for op in tape.ops if op.name == "aten::constant_pad_nd")
-    assert tape.blocks[padded.made[0]].num_bytes == 2 * 20 * 32 * 4
+        trace, _outputs = recorded(lambda: functional.scaled_dot_product_attention(heads, heads, heads, mask))
+    padded = next(op for op in trace.ops if op.name == "aten::constant_pad_nd")
+    assert trace.blocks[padded.made[0]].num_bytes == 2 * 20 * 32 * 4
 
 
 def test_multi_head_attention_of_pytorch_takes_the_same_kernels() -> None:
     with FakeTensorMode():
         layer, x = nn.MultiheadAttention(64, 4, dropout=0.1), torch.empty(10, 2, 64)
-        tape, _outputs = recorded(lambda: layer(x, x, x, need_weights=False))
-    assert called(tape)["_scaled_dot_product_efficient_attention"] == 1
+        trace, _outputs = recorded(lambda: layer(x, x, x, need_weights=False))
+    assert called(trace)["_scaled_dot_product_efficient_attention"] == 1
 
 
 @pytest.mark.parametrize(("cell", "reserve"), [(nn.LSTM, 736_000_000), (nn.GRU, 864_000_000)])
@@ -156,9 +157,9 @@ def test_a_recurrent_layer_keeps_what_cudnn_reserved_on_a_p100(cell: type[nn.RNN
     with FakeTensorMode():
         layer: Any = cell(123, 320, num_layers=4)  # type: ignore[call-arg]
         x = torch.empty(1000, 25, 123)
-        tape, _outputs = recorded(lambda: layer(x))
-    (op,) = (op for op in tape.ops if op.name == "aten::_cudnn_rnn")
-    assert tape.blocks[op.made[-1]].num_bytes == reserve
+        trace, _outputs = recorded(lambda: layer(x))
+    (op,) = (op for op in trace.ops if op.name == "aten::_cudnn_rnn")
+    assert trace.blocks[op.made[-1]].num_bytes == reserve
 
 
 @pytest.mark.parametrize(("cell", "units", "options"), [
@@ -172,13 +173,13 @@ def test_a_recurrent_layer_is_one_operator_each_way(cell: type[nn.RNNBase], unit
     with FakeTensorMode():
         layer: Any = cell(20, 32, num_layers=2, **options)  # type: ignore[call-arg]
         x = torch.empty(7, 3, 20, requires_grad=True)
-        tape, outputs = recorded(lambda: layer(x)[0])
+        trace, outputs = recorded(lambda: layer(x)[0])
         assert outputs.shape == (7, 3, options.get("proj_size", 32) * directions)
         backward, _ = recorded(outputs.sum().backward)
         gradients = [parameter.grad for parameter in layer.parameters()]
-    assert called(tape)["_cudnn_rnn"] == called(backward)["_cudnn_rnn_backward"] == 1
-    (op,) = (op for op in tape.ops if op.name == "aten::_cudnn_rnn")
-    assert tape.blocks[op.made[-1]].num_bytes == 7 * 3 * 32 * directions * (2 * units + 1) * 4
+    assert called(trace)["_cudnn_rnn"] == called(backward)["_cudnn_rnn_backward"] == 1
+    (op,) = (op for op in trace.ops if op.name == "aten::_cudnn_rnn")
+    assert trace.blocks[op.made[-1]].num_bytes == 7 * 3 * 32 * directions * (2 * units + 1) * 4
     assert [gradient.shape for gradient in gradients] == [parameter.shape for parameter in layer.parameters()]
     assert x.grad is not None
     assert x.grad.shape == x.shape
@@ -195,11 +196,11 @@ def test_inference_reserves_nothing_and_is_taken_apart() -> None:
                 outputs: Tensor = linear(layer(x)[0])
                 return outputs
 
-        tape, _outputs = recorded(predict)
-    assert called(tape)["_cudnn_rnn"] == called(tape)["addmm"] == 1
-    assert called(tape)["linear"] == called(tape)["lstm"] == 0
-    (op,) = (op for op in tape.ops if op.name == "aten::_cudnn_rnn")
-    assert tape.blocks[op.made[-1]].num_bytes == 0
+        trace, _outputs = recorded(predict)
+    assert called(trace)["_cudnn_rnn"] == called(trace)["addmm"] == 1
+    assert called(trace)["linear"] == called(trace)["lstm"] == 0
+    (op,) = (op for op in trace.ops if op.name == "aten::_cudnn_rnn")
+    assert trace.blocks[op.made[-1]].num_bytes == 0
 
 
 @pytest.mark.parametrize("call", [
@@ -222,11 +223,11 @@ def test_autocast_computes_in_fp32_what_it_does_on_cuda(call: Callable[[Tensor],
 def test_autocast_makes_weights_of_recurrent_layers_anew() -> None:
     with FakeTensorMode(), torch.autocast("cpu", dtype=HALF):
         layer, x = nn.LSTM(8, 8, bias=False), torch.empty(2, 4, 8)
-        tape, (outputs, _state) = recorded(lambda: layer(x))
+        trace, (outputs, _state) = recorded(lambda: layer(x))
         assert outputs.dtype == HALF
         reserve, weights, state = 2 * 4 * 8 * 5 * 2, 2 * 32 * 8 * 2, 4 * 8 * 2
         # Copies of two states and two new ones; a copy of the input, and the outputs.
-        assert kept_bytes(tape) == reserve + weights + 4 * state + 2 * (2 * 4 * 8 * 2)
+        assert kept_bytes(trace) == reserve + weights + 4 * state + 2 * (2 * 4 * 8 * 2)
         recorded(outputs.sum().backward)
         assert all(parameter.grad.dtype == torch.float32 for parameter in layer.parameters())
 
@@ -247,7 +248,7 @@ def test_everything_is_as_before_afterwards() -> None:
     recorder = Recorder(RunningLayer(nn.Module()))
     with recorder:
         functional.dropout(x)
-    assert called(recorder.tape)["native_dropout"] == 0
+    assert called(recorder.trace)["native_dropout"] == 0
     with FakeTensorMode():
         weight, state = torch.empty(32, 8), torch.empty(1, 4, 8)
         rnn = torch.ops.aten._cudnn_rnn
@@ -259,8 +260,8 @@ def test_a_program_is_recorded_among_them() -> None:
     """A language model's logarithms of probabilities are bf16 on a CPU, fp32 on CUDA."""
     case = Case(find_workload("rnn_lm").prepare(), 35, 20, "infer", "bf16", torch.device("cuda"), DataRequest())
     with cuda_kernels(AMPERE):
-        there = FakeProgram(case).tape(case)
-    here = FakeProgram(case).tape(case)
-    num_bytes = [max(block.num_bytes for block in tape.blocks if block.phase == "forward") for tape in (there, here)]
+        there = FakeProgram(case).trace(case)
+    here = FakeProgram(case).trace(case)
+    num_bytes = [max(block.num_bytes for block in trace.blocks if block.phase == "forward") for trace in (there, here)]
     assert num_bytes == [35 * 20 * 33_278 * 4, 35 * 20 * 33_278 * 2]
     assert called(there)["_cudnn_rnn"] == 1

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import Block, Op, Recorder, Tape
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Block, Op, Recorder
 from charact.measure.memory_estimate.caching_allocator import CachingAllocator
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.cuda_workspaces import cuda_inner, held
@@ -19,16 +19,16 @@ A100, H100, V100, P100 = (target_like(name) for name in ("a100-80gb", "h100-80gb
 GIB = 2**30
 
 
-def tape_of(name: str, input_shapes: list[tuple[int, ...]], made_bytes: list[int], item_bytes: int,
-            phase: str = "forward") -> Tape:
-    """A tape of one operator."""
+def trace_of(name: str, input_shapes: list[tuple[int, ...]], made_bytes: list[int], item_bytes: int,
+            phase: str = "forward") -> AllocationTrace:
+    """A trace of one operator."""
     op = Op(name, phase, None, tuple(input_shapes), made=tuple(range(len(made_bytes))), item_bytes=item_bytes)
-    return Tape([Block(num_bytes, phase) for num_bytes in made_bytes], [op], [("begin", 0), ("end", 0)])
+    return AllocationTrace([Block(num_bytes, phase) for num_bytes in made_bytes], [op], [("begin", 0), ("end", 0)])
 
 
-def inside(tape: Tape, target: Any = A100, **options: Any) -> tuple[int, int, int]:
+def inside(trace: AllocationTrace, target: Any = A100, **options: Any) -> tuple[int, int, int]:
     """Bytes inside the last operator: at the least, likely, at the most."""
-    found = cuda_inner(tape, target, **options)
+    found = cuda_inner(trace, target, **options)
     low, likely, high = (one.workspaces[-1] for one in (found.low, found.likely, found.high))
     return low, likely, high
 
@@ -37,46 +37,46 @@ def inside(tape: Tape, target: Any = A100, **options: Any) -> tuple[int, int, in
 def test_copies_around_a_convolution_are_what_an_h100_allocated(batch_size: int, seen: int) -> None:
     """The first of ViT-B/16 in bf16, whose three channels are filled up to eight; as two profiler's traces have it."""
     outputs = batch_size * 768 * 14 * 14 * 2
-    tape = tape_of("aten::convolution", [(batch_size, 3, 224, 224), (768, 3, 16, 16), (768,)], [outputs], 2)
-    low, likely, high = inside(tape, H100)
+    trace = trace_of("aten::convolution", [(batch_size, 3, 224, 224), (768, 3, 16, 16), (768,)], [outputs], 2)
+    low, likely, high = inside(trace, H100)
     assert low <= seen <= high
     assert likely == pytest.approx(seen, rel=0.003)
 
 
 def test_the_range_holds_what_a_v100_allocated_for_one_channel() -> None:
     """48.01 GiB for a 1×1 transposed convolution in half (pytorch/pytorch issue #31500)."""
-    tape = tape_of("aten::convolution", [(1024, 1, 1024, 1024), (1, 1, 1, 1)], [2 * GIB], 2)
-    low, likely, high = inside(tape, V100)
+    trace = trace_of("aten::convolution", [(1024, 1, 1024, 1024), (1, 1, 1, 1)], [2 * GIB], 2)
+    low, likely, high = inside(trace, V100)
     assert likely == pytest.approx(32 * GIB, rel=1e-6)
     assert low <= 48.01 * GIB <= high * 1.001
 
 
 def test_both_gradients_of_a_convolution_need_the_same_copies() -> None:
     inputs, weight, outputs = (8, 64, 56, 56), (128, 64, 3, 3), (8, 128, 56, 56)
-    forward = tape_of("aten::convolution", [inputs, weight], [8 * 128 * 56 * 56 * 2], 2)
-    backward = tape_of("aten::convolution_backward", [outputs, inputs, weight], [1, 1], 2, "backward")
+    forward = trace_of("aten::convolution", [inputs, weight], [8 * 128 * 56 * 56 * 2], 2)
+    backward = trace_of("aten::convolution_backward", [outputs, inputs, weight], [1, 1], 2, "backward")
     assert inside(forward) == inside(backward)
     assert inside(forward)[1] == 2 * (8 * 64 * 56 * 56 + 128 * 64 * 9 + 8 * 128 * 56 * 56)
 
 
 def test_without_tensor_cores_nothing_is_likely_but_winograd_possible() -> None:
-    tape = tape_of("aten::convolution", [(8, 64, 56, 56), (128, 64, 3, 3)], [8 * 128 * 56 * 56 * 4], 4)
+    trace = trace_of("aten::convolution", [(8, 64, 56, 56), (128, 64, 3, 3)], [8 * 128 * 56 * 56 * 4], 4)
     activations = 4 * 8 * (64 + 128) * 56 * 56
-    assert inside(tape) == (0, 0, 2.25 * activations + 4 * 4 * 128 * 64 * 9)
-    assert inside(tape, tf32=True)[1] == activations + 4 * 128 * 64 * 9
-    assert inside(tape, V100, tf32=True) == inside(tape)
-    pointwise = tape_of("aten::convolution", [(8, 64, 56, 56), (128, 64, 1, 1)], [8 * 128 * 56 * 56 * 4], 4)
+    assert inside(trace) == (0, 0, 2.25 * activations + 4 * 4 * 128 * 64 * 9)
+    assert inside(trace, tf32=True)[1] == activations + 4 * 128 * 64 * 9
+    assert inside(trace, V100, tf32=True) == inside(trace)
+    pointwise = trace_of("aten::convolution", [(8, 64, 56, 56), (128, 64, 1, 1)], [8 * 128 * 56 * 56 * 4], 4)
     assert inside(pointwise) == (0, 0, activations + 4 * 128 * 64)
 
 
 def test_half_precision_on_pascal_has_no_tensor_cores() -> None:
-    tape = tape_of("aten::convolution", [(8, 64, 56, 56), (128, 64, 3, 3)], [8 * 128 * 56 * 56 * 2], 2)
-    assert inside(tape, P100)[1] == 0
-    assert inside(tape, V100)[1] > 0
+    trace = trace_of("aten::convolution", [(8, 64, 56, 56), (128, 64, 3, 3)], [8 * 128 * 56 * 56 * 2], 2)
+    assert inside(trace, P100)[1] == 0
+    assert inside(trace, V100)[1] > 0
 
 
-def recorded_backward(dtype: torch.dtype, queries: int, width: int) -> Tape:
-    """Tape of attention's backward pass: batch 2, 4 heads."""
+def recorded_backward(dtype: torch.dtype, queries: int, width: int) -> AllocationTrace:
+    """AllocationTrace of attention's backward pass: batch 2, 4 heads."""
     recorder = Recorder(RunningLayer(nn.Module()))
     recorder.begin()
     with FakeTensorMode(), cuda_kernels((8, 0)):
@@ -84,8 +84,8 @@ def recorded_backward(dtype: torch.dtype, queries: int, width: int) -> Tape:
         outputs = functional.scaled_dot_product_attention(heads, heads, heads)
         with recorder:
             torch.ops.aten.sum(outputs).backward()
-    last = next(number for number, op in enumerate(recorder.tape.ops) if op.name.endswith("attention_backward"))
-    return Tape(recorder.tape.blocks, recorder.tape.ops[:last + 1])
+    last = next(number for number, op in enumerate(recorder.trace.ops) if op.name.endswith("attention_backward"))
+    return AllocationTrace(recorder.trace.blocks, recorder.trace.ops[:last + 1])
 
 
 def test_flash_sums_the_querys_gradient_in_fp32() -> None:
@@ -100,16 +100,16 @@ def test_the_efficient_kernel_does_so_in_tiles() -> None:
 
 
 def test_an_embeddings_gradient_is_sorted_where_there_are_many_indices() -> None:
-    few = tape_of("aten::embedding_dense_backward", [(32, 96, 512), (32, 96)], [37_000 * 512 * 4], 4, "backward")
+    few = trace_of("aten::embedding_dense_backward", [(32, 96, 512), (32, 96)], [37_000 * 512 * 4], 4, "backward")
     assert inside(few) == (0, 0, 0)
-    many = tape_of("aten::embedding_dense_backward", [(64, 100, 512), (64, 100)], [1000 * 512 * 4], 4, "backward")
+    many = trace_of("aten::embedding_dense_backward", [(64, 100, 512), (64, 100)], [1000 * 512 * 4], 4, "backward")
     # 6,400 indices of at most 1,000 words: 1,640 sums of 512 numbers.
     indices = 8 * (3 * 6400 + 2 * 1000 + 1640)
     assert inside(many)[:2] == (indices, indices + 1640 * 512 * 4)
 
 
 def test_a_recurrent_layers_range_holds_what_a_p100_had() -> None:
-    """Workspaces of 17,730,560 and 13,169,920 bytes; of the reserve, only that block's size is in doubt."""
+    """Workspaces of 17,730,560 and 13,169,920 bytes; of the reserve, only that block's size is in uncertainty."""
     for cell, seen in ((nn.LSTM, 17_730_560), (nn.GRU, 13_169_920)):
         recorder = Recorder(RunningLayer(nn.Module()))
         recorder.begin()
@@ -118,32 +118,32 @@ def test_a_recurrent_layers_range_holds_what_a_p100_had() -> None:
             x = torch.empty(1000, 25, 123)
             with recorder:
                 _outputs = layer(x)
-        found = cuda_inner(recorder.tape, P100)
-        number, op = next((i, op) for i, op in enumerate(recorder.tape.ops) if op.name == "aten::_cudnn_rnn")
+        found = cuda_inner(recorder.trace, P100)
+        number, op = next((i, op) for i, op in enumerate(recorder.trace.ops) if op.name == "aten::_cudnn_rnn")
         assert found.low.workspaces[number] <= seen <= found.high.workspaces[number]
         assert found.likely.workspaces[number] == pytest.approx(seen, rel=0.01)
         different = [place for place, size in enumerate(found.likely.sizes) if found.high.sizes[place] != size]
         assert different == [op.made[-1]]
         assert found.low.sizes[op.made[-1]] < found.likely.sizes[op.made[-1]] < found.high.sizes[op.made[-1]]
-        assert found.doubted == {"aten::_cudnn_rnn"}
+        assert found.uncertain == {"aten::_cudnn_rnn"}
 
 
 def test_inference_has_no_reserve_but_gates() -> None:
     shapes = [(100, 16, 64), (128, 64), (128, 32), (128,), (128,), (128, 64)]
     gates, weights = 100 * 16 * 128 * 4, 128 * (64 + 32) * 4
-    trained = tape_of("aten::_cudnn_rnn", shapes, [100 * 16 * 32 * 4, 2048, 2048, 999], 4)
-    predicted = tape_of("aten::_cudnn_rnn", shapes, [100 * 16 * 32 * 4, 2048, 2048, 0], 4)
+    trained = trace_of("aten::_cudnn_rnn", shapes, [100 * 16 * 32 * 4, 2048, 2048, 999], 4)
+    predicted = trace_of("aten::_cudnn_rnn", shapes, [100 * 16 * 32 * 4, 2048, 2048, 0], 4)
     assert inside(predicted)[1] - inside(trained)[1] == gates
     assert inside(trained)[1] == pytest.approx(1.46 * weights, rel=1e-3)
 
 
 def test_other_operators_need_nothing() -> None:
-    tape = tape_of("aten::relu", [(8, 64)], [2048], 4)
-    found = cuda_inner(tape, A100)
+    trace = trace_of("aten::relu", [(8, 64)], [2048], 4)
+    found = cuda_inner(trace, A100)
     assert found.low == found.likely == found.high
     assert found.likely.workspaces == [0]
     assert found.likely.sizes == [2048]
-    assert found.doubted == set()
+    assert found.uncertain == set()
 
 
 def test_an_h100_held_weights_input_and_one_block_of_cublas() -> None:
@@ -151,7 +151,7 @@ def test_an_h100_held_weights_input_and_one_block_of_cublas() -> None:
     width = 768
     layer = [*[width * width, width] * 4, *[width] * 4, 4 * width * width, 4 * width, 4 * width * width, width]
     weights = [width, 197 * width, width * 3 * 16 * 16, width, *layer * 12, width, width, width * width, width]
-    product = Tape(ops=[Op("aten::addmm", "forward", None)])
+    product = AllocationTrace(ops=[Op("aten::addmm", "forward", None)])
     allocator = CachingAllocator()
     for num_bytes in (*(2 * size for size in weights), 4 * 3 * 224 * 224 * 2, *held(product, H100)):
         allocator.allocate(num_bytes)
@@ -162,6 +162,6 @@ def test_an_h100_held_weights_input_and_one_block_of_cublas() -> None:
 def test_cublas_keeps_a_block_for_each_thread_that_multiplies(target: Any, one: int) -> None:
     forward, backward = (Op("aten::mm", phase, None) for phase in ("forward", "backward"))
     none = Op("aten::relu", "backward", None)
-    assert held(Tape(ops=[none]), target) == []
-    assert held(Tape(ops=[forward, forward, none]), target) == [one]
-    assert held(Tape(ops=[forward, backward]), target) == [one, one]
+    assert held(AllocationTrace(ops=[none]), target) == []
+    assert held(AllocationTrace(ops=[forward, forward, none]), target) == [one]
+    assert held(AllocationTrace(ops=[forward, backward]), target) == [one, one]

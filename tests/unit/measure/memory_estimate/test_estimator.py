@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.predictions import case_of, measured_peak, predicted, real_tape, tensor_peak
+from support.predictions import case_of, measured_peak, predicted, real_trace, tensor_peak
 from support.small import WIDTH, TwoLayers, small_case
 from torch import nn
 
 from charact import memory
 from charact.core.errors import UserError
 from charact.execution.case import Case
-from charact.measure.memory_estimate.estimator import Prediction
+from charact.measure.memory_estimate.estimator import MemoryEstimate
 from charact.measure.memory_estimate.fake_program import FakeProgram
 from charact.record.schema import MEMORY_ORIGINS, PHASES
 from charact.workload.registry import find_workload
@@ -25,7 +25,7 @@ WEIGHTS = 4 * (FEATURES * WIDTH + WIDTH * CLASSES)
 INPUT = 4 * BATCH * FEATURES + 8 * BATCH
 
 
-def held(prediction: Prediction, kind: str, phase: str | None = None) -> dict[str, float]:
+def held(prediction: MemoryEstimate, kind: str, phase: str | None = None) -> dict[str, float]:
     held: dict[str, float] = defaultdict(float)
     for row in prediction.rows:
         if row["kind"] == kind and phase in (None, row["phase"]):
@@ -66,7 +66,7 @@ class TestByHand:
     pytest.param(case_of("aoa_reader", 20, 2), marks=pytest.mark.slow),
 ], ids=lambda case: case.id)  # fmt: skip
 def test_tensors_are_exact(case: Case) -> None:
-    assert tensor_peak(FakeProgram(case).tape(case)) == pytest.approx(tensor_peak(real_tape(case)), rel=1e-4)
+    assert tensor_peak(FakeProgram(case).trace(case)) == pytest.approx(tensor_peak(real_trace(case)), rel=1e-4)
 
 
 class TestOptimizers:
@@ -79,7 +79,7 @@ class TestOptimizers:
     ], ids=str)  # fmt: skip
     def test_fake_is_real(self, make: Callable[..., torch.optim.Optimizer]) -> None:
         case = small_case("train", batch_size=8, workload=TwoLayers(optimizer=make))
-        assert tensor_peak(FakeProgram(case).tape(case)) == tensor_peak(real_tape(case))
+        assert tensor_peak(FakeProgram(case).trace(case)) == tensor_peak(real_trace(case))
 
 
 def test_nothing_is_left_changed() -> None:
@@ -93,7 +93,7 @@ def test_nothing_is_left_changed() -> None:
 
 def test_a_tape_is_the_same_each_time() -> None:
     case = case_of("rnn_lm", 7, 3)
-    first, second = (FakeProgram(case).tape(case) for _ in range(2))
+    first, second = (FakeProgram(case).trace(case) for _ in range(2))
     assert [block.num_bytes for block in first.blocks] == [block.num_bytes for block in second.blocks]
 
 
@@ -137,7 +137,7 @@ class TestRows:
     def test_a_batch_of_any_size_takes_no_memory(self) -> None:
         case = case_of("resnet18", 224, 4096)
         program = FakeProgram(replace(case, batch_size=2))
-        assert tensor_peak(program.tape(case)) > 80 * 2**30
+        assert tensor_peak(program.trace(case)) > 80 * 2**30
 
 
 class _Classes:

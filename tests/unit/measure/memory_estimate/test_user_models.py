@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from support.predictions import CPU, measured_peak, predicted, real_tape, tensor_peak
+from support.predictions import CPU, measured_peak, predicted, real_trace, tensor_peak
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
-from charact.measure.memory_estimate.fake_program import CannotPredict, FakeProgram
+from charact.measure.memory_estimate.fake_program import CannotEstimate, FakeProgram
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
 
@@ -186,15 +186,15 @@ def test_models_of_others(case: Case) -> None:
 @pytest.mark.filterwarnings("ignore:Casting complex")
 def test_numbers_of_a_chosen_type_become_of_the_case_s() -> None:
     case = own_case("Typed", "Sx64", 60, 8, precision="pure-bf16")
-    assert tensor_peak(FakeProgram(case).tape(case)) == tensor_peak(real_tape(case))
+    assert tensor_peak(FakeProgram(case).trace(case)) == tensor_peak(real_trace(case))
 
 
 @pytest.mark.parametrize(("name", "spec", "why"), [
     ("Choosing", "Sx8", "aten.nonzero"), ("Special", "Sx8", r"charact_tests.no_fake.* no fake kernel"),
-    ("Reading", "Sx8", r"its \.numpy\(\) reads"), ("Outside", "Sx8", "aten.add.Tensor meets a tensor"),
+    ("Reading", "Sx8", r"its \.numpy\(\) reads"), ("Outside", "Sx8", "aten.add.Tensor gets a tensor"),
     ("Lazy", "Sx8", "lazy layers"), ("Sparse", "int64[100] S", "sparse tensors"),
 ])  # fmt: skip
 def test_what_cannot_be_predicted_says_why(name: str, spec: str, why: str) -> None:
-    with pytest.raises(CannotPredict, match=rf"{why}.*--measure") as caught:
+    with pytest.raises(CannotEstimate, match=rf"{why}.*--measure") as caught:
         predicted(own_case(name, spec, 2, 4))
     assert "\n" not in str(caught.value)

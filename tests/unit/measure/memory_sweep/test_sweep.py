@@ -144,7 +144,7 @@ def test_what_can_only_be_predicted_and_cannot_is_an_error_with_its_reason(tmp_p
     run = looked_at(tmp_path, [small_case(workload=Reads()), small_case()], MemoryPlan(AMPLE, measure=False))
     failed, ok = run.manifest["cases"]
     assert (failed["status"], ok["status"]) == ("error", "ok")
-    assert failed["reason"].startswith("the memory of reads cannot be predicted: ")
+    assert failed["reason"].startswith("the memory of reads cannot be estimated: ")
     assert failed["reason"].endswith("run it with --measure")
 
 

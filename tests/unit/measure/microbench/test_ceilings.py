@@ -266,7 +266,7 @@ def test_a_gpus_products_and_memory_stand_beside_its_datasheet(
             ceiling("gemm", 5e13, "flop_per_s", precision="fp32"),
             ceiling("copy", 5e12, "bytes_per_s", level="L2"), ceiling("copy", 2e12, "bytes_per_s", level="memory"),
             ceiling("launch", 5e-6, "s")]
-    beside = [ceilings._beside_datasheet(row, torch.device("cuda", 0)) for row in rows]
+    beside = [ceilings._with_datasheet(row, torch.device("cuda", 0)) for row in rows]
     assert [row["datasheet"] for row in beside] == figures
     assert [row["datasheet_source"] is None for row in beside] == [figure is None for figure in figures]
     assert [row["theoretical"] is None for row in beside] == [True, True, True, False, True]
