@@ -12,7 +12,7 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder, record_iteration
-from charact.measure.memory_estimate.estimator import MemoryEstimate, Estimator
+from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_estimate.replay import HostAllocator, replay
 from charact.measure.memory_estimate.target_devices import this_device
 from charact.measure.passes.memory_pass import memory_pass

@@ -10,7 +10,7 @@ from charact.core.observer import Observer
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry
 from charact.execution.interrupt import Interrupt
-from charact.measure.memory_estimate.estimator import MemoryEstimate, Estimator
+from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.sweep import Entry, MemoryPlan, MemoryRun, on_axis, outcome_of, smallest
 from charact.record.reader import Rows

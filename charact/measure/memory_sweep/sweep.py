@@ -11,7 +11,7 @@ from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, failure, one_line, size
 from charact.execution.interrupt import Interrupt
 from charact.execution.memory_limit import give_back_to_system, release_memory
-from charact.measure.memory_estimate.estimator import MemoryEstimate, Estimator
+from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.measured_case import MemoryCase
