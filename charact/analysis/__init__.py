@@ -1,1 +1,1 @@
-"""Tables about a run: each function returns a DataFrame. No torch in here, and nothing is measured."""
+"""Analyses of a run: each function returns a DataFrame. Imports no torch and measures nothing."""

@@ -1,1 +1,1 @@
-"""What every layer uses and what imports no other layer: errors, files, limits, texts, units, statistics."""
+"""Utilities without dependencies on other layers: errors, files, limits, texts, units, statistics."""

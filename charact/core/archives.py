@@ -1,6 +1,6 @@
-"""Reading compressed files and archives from others, within the limits of `charact.core.bounded_reading`.
+"""Reading of untrusted compressed files and archives, within the limits of `charact.core.bounded_reading`.
 
-Nothing is unpacked onto the disk. Only the members that are asked for are kept in memory; the others are read past.
+Nothing is unpacked onto the disk, and only requested members are held in memory.
 """
 
 import gzip
@@ -18,10 +18,10 @@ from charact.core.bounded_reading import BoundedStream, check_declared, read_all
 from charact.core.errors import UserError
 
 MOST_STREAM_BYTES = 2**31
-"""Limit of what a whole .tar.gz unpacks to, most of which is read past."""
+"""Limit of the unpacked size of a whole .tar.gz."""
 _MOST_MEMBERS = 100_000
 MOST_DIRECTORY_BYTES = 2**23
-"""Limit of a zip archive's list of members, some 80,000 of them: Python keeps an object for each."""
+"""Limit of a zip archive's directory, some 80,000 members: Python keeps an object for each."""
 _BLOCK = 512
 _CHUNK = 2**20
 _REGULAR = (b"0", b"\0", b"7")
@@ -48,7 +48,7 @@ def gunzip(content: bytes, path: Path, default: int) -> bytes:
 
 
 def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -> dict[str, bytes]:
-    """Return the contents of a .tar.gz's files of these names, in whatever folder of the archive they are.
+    """Return the contents of a .tar.gz's files with these names, in any folder of the archive.
 
     Python's `tarfile` is not used: it holds headers of any length in memory, and its patterns for them take quadratic
     time (CVE-2024-6232). Links, devices and sparse files count as absent.
@@ -91,7 +91,7 @@ class _Member(NamedTuple):
 
 
 def is_tar_header(block: bytes) -> bool:
-    """Return whether a file that begins with these bytes passes for a tar archive: its header's checksum is right."""
+    """Return whether a file that begins with these bytes is a tar archive: its header's checksum is right."""
     try:
         return len(block) >= _BLOCK and _tar_number(block[148:156]) == sum(block[:148]) + 256 + sum(block[156:_BLOCK])
     except ValueError:
@@ -99,7 +99,7 @@ def is_tar_header(block: bytes) -> bool:
 
 
 def _next_member(stream: BoundedStream) -> _Member | None:
-    """Next member of a tar archive, whose content follows; None at its end."""
+    """Return the next member of a tar archive, whose content follows; None at its end."""
     header = _take(stream, _BLOCK, keep=True, may_end=True)
     if not header.strip(b"\0"):
         return None
@@ -110,7 +110,7 @@ def _next_member(stream: BoundedStream) -> _Member | None:
 
 
 def _tar_number(field: bytes) -> int:
-    """Number of a tar header: octal digits, or big-endian after a byte 0x80.
+    """Return a number of a tar header: octal digits, or big-endian after a byte 0x80.
 
     Raises:
         ValueError: it is neither.
@@ -124,23 +124,23 @@ def _tar_number(field: bytes) -> int:
 
 
 def _take(stream: BoundedStream, num_bytes: int, *, keep: bool, may_end: bool = False) -> bytes:
-    """Read so many bytes; returns them where they are to be kept.
+    """Read a number of bytes; returns them if `keep` is true.
 
     Raises:
-        EOFError: there are fewer, and `may_end` is false or there are some.
+        EOFError: there are fewer, and `may_end` is false or the read was partial.
     """
-    pieces, left = [], num_bytes
-    while left and (piece := stream.read(min(left, _CHUNK))):
-        left -= len(piece)
+    blocks, left = [], num_bytes
+    while left and (block := stream.read(min(left, _CHUNK))):
+        left -= len(block)
         if keep:
-            pieces.append(piece)
+            blocks.append(block)
     if left and not (may_end and left == num_bytes):
         raise EOFError
-    return b"".join(pieces)
+    return b"".join(blocks)
 
 
 def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | None:
-    """Return the content of a zip archive's file of this name, in whatever folder it is; None where it holds none.
+    """Return the content of a zip archive's file with this name, in any folder; None if there is none.
 
     Args:
         archive: content of the archive.
@@ -149,7 +149,7 @@ def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | Non
         default: limit of the content in bytes.
 
     Raises:
-        UserError: the archive is damaged, holds the file twice, encrypted or in a rare compression, or exceeds a limit.
+        UserError: the archive is damaged, has the file twice, encrypted or in a rare compression, or exceeds a limit.
     """
     with _reading(path), open_zip(io.BytesIO(archive)) as file:
         members = [member for member in file.infolist() if member.filename.rpartition("/")[2] == name]
@@ -169,13 +169,13 @@ def open_zip(file: IO[bytes]) -> zipfile.ZipFile:
     """Return a reader of a zip archive whose list of members is no longer than MOST_DIRECTORY_BYTES.
 
     Raises:
-        zipfile.BadZipFile: the file is none, or its list of members is longer; damage makes it raise others, too.
+        zipfile.BadZipFile: the file is no zip archive, or its list of members is longer; damage can raise others, too.
     """
     return zipfile.ZipFile(_ShortReads(file))
 
 
 class _ShortReads:
-    """A file that limits each read to MOST_DIRECTORY_BYTES: zipfile reads an archive's list of members at once."""
+    """A file that limits each read to MOST_DIRECTORY_BYTES, because zipfile reads the list of members in one read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

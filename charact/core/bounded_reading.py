@@ -1,7 +1,7 @@
-"""Limits on what files from others may take once they are unpacked.
+"""Limits on the unpacked size of untrusted files.
 
-An archive of a few megabytes can unpack to gigabytes. Every reader of compressed files reads through this module: the
-declared size is checked first, then the bytes that really arrive, since a declared size can lie.
+An archive of a few megabytes can unpack to gigabytes. Every reader of compressed files uses this module: it checks the
+declared size first, then the bytes that arrive, because a declared size can be wrong.
 """
 
 import os
@@ -22,21 +22,21 @@ _asked: ContextVar[int | None] = ContextVar("asked", default=None)
 
 
 class Readable(Protocol):
-    """What bytes are read from."""
+    """An object with a binary `read` method."""
 
     def read(self, size: int = ..., /) -> bytes:
-        """Read up to `size` bytes; all that is left where it is negative."""
+        """Read up to `size` bytes; everything if it is negative."""
 
 
 def parse_bytes(text: str, name: str) -> int:
-    """Number of bytes that a text such as `500M`, `8GiB` or `1073741824` gives; K, M, G and T are powers of 1024.
+    """Return the number of bytes of a text such as `500M`, `8GiB` or `1073741824`; K, M, G and T are powers of 1024.
 
     Args:
         text: the size.
-        name: the option or variable that it came from, for the message.
+        name: the option or variable with the size, for the message.
 
     Raises:
-        UserError: the text is no size, or it is zero.
+        UserError: the text is not a size, or is zero.
     """
     found = _SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else 0
@@ -46,7 +46,7 @@ def parse_bytes(text: str, name: str) -> int:
 
 
 def limit_bytes(default: int) -> int:
-    """Limit in force: that of `limited_to`, else that of the environment variable, else the reader's default.
+    """Return the current limit: that of `limited_to`, else of the environment variable, else the reader's default.
 
     Raises:
         UserError: the environment variable is not a size.
@@ -59,7 +59,7 @@ def limit_bytes(default: int) -> int:
 
 @contextmanager
 def limited_to(num_bytes: int | None) -> Iterator[None]:
-    """Set the limit of every reader while the block runs, as `--max-bytes` does; None keeps the defaults."""
+    """Set the limit of every reader within the block, as `--max-bytes` does; None keeps the defaults."""
     token = _asked.set(num_bytes)
     try:
         yield
@@ -73,8 +73,8 @@ def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpa
     Args:
         num_bytes: the declared size.
         path: the file, for the message.
-        default: the reader's limit where the user sets none.
-        verb: what the file does with so many bytes, for the message.
+        default: the reader's limit if the user sets none.
+        verb: what the file does with these bytes, for the message.
 
     Raises:
         UserError: the size exceeds the limit.
@@ -86,29 +86,29 @@ def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpa
 
 
 def read_all(stream: Readable, path: Path | str, default: int, verb: str = "unpacks to") -> bytes:
-    """Read a stream to its end, at most as many bytes as the limit allows.
+    """Read a stream to its end, up to the limit.
 
     Raises:
-        UserError: the stream holds more.
+        UserError: the stream has more bytes than the limit.
     """
     limit = limit_bytes(default)
-    # Piece by piece: a decompressor that is asked for the whole limit may allocate it at once.
-    pieces, left = [], limit + 1
-    while left and (piece := stream.read(min(left, 1 << 20))):
-        pieces.append(piece)
-        left -= len(piece)
+    # In blocks: a decompressor may allocate the whole requested size at once.
+    blocks, left = [], limit + 1
+    while left and (block := stream.read(min(left, 1 << 20))):
+        blocks.append(block)
+        left -= len(block)
     if not left:
         raise _too_large(path, limit, verb)
-    return b"".join(pieces)
+    return b"".join(blocks)
 
 
 class BoundedStream:
-    """A binary stream that raises an error once more bytes than the limit were read from it.
+    """A binary stream that raises an error after more bytes than the limit were read.
 
     Args:
-        stream: where the unpacked bytes come from.
+        stream: source of the unpacked bytes.
         path: the file, for the message.
-        default: the limit in bytes where the user sets none.
+        default: the limit in bytes if the user sets none.
     """
 
     def __init__(self, stream: Readable, path: Path | str, default: int) -> None:
@@ -117,17 +117,17 @@ class BoundedStream:
         self._num_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes; all that is left where it is negative.
+        """Read up to `size` bytes; everything if it is negative.
 
         Raises:
             UserError: more bytes than the limit have been read.
         """
         room = self._limit - self._num_bytes + 1
-        piece = self._stream.read(room if size < 0 else min(size, room))
-        self._num_bytes += len(piece)
+        block = self._stream.read(room if size < 0 else min(size, room))
+        self._num_bytes += len(block)
         if self._num_bytes > self._limit:
             raise _too_large(self._path, self._limit, "unpacks to")
-        return piece
+        return block
 
 
 def _too_large(path: object, limit: int, verb: str) -> UserError:

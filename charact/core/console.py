@@ -1,4 +1,4 @@
-"""The console that charact draws on: names in what is drawn neither control the terminal nor are read as markup."""
+"""Rich console that shows control characters and markup in names as plain text."""
 
 from collections.abc import Iterable
 from typing import IO, Any, cast
@@ -13,22 +13,22 @@ from charact.core.text import printable
 
 
 class Console(rich.console.Console):
-    """A console on standard output that shows control characters in place of sending them.
+    """A console on standard output that replaces control characters by visible ones.
 
     Args:
         stderr: draw on standard error.
         file: draw on this file.
-        options: as of rich's console.
+        options: options of rich's console.
     """
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, **options: Any) -> None:
         super().__init__(file=file or cast(IO[str], ERR if stderr else OUT), markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments of what is drawn, their text printable; rich's own control codes are kept."""
+        """Yield the segments with printable text; rich's own control codes are kept."""
         if isinstance(renderable, Text) and (shown := printable(renderable.plain)) != renderable.plain:
             renderable = renderable.copy()
-            renderable.plain = shown  # before it is laid out: a stand-in takes a column
+            renderable.plain = shown  # before layout: a replacement takes a column
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else printable(segment.text)
             yield segment if text == segment.text else Segment(text, segment.style)

@@ -1,9 +1,9 @@
-"""What a user can cause, as one line with its remedy."""
+"""Errors that a user can cause, shown as one line with a remedy."""
 
 
 class UserError(Exception):
-    """A mistake the user can mend: shown as `error: ...` on one line, exit status 2, no traceback."""
+    """An error that the user can fix: shown as `error: ...` on one line, exit status 2, no traceback."""
 
 
 class ProgramInterrupted(BaseException):
-    """Ctrl-C ended a program that ran in this process, and has been shown: Python is to end as it would have."""
+    """Ctrl-C ended a program in this process and was already shown: Python must exit as the program would have."""

@@ -1,4 +1,4 @@
-"""Reading and writing files: whole or not at all, by one process at a time, what the system refuses in one line."""
+"""Atomic writing, locking and reading of files, with one-line errors."""
 
 import contextlib
 import errno
@@ -15,17 +15,17 @@ from charact.core.text import label, valid_text
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
-"""What some network file systems answer where they know no fsync, of directories above all."""
+"""Errors of some network file systems without fsync, mostly for directories."""
 _LONGEST_NAME = 200
-"""Bytes of a name, to which an ending can be added; file systems allow 255 in all."""
+"""Longest name in bytes, before a suffix is added; file systems allow 255 in all."""
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses while `path` is written into one line with its remedy.
+    """Convert errors of the file system while `path` is written into one line with a remedy.
 
     Raises:
-        UserError: the disk is full, or the place is absent, not writable or out of order.
+        UserError: the disk is full, or the path is absent, not writable or faulty.
     """
     try:
         yield
@@ -38,19 +38,19 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path | str, remedy: str | None = None) -> Iterator[None]:
-    """Turn what the file system refuses while `path` is read into one line: a file that is not readable is not corrupt.
+    """Convert errors of the file system while `path` is read into one line: an unreadable file is not corrupt.
 
     Args:
         path: the file or directory.
-        remedy: what to do about it; by default, to make it readable, or to name another.
+        remedy: advice in the message; by default, to make it readable or to name another.
 
     Raises:
-        UserError: the path is absent, not readable or out of order.
+        UserError: the path is absent, not readable or faulty.
     """
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # that of a reader such as gzip's: it is about the content
+        if error.errno is None:  # from a reader such as gzip's: the content is damaged
             raise
         reason = (error.strerror or str(error)).lower()
         forbidden = error.errno in (errno.EACCES, errno.EPERM)
@@ -59,34 +59,34 @@ def reading(path: Path | str, remedy: str | None = None) -> Iterator[None]:
 
 
 def user_cache() -> Path:
-    """The user's folder for what charact has measured and may measure again.
+    """Return the user's cache folder for measurements that can be repeated.
 
     Raises:
         RuntimeError: the user has no home directory.
     """
     folder = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification has a relative path ignored.
+    # The XDG specification requires that relative paths are ignored.
     return (Path(folder) if os.path.isabs(folder) else Path.home() / ".cache") / "charact"
 
 
 def write_text(path: Path, text: str, *, force: bool = True) -> None:
-    """Write a text file, whole or not at all; what UTF-8 cannot hold becomes escapes.
+    """Write a text file atomically; texts that are not valid UTF-8 are escaped.
 
     Raises:
         UserError: the file exists and `force` is false, or it cannot be written.
     """
     _check_place(path, force=force)
-    with whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(valid_text(text), encoding="utf-8")
 
 
 def check_writable(path: Path, *, force: bool, option: str | None = None) -> None:
-    """Refuse a place that `write_text` could not write to, before the work that is to be written.
+    """Check, before the work, that `write_text` can write to a path.
 
     Args:
-        path: the place.
-        force: whether a file that exists may be overwritten.
-        option: of the command line, which names another place.
+        path: the file.
+        force: whether an existing file may be overwritten.
+        option: command-line option that names another path.
 
     Raises:
         UserError: the file exists and `force` is false, or it cannot be written.
@@ -110,7 +110,7 @@ def _check_place(path: Path, *, force: bool, option: str | None = None) -> None:
 
 
 def file_name(text: str) -> str:
-    """A text as a file's name: printable, without slashes, and cut where it is too long, with a hash of the whole."""
+    """Return a text as a file name: printable, without slashes; a long one is cut and gets a hash of the whole."""
     name = label(text).replace("/", "_")
     if len(name.encode()) <= _LONGEST_NAME:
         return name
@@ -119,23 +119,23 @@ def file_name(text: str) -> str:
 
 
 def _hidden(path: Path) -> Path:
-    """A new name beside a file."""
+    """Return a new hidden name in the same folder."""
     return path.with_name(f".{secrets.token_hex(8)}")
 
 
 def is_begun(path: Path) -> bool:
-    """Whether a file has the name of one that is being written; a kill leaves such a file behind."""
+    """Return whether a file has the name of an unfinished write; a kill leaves such a file behind."""
     return re.fullmatch(r"\.[0-9a-f]{16}", path.name) is not None
 
 
 @contextlib.contextmanager
-def whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Give a hidden place to write to, which becomes `path` when that went well and is removed when it did not.
+def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a hidden path to write to, which is renamed to `path` on success and removed on failure.
 
     Args:
         path: the file to write.
-        durable: whether the file is on the disk, and not only in memory, before it becomes `path`: so a power loss
-            leaves the old file or the new one. False for what can be made again, where there are many.
+        durable: whether to sync the file to disk before it is renamed, to survive a power loss. False for files
+            that can be recreated.
     """
     temporary = _hidden(path)
     with writing(path):
@@ -145,7 +145,7 @@ def whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
                 sync(temporary)
             os.replace(temporary, path)
         except BaseException:
-            # On a disk that broke, what was begun may be beyond reach; the first error is the one to tell.
+            # On a broken disk, removal may fail, too; report the first error.
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
@@ -154,7 +154,7 @@ def whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk; it takes some 5 ms on an SSD.
+    """Wait until a file, or the names in a directory, are on disk; takes some 5 ms on an SSD.
 
     Raises:
         OSError: the disk is full or broken.
@@ -173,12 +173,12 @@ def sync(path: Path) -> None:
 
 
 def lock(path: Path) -> int | None:
-    """Lock a file until its descriptor, which is returned, is closed; None where another process has locked it.
+    """Lock a file until the returned descriptor is closed; None if another process has locked it.
 
-    Processes that are forked meanwhile hold the lock, too.
+    Forked processes hold the lock, too.
 
     Raises:
-        UserError: the file cannot be made, or the file system knows no locks.
+        UserError: the file cannot be created, or the file system has no locks.
     """
     with writing(path):
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -191,9 +191,9 @@ def lock(path: Path) -> int | None:
 
 
 def release(file: int, path: Path) -> None:
-    """Give a lock back by closing its descriptor, unless that has become another file's.
+    """Release a lock by closing its descriptor, unless the descriptor now belongs to another file.
 
-    It has where a program closed all descriptors, those that it did not open among them.
+    A program that closes all descriptors closes this one, too, and its number can then be reused.
     """
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(file), os.stat(path)):

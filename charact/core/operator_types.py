@@ -1,6 +1,6 @@
-"""Operator types: which kind of work an operator does, told from its name.
+"""Operator types: classification of operators by name.
 
-A new type or rule is one row. Names are compared in lower case without underscores, so that one rule knows
+A new type or rule is one row. Names are compared in lower case without underscores, so that one rule matches
 `aten::native_batch_norm`, `NativeBatchNormBackward0` and `aten::cudnn_batch_norm_backward`.
 """
 
@@ -8,7 +8,7 @@ import re
 from functools import cache
 
 _RULES: tuple[tuple[str, str, str], ...] = (
-    # type, what it is, pattern; the first that matches decides
+    # type, meaning, pattern; the first match decides
     ("communication", "collectives and point-to-point between ranks", r"c10d|nccl|gloo|allreduce|allgather"),
     ("compiled", "code that torch.compile generated, and its checks",
      r"^compiledf|^torch-compiledregion|^torchdynamo|^triton(poi|red|per|tem)|cppfused|^aotautograd"),
@@ -53,7 +53,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
 )
 
 OPERATOR_TYPES: dict[str, str] = {name: meaning for name, meaning, _ in _RULES} | {
-    "other": "no rule knows the operator's name"
+    "other": "no rule matches the operator's name"
 }
 _PATTERNS = [(name, re.compile(pattern)) for name, _, pattern in _RULES]
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -61,7 +61,7 @@ _ENGINE = "autograd::engine::evaluate_function: "
 
 @cache
 def own_operator_type(operator: str) -> str | None:
-    """Type that an operator's name tells; None where no rule knows it."""
+    """Return the type of an operator by its name; None if no rule matches."""
     name = operator.removeprefix(_ENGINE).rpartition("::")[2]
     name = re.sub(r"Backward\d*$", "Backward", name).replace("_", "").replace(" ", "").lower()
     name = name.removeprefix("mps").removeprefix("xpu").removeprefix("cudnn").removeprefix("native")
@@ -73,5 +73,5 @@ def own_operator_type(operator: str) -> str | None:
 
 
 def operator_type(operator: str, ancestor_type: str | None = None) -> str:
-    """Type of an operator: by its name, else its nearest classified ancestor's, else 'other'."""
+    """Return the type of an operator: by its name, else its nearest classified ancestor's, else 'other'."""
     return own_operator_type(operator) or ancestor_type or "other"

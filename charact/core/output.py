@@ -1,7 +1,7 @@
-"""What charact prints. Every line goes through here, so that no text from a file or a model controls the terminal.
+"""Output of charact on the terminal. All lines pass through here, so that untrusted text cannot control the terminal.
 
-A broken pipe, a full disk or a closed descriptor ends no measurement: output that cannot be written is dropped. If
-standard output was lost, the exit status of a successful command is 1.
+A broken pipe, a full disk or a closed descriptor does not end a measurement: output that cannot be written is dropped.
+If standard output was lost, the exit status of a successful command is 1.
 """
 
 import codecs
@@ -32,7 +32,7 @@ codecs.register_error("charact", _in_ascii)
 
 
 class Channel:
-    """Standard output or standard error, whatever `sys` has in its place at the time; a file for rich, too.
+    """Standard output or standard error, as currently set in `sys`; also a file for rich.
 
     Args:
         name: `stdout` or `stderr`.
@@ -41,33 +41,33 @@ class Channel:
     def __init__(self, name: str) -> None:
         self._name = name
         self.lost: OSError | None = None
-        """Why something could not be written; nothing more is written then."""
+        """Error of the first failed write; nothing is written after it."""
 
     def print(self, *lines: str) -> None:
-        """Print lines, each without control characters of its own, and flush them."""
+        """Print lines, with control characters replaced, and flush them."""
         self._put(getattr(sys, self._name), "".join(f"{label(line)}\n" for line in lines))
 
     def write(self, text: str) -> int:
-        """Write what rich has drawn, past what stands in for the stream while rich draws."""
+        """Write what rich has drawn, bypassing rich's replacement of the stream."""
         stream = getattr(sys, self._name)
         self._put(getattr(stream, "rich_proxied_file", stream), text)
         return len(text)
 
     def flush(self) -> None:
-        """Write out what others have written to the stream."""
+        """Flush the stream."""
         self._put(getattr(sys, self._name), "")
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Return whether it is a terminal."""
         with contextlib.suppress(AttributeError, ValueError):  # there is none, or it was closed
             return bool(getattr(sys, self._name).isatty())
         return False
 
     def fileno(self) -> int:
-        """Descriptor of the stream.
+        """Return the descriptor of the stream.
 
         Raises:
-            OSError: it has none.
+            OSError: it has no descriptor.
         """
         stream = getattr(sys, self._name)
         if stream is None:
@@ -80,7 +80,7 @@ class Channel:
         return getattr(getattr(sys, self._name), "encoding", None) or "utf-8"
 
     def detach(self) -> None:
-        """Forget what was lost, and let what Python still holds of it go nowhere when it flushes at exit."""
+        """Clear the error and redirect what Python still buffers to /dev/null, because it is flushed at exit."""
         if self.lost is not None:
             with contextlib.suppress(OSError, ValueError):
                 null = os.open(os.devnull, os.O_WRONLY)
@@ -100,7 +100,7 @@ class Channel:
                 raise OSError(errno.EBADF, "it is closed")
         except OSError as error:
             self.lost = error
-        except ValueError as error:  # a model's code has closed it
+        except ValueError as error:  # the user's program closed it
             self.lost = OSError(errno.EBADF, str(error))
 
 
@@ -108,17 +108,17 @@ OUT, ERR = Channel("stdout"), Channel("stderr")
 
 
 def show(*lines: str) -> None:
-    """Print lines to standard output: an empty one where there are none. A newline inside one is replaced."""
+    """Print lines to standard output, by default an empty one; newlines within a line are replaced."""
     OUT.print(*(lines or ("",)))
 
 
 def warn(*lines: str) -> None:
-    """Print lines to standard error. A newline inside one is replaced."""
+    """Print lines to standard error; newlines within a line are replaced."""
     ERR.print(*lines)
 
 
 def finish(status: int) -> int:
-    """Write out what was printed; returns the exit status: 1 instead of 0 if standard output was lost.
+    """Flush output and return the exit status: 1 instead of 0 if standard output was lost.
 
     A broken pipe, as when `head` exits, is not reported.
     """
@@ -134,7 +134,7 @@ def finish(status: int) -> int:
 
 
 def occupy_closed_descriptors() -> None:
-    """Open /dev/null in place of closed standard streams: a record's file would get their number, and their output."""
+    """Open /dev/null for closed standard streams: otherwise a record's file gets their number, and their output."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -143,17 +143,17 @@ def occupy_closed_descriptors() -> None:
 
 
 class PrintableStream:
-    """A stream for libraries that log: it writes their lines without control characters.
+    """A stream for libraries that log: it replaces control characters.
 
     Args:
-        stream: what to write to.
+        stream: the stream to write to.
     """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text, in which newlines stay."""
+        """Write text; newlines are kept."""
         self._stream.write(printable(text))
         return len(text)
 

@@ -1,8 +1,7 @@
-"""Pickles read without unpickling: a machine that knows plain values, and calls nothing that is not its own.
+"""Restricted reading of pickles: plain values only, and no calls except those that a subclass implements.
 
-A pickle is a program, and Python's reader runs whatever it asks for. Here it is walked opcode by opcode. What names,
-calls and states mean is up to a subclass; every opcode beyond those is refused. A short pickle cannot make large
-values: nothing is copied but what a subclass copies within the budget, and opcodes are counted.
+A pickle is a program that Python's reader executes. `Machine` interprets it opcode by opcode. Subclasses define names,
+calls and states; all other opcodes are rejected. Values are limited by a budget in bytes, and opcodes are counted.
 
 Source: the opcodes' description in Python's `pickletools`.
 """
@@ -17,15 +16,15 @@ _CONSTANTS = {"NONE": None, "NEWFALSE": False, "NEWTRUE": True, "EMPTY_TUPLE": (
 
 
 class Refused(Exception):
-    """A pickle does something unknown or not allowed; the message continues a sentence that begins "its pickle"."""
+    """A pickle uses something unknown or forbidden; the message continues a sentence that begins "its pickle"."""
 
 
 class DamagedPickle(Exception):
-    """A pickle that does not hold together."""
+    """A pickle that is malformed."""
 
 
 class Machine:
-    """The stack, the stacks below marks, and the memo, in which a pickle keeps what it repeats."""
+    """Interpreter of a pickle: its stack, the stacks below marks, and the memo of repeated values."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._stack: list[Any] = []
@@ -35,15 +34,15 @@ class Machine:
         self._left_bytes = budget_bytes
 
     def read(self, stream: io.BytesIO) -> Any:
-        """Return the value of the pickle that begins where the stream is; the stream is then behind it.
+        """Return the value of the pickle at the stream's position, and move the stream behind it.
 
         Raises:
-            Refused: the pickle asks for anything that is not understood or allowed.
-            DamagedPickle: it does not hold together.
+            Refused: the pickle uses anything unknown or forbidden.
+            DamagedPickle: it is malformed.
         """
         self._stack, self._below, self._memo = [], [], {}
         try:
-            # Damaged text may hold escapes that Python warns of.
+            # Damaged text may have escapes for which Python warns.
             with warnings.catch_warnings(action="ignore"):
                 for opcode, argument, _ in pickletools.genops(stream):
                     self._num_opcodes += 1
@@ -55,17 +54,17 @@ class Machine:
             raise DamagedPickle(type(error).__name__) from error
 
     def spend(self, num_bytes: int) -> None:
-        """Take from the budget what a value that is made by a call needs.
+        """Subtract the size of a value that a call creates from the budget.
 
         Raises:
-            Refused: the budget is spent.
+            Refused: the budget is exhausted.
         """
         self._left_bytes -= num_bytes
         if self._left_bytes < 0:
             raise Refused("makes values that are much larger than itself")
 
     def find(self, name: str) -> Any:
-        """Return what stands for a name: its module and its own, a space between.
+        """Return the value of a name, given as module and name with a space between.
 
         Raises:
             Refused: the name is not allowed.
@@ -73,7 +72,7 @@ class Machine:
         raise Refused(f"names {name[:60]!r}")
 
     def call(self, function: Any, arguments: Any) -> Any:
-        """Return what stands for the result of a call.
+        """Return the value of a call.
 
         Raises:
             Refused: the call is not allowed.
@@ -81,15 +80,15 @@ class Machine:
         raise Refused("calls what is no function")
 
     def build(self, made: Any, state: Any) -> None:
-        """Restore the state of an object, as the opcode BUILD asks for.
+        """Restore the state of an object, for the opcode BUILD.
 
         Raises:
-            Refused: it can have none.
+            Refused: the object has no state.
         """
         raise Refused("gives a state to what can have none")
 
     def persistent(self, identifier: Any) -> Any:
-        """Return what stands for an object that the pickle names, and that is stored elsewhere.
+        """Return the value of an object that the pickle references and that is stored elsewhere.
 
         Raises:
             Refused: there is none.

@@ -1,4 +1,4 @@
-"""Finding the files that extend charact: a new file in a folder is all that a new thing needs."""
+"""Discovery of plugin modules: a new file in a folder is found without registration."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Statistics that both the measuring loop and the analyses need."""
+"""Statistics shared by measurements and analyses."""
 
 import math
 from collections import Counter
@@ -8,14 +8,14 @@ from itertools import groupby
 from statistics import NormalDist
 
 _FEW_ORDERS = 20_000
-"""Beyond, the normal approximation is within a hundredth of the exact probability."""
+"""Number of orders beyond which the normal approximation is within a hundredth of the exact probability."""
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Confidence interval of the median from order statistics, in the unit of the values.
+    """Return the confidence interval of the median from order statistics, in the unit of the values.
 
-    It assumes no distribution, only independent values: iterations that drift together make it too narrow. Its
-    coverage is at least `confidence`. None where there are too few values for that (fewer than 6 for 95 %).
+    It assumes only independent values: iterations that drift together make it too narrow. Its coverage is at least
+    `confidence`. None if there are too few values for that (fewer than 6 for 95 %).
 
     Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1.
     """
@@ -28,7 +28,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def _low_rank(num_values: int, tail: float) -> int:
-    """Largest rank r with P(Binomial(n, 1/2) < r) <= tail; 0 where even the smallest value is too likely."""
+    """Return the largest rank r with P(Binomial(n, 1/2) < r) <= tail; 0 if even the smallest value is too likely."""
     if num_values > 500:
         return max(0, math.floor(num_values / 2 + NormalDist().inv_cdf(tail) * math.sqrt(num_values) / 2))
     probability, rank = 0.0, 0
@@ -41,8 +41,8 @@ def _low_rank(num_values: int, tail: float) -> int:
 class Line:
     """A line through points: y = intercept + slope x.
 
-    `errors` are the standard errors of slope and intercept, None through two points; `factor` times an error reaches
-    to each end of the 95 % interval.
+    `errors` are the standard errors of slope and intercept, None through two points; `factor` times an error is the
+    half-width of the 95 % interval.
     """
 
     slope: float
@@ -52,10 +52,9 @@ class Line:
 
 
 def fitted_line(xs: Sequence[float], ys: Sequence[float]) -> Line | None:
-    """Line of the least squares of y; None where the points have fewer than two different x.
+    """Return the least-squares line; None if the points have fewer than two different x.
 
-    *Error*: the errors hold for points that scatter about a line at random. Where the truth bends, they tell how far it
-    is from a line, not how far it may be.
+    *Error*: the errors assume random scatter about a line. For curved data, they measure the deviation from a line.
     """
     num_points = len(xs)
     mean_x, mean_y = sum(xs) / max(num_points, 1), sum(ys) / max(num_points, 1)
@@ -74,7 +73,7 @@ def fitted_line(xs: Sequence[float], ys: Sequence[float]) -> Line | None:
 
 
 def student_factor(num_degrees: int, confidence: float = 0.95) -> float:
-    """Standard errors from the middle of a two-sided interval to its end: a quantile of Student's t."""
+    """Return the half-width of a two-sided interval in standard errors: a quantile of Student's t."""
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2
@@ -83,7 +82,7 @@ def student_factor(num_degrees: int, confidence: float = 0.95) -> float:
 
 
 def _student_mass(angle: float, num_degrees: int) -> float:
-    """Probability that |t| is below sqrt(num_degrees) tan(angle).
+    """Return the probability that |t| is below sqrt(num_degrees) tan(angle).
 
     Source: M. Abramowitz, I. Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """
@@ -98,15 +97,15 @@ def _student_mass(angle: float, num_degrees: int) -> float:
 
 
 def student_probability(distance: float, num_degrees: int) -> float:
-    """Probability that Student's t lies farther from 0, on either side, than a distance in standard errors."""
+    """Return the two-sided probability that Student's t exceeds a distance in standard errors."""
     return 1 - _student_mass(math.atan(abs(distance) / math.sqrt(num_degrees)), num_degrees)
 
 
 def rank_test(ones: Sequence[float], others: Sequence[float]) -> float:
-    """Probability (two-sided) that values of one kind lie so far above or below one another's by chance.
+    """Return the two-sided p-value of the Mann-Whitney test.
 
-    The test of Mann and Whitney, equal values sharing their ranks: exact where values can be ordered in few ways, else
-    its normal approximation with continuity correction. It assumes independent values.
+    Ties share ranks. The test is exact if there are few orders of the values, else the normal approximation with
+    continuity correction. It assumes independent values.
 
     Source: M. Hollander, D. A. Wolfe, E. Chicken, Nonparametric Statistical Methods, 3rd ed., section 4.1.
     """
@@ -127,7 +126,7 @@ def rank_test(ones: Sequence[float], others: Sequence[float]) -> float:
 
 
 def _exact_rank_test(ones: Sequence[int], others: Sequence[int]) -> float:
-    """Of all ways to choose as many of the doubled ranks, the share whose sum is as far from the mean as theirs."""
+    """Return the share of choices of as many doubled ranks whose sum is as far from the mean as the observed sum."""
     chosen = min(ones, others, key=len)
     ways: list[Counter[int]] = [Counter({0: 1}), *(Counter() for _ in chosen)]
     for rank in [*ones, *others]:

@@ -1,4 +1,4 @@
-"""What charact's marks in the profiler's stream are called, and which phase a moment has by them. No torch in here."""
+"""Names of charact's annotations in the profiler's trace, and phases by time. Imports no torch."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Moment = TypeVar("Moment", int, float)
 
 
 def phase_at(phases: Sequence[tuple[float, float, str]], moment: float) -> str | None:
-    """Name of the phase that a moment lies in; None between phases.
+    """Return the name of the phase at a time; None between phases.
 
     Args:
         phases: start, end and name of each, in order of their starts; they do not overlap.
@@ -23,13 +23,13 @@ def phase_at(phases: Sequence[tuple[float, float, str]], moment: float) -> str |
 
 
 def with_gaps(phases: Sequence[tuple[Moment, Moment, str]]) -> list[tuple[Moment, Moment, str]]:
-    """Phases by time, and those of the gaps between them that are plainly one, as for the timing of a program.
+    """Return the phases by time, with the gaps between them that have an unambiguous phase.
 
-    From the end of a forward to the start of the backward after it a loss is computed by hand. Where no forward was
-    marked, as in a function that was compiled whole, it fills the gap before the loss.
+    Between the end of a forward and the start of its backward, a loss is computed by hand. Without a marked forward, as
+    in a function that was compiled whole, the gap before the loss is the forward.
     """
     filled: list[tuple[Moment, Moment, str]] = []
-    gaps: list[tuple[Moment, Moment, str]] = []  # what they are if a backward follows
+    gaps: list[tuple[Moment, Moment, str]] = []  # used if a backward follows
     in_gap, reached = "forward", None
     for start, end, name in sorted(phases):
         if reached is not None and reached < start:

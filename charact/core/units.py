@@ -1,4 +1,4 @@
-"""Numbers in base units to what a person reads: three significant digits and a prefix."""
+"""Formatting of numbers in base units: three significant digits and a prefix."""
 
 import math
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ _DIVISIBLE = ("s", "J", "W")
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number with its unit: 99.5 ms, 8.18 GFLOP."""
+    """Return a number with its unit: 99.5 ms, 8.18 GFLOP."""
     factor, scaled_unit = scale([value], unit)
     return f"{digits(value * factor)} {scaled_unit}"
 
 
 def share(value: float) -> str:
-    """A share of 1 as a percentage: 30.1 %."""
+    """Return a share of 1 as a percentage: 30.1 %."""
     return "< 0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
 
 
 def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
-    """Factor and unit, such as (1e3, "ms"), that bring the largest of the values to between 1 and 1000."""
+    """Return the factor and unit, such as (1e3, "ms"), that scale the largest value to between 1 and 1000."""
     largest = rounded(max((abs(value) for value in values), default=0.0), 3)
     power = math.floor(math.log10(largest) / 3 + 1e-12) if largest else 0
     # Long times stay in seconds; there are no parts of a byte or of an operation.
@@ -29,7 +29,7 @@ def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """So many significant digits, whole numbers in full, never in exponents."""
+    """Return a number with some significant digits, whole numbers in full, never in exponents."""
     near = rounded(value, significant)
     if not near:
         return "0"
@@ -38,5 +38,5 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def rounded(value: float, significant: int) -> float:
-    """The nearest number with so many significant digits."""
+    """Return the nearest number with some significant digits."""
     return float(f"{value:.{significant - 1}e}")

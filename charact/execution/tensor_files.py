@@ -24,7 +24,7 @@ import torch
 from charact.core.archives import is_tar_header, open_zip
 from charact.core.bounded_reading import check_declared, read_all
 from charact.core.errors import UserError
-from charact.core.files import whole
+from charact.core.files import atomic_write
 from charact.core.pickles import DamagedPickle, Machine, Refused
 from charact.execution.out_of_memory import is_out_of_memory
 
@@ -132,7 +132,7 @@ def write_tensors(content: Any, path: Path) -> None:
     Raises:
         UserError: the disk is full, or the place is not writable.
     """
-    with whole(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         try:
             torch.save(content, file)
         except RuntimeError as error:

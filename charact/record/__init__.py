@@ -1,1 +1,1 @@
-"""The record of a run on disk: its schema, and writing, reading and checking it. No torch in here."""
+"""Run records on disk: schema, writing, reading and checking. Imports no torch."""

@@ -1,4 +1,4 @@
-"""Checksums of a record: of run.json, and of each table, both in run.json. They find damage and prove no origin."""
+"""Checksums of run.json and of each table, both stored in run.json. They detect damage and prove no origin."""
 
 import hashlib
 import json
@@ -7,18 +7,18 @@ from typing import Any
 CHECKSUM = "checksum"
 """Key of run.json: the checksum of everything else in it."""
 TABLE_CHECKSUMS = "table_checksums"
-"""Key of run.json: the checksum of each table's file, by table."""
+"""Key of run.json: the checksum of each table's file, by table name."""
 
 
 def checksum(content: bytes) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest with the checksum of its content; `TABLE_CHECKSUMS` is added where it is absent.
+    """Return a manifest with the checksum of its content; adds `TABLE_CHECKSUMS` if it is absent.
 
-    A manifest that was sealed has both keys. So damage that hits one of them is found, too.
+    A sealed manifest has both keys, so that damage to one of them is detected.
 
     Raises:
         ValueError: a number is not finite.
@@ -28,12 +28,12 @@ def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(manifest: dict[str, Any]) -> bool:
-    """Whether a manifest has checksums; those of early versions of charact have none."""
+    """Return whether a manifest has checksums; those of early versions of charact have none."""
     return CHECKSUM in manifest or TABLE_CHECKSUMS in manifest
 
 
 def is_intact(manifest: dict[str, Any]) -> bool:
-    """Whether a sealed manifest is as it was written."""
+    """Return whether a sealed manifest is unchanged."""
     return TABLE_CHECKSUMS in manifest and manifest.get(CHECKSUM) == _checksum(manifest)
 
 

@@ -1,6 +1,6 @@
-"""The hidden directory of a run that is going on. Light: a watched program's process imports this.
+"""Hidden directory of an unfinished run. Imports little, because a watched program's process imports this module.
 
-Who writes it holds its lock, so that nobody else takes it for the run of a killed one.
+The writer holds a lock, so that other processes can distinguish it from a killed run.
 """
 
 import json
@@ -21,21 +21,21 @@ from charact.record.schema import SCHEMA_VERSION
 
 PARTIAL_PREFIX = ".partial-"
 LOCK = "lock"
-"""File that whoever writes the run has locked; in it stands the number of that process."""
+"""File that the run's writer has locked; contains the writer's process ID."""
 PANEL = "panel"
-"""File that a live view of the run has locked; in it stands what gives the terminal back."""
+"""File that a live view of the run has locked; contains the codes that restore the terminal."""
 SLICES, NOTES = "slices.bin", "notes.jsonl"
 """Files of a watched program's event log."""
 PARTS = "parts"
-"""Folder of each case's rows."""
+"""Folder of the part files with each case's rows."""
 CHECKPOINTS = "checkpoints"
-"""Folder of the checkpoints that trainings resume from."""
+"""Folder of the checkpoints from which trainings resume."""
 RANDOM_WEIGHTS = "random.pt"
-"""File of the weights that an inference loads where it is given none."""
+"""File of the random weights that an inference loads without a given file."""
 LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, PANEL, RANDOM_WEIGHTS)
-"""What only a run that is going on needs, next to its lock and to hidden files: a finished run has none of it."""
+"""Files of an unfinished run, in addition to its lock and hidden files; removed when it is finished."""
 TRACE = "trace/program.pt.trace.json.gz"
-"""Where the trace of a script lies in the run's directory, until the record names it after its case."""
+"""Path of a script's trace in the run's directory, until it is renamed after its case."""
 
 
 
@@ -48,7 +48,7 @@ class BegunRun(NamedTuple):
 
 
 def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
-    """Make a new run's directory below `out`, with a manifest that holds no case yet and no secrets.
+    """Create a new run's directory below `out`, with a manifest without cases and secrets.
 
     Raises:
         UserError: `out` is a file or not writable, or the disk is full.
@@ -78,7 +78,7 @@ def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
 
 
 def remove_unbegun(directory: Path) -> bool:
-    """Remove a run's directory that a kill left before its manifest was there; returns whether it was one.
+    """Remove a run's directory that was killed before its manifest was written; returns whether it was one.
 
     Raises:
         UserError: another process writes it, or it cannot be removed.
@@ -97,7 +97,7 @@ def remove_unbegun(directory: Path) -> bool:
 
 
 def take_lock(directory: Path) -> int:
-    """Lock a run's directory until the descriptor, which is returned, is closed.
+    """Lock a run's directory until the returned descriptor is closed.
 
     Raises:
         UserError: another process writes it.
@@ -112,7 +112,7 @@ def take_lock(directory: Path) -> int:
 
 
 def writer_of(directory: Path) -> int | None:
-    """Number of the process that writes a run, or wrote it last; None where that is not known."""
+    """Return the ID of the process that writes a run, or wrote it last; None if unknown."""
     try:
         return int((directory / LOCK).read_text())
     except (OSError, ValueError):
@@ -120,9 +120,9 @@ def writer_of(directory: Path) -> int | None:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a run with its checksum, whole or not at all.
+    """Write the manifest of a run with its checksum, atomically.
 
-    Secrets and names of the user are left out; texts become valid UTF-8.
+    Secrets and names of the user are replaced; texts become valid UTF-8.
 
     Raises:
         UserError: the disk is full.

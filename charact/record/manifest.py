@@ -1,4 +1,4 @@
-"""The manifest of a run: the types of what run.json holds, and reading it."""
+"""Types of run.json, and reading and validation of it."""
 
 import contextlib
 import json
@@ -27,13 +27,13 @@ from charact.record.schema import (
 )
 
 MOST_BYTES = 2**28
-"""Largest run.json that is read unless the user sets another limit; a sweep over 1,000 cases has some 2 MiB."""
+"""Default limit of the size of run.json; a sweep over 1,000 cases has some 2 MiB."""
 _MOST_DEPTH = 50
 _MOST_INTEGER = 2**63
 REMEDY = "restore it from a copy, or move the run away"
 
-# Fields with a default are optional; unknown fields are allowed, so that an older charact
-# reads what a newer one adds. The Structs check types only: code reads the plain dictionary.
+# Fields with a default are optional, and unknown fields are allowed, so that an older charact can read newer records.
+# The Structs only check types: code reads the plain dictionary.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
@@ -43,7 +43,7 @@ Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
 
 
 class DroppedItems(Struct):
-    """What an import left out of a trace."""
+    """Items of a trace that an import left out."""
 
     what: str
     reason: str
@@ -51,7 +51,7 @@ class DroppedItems(Struct):
 
 
 class Pass(Struct):
-    """What every pass records of itself."""
+    """Facts that every pass records."""
 
     status: Literal[PASS_STATUSES]  # type: ignore[valid-type]
     reason: str | None = None
@@ -95,7 +95,7 @@ class MemoryPass(Pass):
 
 
 class Calibration(Struct):
-    """How a prediction of memory was calibrated."""
+    """Calibration of a memory estimate."""
 
     method: str | None = None
     points: list[tuple[Count, Count]] | None = None
@@ -129,7 +129,7 @@ class FlopPass(Pass):
 
 
 class SourceOutcome(Struct):
-    """How reading a source of counters ended."""
+    """Outcome of reading a source of counters."""
 
     status: str
     reason: str | None = None
@@ -147,7 +147,7 @@ class CountersPass(Pass):
 
 
 class Frame(Struct):
-    """A place at which the sampler saw a program."""
+    """A line of code in which the sampler saw a program."""
 
     place: str
     function: str
@@ -164,7 +164,7 @@ class FramesPass(Pass):
 
     def __post_init__(self) -> None:
         if sum(frame.num_samples for frame in self.frames) > self.num_samples:
-            raise ValueError("the frames have more samples than there are")
+            raise ValueError("the frames have more samples than the pass")
 
 
 class Target(Struct):
@@ -213,7 +213,7 @@ class InferencePass(Pass):
 
 
 class Direction(Struct):
-    """How timing a direction of a basic operation ended."""
+    """Outcome of timing a direction of a basic operation."""
 
     ended_by: str | None = None
 
@@ -270,7 +270,7 @@ PASSES: dict[str, type[Pass]] = {
     "training": TrainingPass, "inference": InferencePass, "ops": OpsPass, "bricks": BricksPass,
     "construct": ConstructPass,
 }  # fmt: skip
-"""Type that each pass is checked against; a pass that is not listed is checked against `Pass`."""
+"""Type that validates each pass; a pass that is not listed is validated as `Pass`."""
 
 
 class Fits(Struct):
@@ -281,7 +281,7 @@ class Fits(Struct):
 
 
 class OutOfMemory(Struct):
-    """How a case ran out of memory."""
+    """Details of a case that ran out of memory."""
 
     requested_bytes: Amount | None = None
     free_bytes: Amount | None = None
@@ -322,7 +322,7 @@ _OPTIONAL: dict[str, Any] = {
     "reason": None, "input_kind": None, "input_size": None, "batch_size": None, "device_name": None, "data": None,
     "num_parameters": None, "source": None, "requested_bytes": None, "passes": {},
 }  # fmt: skip
-"""What readers take for granted in every case; early records lack some of it."""
+"""Defaults of the fields that early records lack."""
 
 
 class Processor(Struct):
@@ -354,14 +354,14 @@ class Machine(Struct):
 
 
 class Software(Struct):
-    """Versions of what ran."""
+    """Versions of installed software."""
 
     torch: str | None = None
     environment: dict[str, Any] = {}
 
 
 class Options(Struct):
-    """Options of the command that wrote the run, as far as readers use them."""
+    """Options of the command that wrote the run, as far as they are read."""
 
     script: str | None = None
     arguments: list[Any] = []
@@ -381,7 +381,7 @@ class Options(Struct):
 
 
 class Ceiling(Struct):
-    """A rate or a time that a device was measured to reach at best; see `charact.machine.ceilings_cache`."""
+    """A best measured rate or time of a device; see `charact.machine.ceilings_cache`."""
 
     device: Device
     ceiling: str
@@ -399,7 +399,7 @@ class Ceiling(Struct):
 
 
 class CounterMeaning(Struct):
-    """What a counter means."""
+    """Description of a counter."""
 
     definition: str
     method: str
@@ -407,7 +407,7 @@ class CounterMeaning(Struct):
 
 
 class LogDamage(Struct):
-    """Where the event log of a watched program was damaged."""
+    """A damaged range in the event log of a watched program."""
 
     file: str
     at_byte: Count
@@ -415,7 +415,7 @@ class LogDamage(Struct):
 
 
 class Reference(Struct):
-    """Where a published table comes from."""
+    """Source of a published table."""
 
     source: str
     unstated: str
@@ -423,7 +423,7 @@ class Reference(Struct):
 
 
 class Manifest(Struct):
-    """All of run.json."""
+    """Content of run.json."""
 
     schema_version: Annotated[int, Meta(ge=1)]
     run_id: str
@@ -452,14 +452,13 @@ class Manifest(Struct):
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read and check the manifest of a run.
 
-    A case with damaged facts stays as a case of the status 'damaged' whose reason names what is wrong; its passes are
-    left out.
+    A case with damaged facts gets the status 'damaged' and a reason that names the error; its passes are left out.
 
     Args:
         path: run.json.
 
     Raises:
-        UserError: it cannot be read, was changed since it was written, is no manifest, or is of a newer schema.
+        UserError: it cannot be read, was changed after it was written, is not a manifest, or has a newer schema.
     """
     with reading(path), path.open("rb") as file:
         content = read_all(file, path, MOST_BYTES)
@@ -481,12 +480,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) -> None:
-    """Check that a manifest has facts which a command cannot do without, and no damaged case.
+    """Check that a manifest has the facts that a command needs, and no damaged case.
 
     Args:
         manifest: of the run.
         run: the run's directory, for the message.
-        wanted: names of facts, by the part of the manifest that holds them.
+        wanted: names of facts, by their part of the manifest.
 
     Raises:
         UserError: a fact is missing, or a case is damaged.
@@ -500,23 +499,23 @@ def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) 
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, in one line of at most 200 characters."""
-    said = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-    said = " ".join(valid_text(said).split())
-    return said if len(said) <= 200 else f"{said[:200]}…"
+    """Return an error's message as one line of at most 200 characters."""
+    message = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+    message = " ".join(valid_text(message).split())
+    return message if len(message) <= 200 else f"{message[:200]}…"
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
     manifest = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite,
                           parse_int=_integer)
     if not isinstance(manifest, dict):
-        raise TypeError("it is no JSON object")
+        raise TypeError("not a JSON object")
     _check_depth(manifest)
     return manifest
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _finite(text: str) -> float:
@@ -541,28 +540,28 @@ def _check_depth(value: Any, depth: int = 0) -> None:
 
 
 def _check(manifest: dict[str, Any]) -> None:
-    """Check everything but the cases.
+    """Validate everything except the cases.
 
     Raises:
-        ValueError: something is not what it should be.
+        ValueError: a value is invalid.
     """
     msgspec.convert(manifest, Manifest)
     if (started := manifest.get("started")) is not None:
         try:
             datetime.fromisoformat(started).timestamp()
         except (ValueError, OverflowError, OSError):
-            raise ValueError(f"{started[:40]!r} is no time - at `$.started`") from None
+            raise ValueError(f"{started[:40]!r} is not a time - at `$.started`") from None
 
 
 def _checked_cases(entries: list[Any], name: str) -> list[dict[str, Any]]:
-    """Cases in a form that readers can rely on; those that are damaged say what is wrong with them."""
+    """Return validated cases; damaged ones become placeholders with the error as reason."""
     seen: set[str] = set()
     cases = []
     for number, entry in enumerate(entries):
         try:
             case = _checked_case(entry)
             if case["case"] in seen:
-                raise ValueError("it is there twice - at `$.case`")
+                raise ValueError("duplicate - at `$.case`")
         except ValueError as error:
             where = one_line(error).replace("`$", f"`$.cases[{number}]")
             case = _damaged(entry, number, f"{name}: {where}")
@@ -587,10 +586,10 @@ def _checked_case(entry: Any) -> dict[str, Any]:
 
 def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
     """Return a placeholder for a damaged case: its valid fields, without its passes."""
-    told = entry if isinstance(entry, dict) else {}
+    fields = entry if isinstance(entry, dict) else {}
     case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}"}
     for field in msgspec.structs.fields(Case):
-        if field.name in case and field.name in told and field.name != "passes":
+        if field.name in case and field.name in fields and field.name != "passes":
             with contextlib.suppress(msgspec.ValidationError):
-                case[field.name] = msgspec.convert(told[field.name], field.type)
+                case[field.name] = msgspec.convert(fields[field.name], field.type)
     return case | {"status": DAMAGED, "reason": reason}

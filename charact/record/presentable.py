@@ -1,4 +1,4 @@
-"""A record as views show it: its texts without control characters or secrets, on request without its owner's names."""
+"""Records prepared for display: texts without control characters or secrets, optionally without the owner's names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,40 +14,40 @@ from charact.record.schema import TABLES
 _PRESENTABLE = "presentable"
 
 Change = Callable[[str, Sequence[str]], Sequence[str]]
-"""Returns the replacement of each of a column's distinct texts."""
+"""Function that replaces each of a column's distinct texts."""
 
 
 @dataclass
 class _ChangedRun(Run):
-    """A run whose tables are changed when they are first asked for."""
+    """A run whose tables are converted when they are first read."""
 
     of: Run = field(kw_only=True, repr=False)
     change: Change = field(kw_only=True, repr=False)
     shown: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = field(default_factory=dict, repr=False)
-    """Tables of the record, each with what is shown of it."""
+    """Tables of the record, each with its converted copy."""
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the record, its texts changed."""
+        """Return a table of the record with its texts replaced."""
         rows = self.of.table(name)
         if name not in self.shown or self.shown[name][0] is not rows:
             self.shown[name] = rows, _changed(name, rows, self.change)
         return self.shown[name][1]
 
     def release(self) -> None:
-        """Free the tables, those of the record it is made from among them."""
+        """Free the tables, including those of the original record."""
         super().release()
         self.shown.clear()
         self.of.release()
 
 
 def presentable(run: Run) -> Run:
-    """The same record with a visible character in place of each control character in its texts, as `label` gives it.
+    """Return the record with control characters in its texts replaced, as by `label`.
 
-    The record on disk and its exports keep their texts. While the manifest stays as it is, the same object is
-    returned, so that analyses of it are computed once.
+    The record on disk and its exports keep their texts. The same object is returned while the manifest is unchanged, so
+    that analyses of it are computed once.
 
     Raises:
-        UserError: two cases could not be told apart in it.
+        UserError: two cases have the same name after replacement.
     """
     if isinstance(run, _ChangedRun) and run.change is _labels:
         return run
@@ -63,11 +63,11 @@ def presentable(run: Run) -> Run:
 
 
 def redacted(run: Run, *, anonymous: bool = False) -> Run:
-    """The same record without secrets, which earlier versions recorded.
+    """Return the record without secrets, which earlier versions recorded.
 
     Args:
         run: the record.
-        anonymous: leave out the names of the machine's owner, too.
+        anonymous: also remove the names of the machine's owner.
     """
     def change(column: str, texts: Sequence[str]) -> Sequence[str]:
         if anonymous:

@@ -1,13 +1,12 @@
-"""The record on disk, and reading it; `charact.record.writer` writes it, case by case, and renames it into place.
+"""Reading of records from disk; `charact.record.writer` writes them.
 
     <time>-<name>-<id>/run.json            manifest: what ran, on what machine, with which status
     <time>-<name>-<id>/<table>.parquet     the tables of `charact.record.schema`
     <time>-<name>-<id>/trace/<case>.pt.trace.json.gz
     <time>-<name>-<id>/weights/<case>.pt   the best weights of a training
 
-While a run is going on its directory is hidden (`.partial-...`) and holds one part file a case and table, so that a
-killed run can still be read with `load_run(path, partial=True)`; a training can also be gone on with, from what
-`checkpoints/` holds.
+The directory of an unfinished run is hidden (`.partial-...`) and has one part file for each case and table. A killed
+run can be read with `load_run(path, partial=True)`; a training can be resumed from `checkpoints/`.
 """
 
 import os
@@ -32,18 +31,18 @@ from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, column_names
 from charact.record.table_checks import table_problem
 
 FLUSHES = "flushes"
-"""Key of an unfinished run's manifest: by position of a case and by table, the number of flushes after the first."""
+"""Key of an unfinished run's manifest: number of flushes after the first, by case position and table."""
 _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 
 _MOST_TABLE_BYTES = 2 * 2**30
-"""Memory that a table may take unless the user sets another limit."""
+"""Default limit of the memory of a table."""
 _BATCH_ROWS = 65536
 
 Rows = list[dict[str, Any]]
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """Arrow schema of a table; each field carries its description as metadata."""
+    """Return the Arrow schema of a table; each field has its description as metadata."""
     return pa.schema([
         pa.field(column.name, _ARROW_TYPES[column.type], metadata={"description": column.description})
         for column in TABLES[table]
@@ -52,44 +51,44 @@ def arrow_schema(table: str) -> pa.Schema:
 
 @cache
 def _empty(table: str) -> pd.DataFrame:
-    """A table without rows: most runs lack most tables, and making one takes a millisecond."""
+    """Return a table without rows; cached, because creating one takes a millisecond and most runs lack most tables."""
     frame: pd.DataFrame = arrow_schema(table).empty_table().to_pandas()
     return frame
 
 
 def part_path(directory: Path, table: str, number: int, flush: int = 0) -> Path:
-    """Where a case's rows of a table are while the run is going on; each flush has a file of its own."""
+    """Return the path of a case's rows of a table in an unfinished run; each flush has its own file."""
     again = f"-{flush:06d}" if flush else ""
     return directory / PARTS / f"{table}-{number:04d}{again}.parquet"
 
 
 def read_parts(directory: Path, table: str, manifest: dict[str, Any]) -> pa.Table | None:
-    """Rows of the flushes that the manifest names; one that was not complete when the run was killed is left out.
+    """Return the rows of the flushes that the manifest lists; a flush that was interrupted is left out.
 
     Raises:
         UserError: a file cannot be read or is corrupt.
     """
     paths = [part_path(directory, table, number, last_flush(manifest, number, table))
              for number in range(len(manifest["cases"]))]
-    remedy = "remove it, and all other rows of the run can be read"
+    remedy = "remove it to read the other rows of the run"
     parts = [read_table(path, table, remedy=remedy) for path in paths if path.exists()]
     return pa.concat_tables(parts) if parts else None
 
 
 def last_flush(manifest: dict[str, Any], number: int, table: str) -> int:
-    """Number of the last flush, from 0, of a table's rows of the case at a position of the manifest."""
+    """Return the index of the last flush of a table's rows, for the case at a position of the manifest."""
     return int(manifest.get(FLUSHES, {}).get(str(number), {}).get(table, 0))
 
 
 def write_table(path: Path, table: str, rows: pa.Table) -> None:
-    """Write rows of a table to a file; each page has a checksum."""
-    # Arrow takes paths that are not UTF-8 as bytes only.
+    """Write a table to a file, with page checksums."""
+    # Arrow accepts paths that are not UTF-8 only as bytes.
     with pa.OSFile(os.fsencode(path), "wb") as file:
         pq.write_table(rows.cast(arrow_schema(table)), file, compression="zstd", write_page_checksum=True)
 
 
 def finite(rows: pa.Table) -> pa.Table:
-    """The rows with null for every number that is not finite: what could not be measured is missing."""
+    """Return the rows with null for every number that is not finite."""
     for number, column in enumerate(rows.columns):
         if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
             rows = rows.set_column(number, rows.field(number),
@@ -103,12 +102,12 @@ def read_table(path: Path, table: str, checksum_of_file: str | None = None, *, r
     Args:
         path: the file.
         table: one of `schema.TABLES`.
-        checksum_of_file: what the manifest says; None where it says nothing.
-        remedy: what the error advises.
+        checksum_of_file: checksum from the manifest; None if it has none.
+        remedy: advice in the error message.
 
     Raises:
-        UserError: the file cannot be read, was changed since it was written, or unpacks to more than the limit, or a
-            column is missing, has another type, or holds a value that the schema does not allow.
+        UserError: the file cannot be read, was changed after it was written, or unpacks to more than the limit; or
+            a column is missing, has another type, or has a value that the schema does not allow.
     """
     with reading(path):
         if not path.is_file():
@@ -140,7 +139,7 @@ def _types(table: str) -> dict[str, pa.DataType]:
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
     if pa.types.is_floating(kind) and pa.types.is_string(column.type):
-        raise ValueError(f"column '{name}' holds text")  # which Arrow would parse
+        raise ValueError(f"column '{name}' has text")  # Arrow would parse numbers in it
     try:
         return column.cast(kind)
     except pa.ArrowException as error:
@@ -148,7 +147,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedAr
 
 
 def _decoded(content: bytes, path: Path, table: str) -> pa.Table:
-    """Rows of a Parquet file within the limit on memory, texts included.
+    """Return the rows of a Parquet file within the limit of memory, including texts.
 
     A file of a few kilobytes can declare a billion rows, or repeat one long text in each of a million.
     """
@@ -188,9 +187,9 @@ class Run:
     partial: bool = False
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
     found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What analyses have found in it, kept by `charact.analysis.common.cache`."""
+    """Results of analyses, cached by `charact.analysis.common.cache`."""
     checksums: dict[str, str] | None = field(default=None, repr=False)
-    """Checksums of the tables' files, by table; None where the record has none, as early ones."""
+    """Checksums of the tables' files, by table; None in early records."""
 
     def __post_init__(self) -> None:
         self._given = dict(self._tables)
@@ -201,37 +200,37 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """Identifier of the run: the name that its directory was given."""
+        """Identifier of the run: the initial name of its directory."""
         return str(self.manifest["run_id"])
 
     @cached_property
     def cases(self) -> pd.DataFrame:
-        """One row a case: its coordinates, status and reason; what the passes say stays in the manifest."""
+        """One row for each case: its coordinates, status and reason; facts of passes are in the manifest."""
         return pd.DataFrame([
             {key: value for key, value in case.items() if not isinstance(value, (dict, list))}
             for case in self.manifest["cases"]
         ])
 
     def passes(self, case: str) -> dict[str, Any]:
-        """What each pass over a case recorded about itself, by pass: status, reason, its own facts."""
+        """Return the recorded facts of each pass over a case, by pass: status, reason and others."""
         for entry in self.manifest["cases"]:
             if entry["case"] == case:
                 return dict(entry.get("passes", {}))
         raise KeyError(case)
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of `schema.TABLES`; with no rows, but all columns, where the run has none.
+        """Return a table of `schema.TABLES`; without rows if the run has none.
 
         Raises:
-            UserError: the file cannot be read, was changed since it was written, lacks a column, or holds a value that
-                the schema does not allow.
+            UserError: the file cannot be read, was changed after it was written, lacks a column, or has a value
+                that the schema does not allow.
         """
         if name not in self._tables:
             self._tables[name] = self._read(name)
         return self._tables[name]
 
     def release(self) -> None:
-        """Free the tables that were read and what analyses have found in them; both are read again when needed."""
+        """Free the tables and cached results of analyses; both are read again when needed."""
         self._tables = dict(self._given)
         self.found.clear()
         self.__dict__.pop("cases", None)
@@ -245,7 +244,7 @@ class Run:
                 exists = path.exists()
             rows = self._read_file(path, name) if exists else None
             if rows is None and name in self.manifest.get("tables", []):
-                raise UserError(f"{path} is missing, which the record once held: {REMEDY}")
+                raise UserError(f"{path} is missing, but was part of the record: {REMEDY}")
         if rows is None:
             return _empty(name).copy()
         frame: pd.DataFrame = rows.to_pandas()
@@ -256,7 +255,7 @@ class Run:
         if len(sound) == len(self.manifest["cases"]):
             stranger = one_line(ValueError(min(strangers)))
             raise UserError(f"{path} is corrupt (column 'case': run.json has no case '{stranger}'): {REMEDY}")
-        # Rows of damaged cases, whose names may be what was damaged.
+        # Rows of damaged cases; their names may be what was damaged.
         return frame[frame["case"].isin(sound)].reset_index(drop=True)
 
     def _read_file(self, path: Path, name: str) -> pa.Table:
@@ -351,11 +350,11 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
     """Read a run directory.
 
     Args:
-        path: the directory that holds `run.json`.
-        partial: read what a killed run had flushed (its directory is hidden, `.partial-...`).
+        path: the directory with `run.json`.
+        partial: read the flushed data of a killed run (its directory is hidden, `.partial-...`).
 
     Raises:
-        UserError: there is no record, it is corrupt, unfinished (and `partial` is false), or of a newer schema.
+        UserError: there is no record, it is corrupt, unfinished (and `partial` is false), or has a newer schema.
     """
     path = Path(path)
     manifest_path = path / "run.json"
@@ -368,7 +367,7 @@ def load_run(path: str | Path, *, partial: bool = False) -> Run:
     manifest = valid_values(read_manifest(manifest_path))
     unfinished = manifest["status"] == "running"
     if unfinished and not partial:
-        raise UserError(f"{path} was not finished: charact report --partial reads what it holds")
-    # An export and a run made from this one have other files.
+        raise UserError(f"{path} was not finished: read it with charact report --partial")
+    # An export and a run derived from this one have other files.
     manifest.pop(CHECKSUM, None)
     return Run(path=path, manifest=manifest, partial=unfinished, checksums=manifest.pop(TABLE_CHECKSUMS, None))

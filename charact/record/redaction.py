@@ -1,9 +1,9 @@
-"""What a record leaves out: secrets, and the names of the user and of the home directory. No torch in here.
+"""Redaction of secrets and of names of the user and the home directory in records. Imports no torch.
 
-Everything that becomes part of a record passes through here: manifests and event logs through `redacted`, columns of
-text through `redacted_column`, traces through `redact_chunks`. A second pass changes nothing.
+All parts of a record pass through here: manifests and event logs through `redacted`, text columns through
+`redacted_column`, traces through `redact_chunks`. A second pass changes nothing.
 
-*Error*: arguments are recognized by their names and values by their shapes. A secret without a telling name or shape
+*Error*: arguments are recognized by their names, and values by their formats. A secret without a known name or format
 is not found.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 REDACTED = "<redacted>"
 USER = "<user>"
-"""Replaces the user's name where it is a folder of a path; `expanded_path` puts it back."""
+"""Replaces the user's name as a folder of a path; `expanded_path` restores it."""
 HOST = "<host>"
 
 _SECRET_STEMS = re.compile(
@@ -32,7 +32,7 @@ _COUNT_WORDS = {"num", "n", "max", "min", "len", "length", "size", "dim", "dims"
 _NO_SECRETS = {"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"}
 _NO_SECRET_VARIABLES = {"PWD", "OLDPWD", "TOKENIZERS_PARALLELISM"}
 _AMBIGUOUS = {"key", "keys", "pass", "auth", "sig", "pw"}
-"""Words that errors put before a colon: alone they make no secret of what follows."""
+"""Words that error messages put before a colon: alone they do not mark a secret."""
 
 _TOKENS = re.compile(
     r"-----BEGIN [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)[A-Z ]*-----(?:.*?-----END [A-Z ]+-----|.*)"
@@ -47,7 +47,7 @@ _SCHEME = re.compile(r"(?i)\b((?:bearer|basic)\s++)(?!<redacted>)[\w.~+/=-]{6,}"
 _HEADER = re.compile(
     r"(?im)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token|secret|auth))"
     r"(\s*+[:=]\s*+)(?!<redacted>)[^\n\"']+")
-# Possessive, and from a word's beginning only: a long text without a match is read once, not from each of its places.
+# Possessive, and only from the beginning of a word, to scan a long text without a match only once.
 _LOGIN = re.compile(r"((?<![\w+.-])[\w+.-]++://)[^\s/?#\"']*@")
 _PASSWORD_IN_URL = re.compile(r"(?<![\w+.-])[\w+.-]++://[^\s/?#\"'<>:@]*:([^\s/?#\"'<>]+)@")
 _VALUE = r"(?P<value>\\?\"[^\"]*\"|\\?'[^']*'|[^\s\"',;&)}\]]+)"
@@ -73,13 +73,13 @@ _SIGNS = tuple(sign.encode() for sign in re.findall(r"\S+", r"""
     api-key auth signature pwd creds jwt sessionid totp key= key: key" key\ keys= keys: keys" keys\ sig= sig: sig" sig\
     sas= sas: sas" sas\ dsn= dsn: dsn" dsn\ otp= otp: otp" otp\ pw= pw: pw" pw\ pass= pass: pass" pass\
 """))
-"""Substrings of secrets, in lower case: a trace is searched for secrets only where it contains one of them."""
+"""Substrings of secrets, in lower case: only parts of a trace with one of them are searched for secrets."""
 
 _FIXED = {"run_id", "status", "started", "ended", "commit", "fingerprint", "schema_version", "suite_digest", "mode",
           "precision", "phase"}  # fmt: skip
 _NEVER_A_NAME = _FIXED - {"run_id"} | {"device"}
 _IDENTIFIERS = {"case", "workload", "variant", "brick"}
-"""By these, tables are matched: only what has the shape of a secret is replaced in them."""
+"""Keys by which tables are matched: only values in the format of a secret are replaced in them."""
 _ORDINARY_HOSTS = {"", "localhost", "cpu", "cuda", "gpu", "train", "infer"}
 _ARGUMENTS = {"command_line", "arguments"}
 _LONGEST_VALUE = 200
@@ -111,16 +111,16 @@ SPEED_VARIABLES = frozenset(re.findall(r"\S+", """
     MALLOC_ARENA_MAX MALLOC_ARENA_TEST MALLOC_MMAP_MAX_ MALLOC_MMAP_THRESHOLD_ MALLOC_TRIM_THRESHOLD_ MALLOC_TOP_PAD_
     MALLOC_PERTURB_ MALLOC_CHECK_ MALLOC_CONF GLIBC_TUNABLES LD_PRELOAD
 """))
-"""Environment variables that change speed, as their libraries document them: a record holds no others."""
+"""Environment variables that affect speed, as documented by their libraries: a record has no others."""
 
 
 def redacted(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest, or a note of an event log, without secrets and without names of the user.
+    """Return a manifest, or a note of an event log, without secrets and names of the user.
 
-    Where the manifest says `arguments_kept`, its command line and the program's arguments are left as they are.
+    If the manifest has `arguments_kept`, its command line and the program's arguments are unchanged.
     """
     redactor, keep = _here(), bool(facts.get("arguments_kept"))
-    # The names at the top are charact's own: none is that of a secret.
+    # The top-level names are charact's own: none is that of a secret.
     return {name: redactor.text(value) if isinstance(value, str) and name not in _FIXED | _IDENTIFIERS
             else redactor.facts(value, name, keep_arguments=keep) for name, value in facts.items()}
 
@@ -131,23 +131,23 @@ def redacted_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def redacted_text(text: str) -> str:
-    """Return a text without secrets and without names of the user."""
+    """Return a text without secrets and names of the user."""
     return _here().text(text)
 
 
 def redacted_column(name: str, texts: Sequence[str]) -> list[str]:
-    """Return texts of a table's column without secrets and without names of the user."""
+    """Return texts of a table's column without secrets and names of the user."""
     clean = redacted_identifier if name in _IDENTIFIERS else _here().text
     return [clean(text) for text in texts]
 
 
 def redacted_identifier(text: str) -> str:
-    """Return a name by which cases or runs are matched, without what has the shape of a secret."""
+    """Return the name of a case or run without parts in the format of a secret."""
     return _TOKENS.sub(REDACTED, _LOGIN.sub(rf"\1{REDACTED}@", text))
 
 
 def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that change speed, their values of bounded length and without secrets."""
+    """Return the environment variables that affect speed, with values of bounded length and without secrets."""
     return _redactor(environment, ()).environment(environment)
 
 
@@ -157,7 +157,7 @@ def redact_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     suspects = redactor.suspects()
     for chunk in chunks:
         lower = chunk.lower()
-        if not any(sign in lower for sign in suspects):  # a regular expression would take as long as compressing does
+        if not any(sign in lower for sign in suspects):  # regular expressions take as long as compression
             yield chunk
             continue
         lines = chunk.decode("utf-8", "surrogateescape").splitlines(keepends=True)
@@ -166,7 +166,7 @@ def redact_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def expanded_path(text: str) -> Path:
-    """Return the path that a record names, with the home directory and the user's name put back."""
+    """Return the path that a record names, with the home directory and the user's name restored."""
     whole = text.replace(USER, _user(os.environ)) if USER in text else text
     return Path(os.path.expanduser(whole))
 
@@ -177,28 +177,28 @@ def names_user(path: Path) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether an argument, variable or key of this name holds a secret."""
+    """Return whether the value of an argument, variable or key with this name is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(word in _SECRET_WORDS or _SECRET_STEMS.search(word) for word in words) or "apikey" in "".join(words)
 
 
 def anonymous(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest without what identifies the machine's owner.
+    """Return a manifest without data that identifies the machine's owner.
 
-    Left out are names of the host and the user, identifiers of GPUs, the commit, mail addresses, the command line, and
-    of every absolute path all but its last part.
+    This removes names of the host and the user, identifiers of GPUs, the commit, mail addresses, the command line, and
+    all but the last part of absolute paths.
     """
     return {**_anonymous_facts(redacted(manifest), _host_pattern(manifest)), "anonymous": True}
 
 
 def anonymous_texts(texts: Sequence[str], column: str, manifest: Mapping[str, Any]) -> list[str]:
-    """Return texts of a column of a run's tables, as `anonymous` returns those of its manifest."""
+    """Return texts of a column of a run's tables, anonymized as by `anonymous`."""
     hosts = _host_pattern(manifest)
     return [_anonymous_text(text, hosts) for text in redacted_column(column, texts)]
 
 
 def _host_pattern(manifest: Mapping[str, Any]) -> re.Pattern[str] | None:
-    """Matches the names of the host that a record is of, whole and without its domain."""
+    """Return a pattern of the record's host names, with and without domain."""
     names = {str(facts["hostname"]) for facts in (manifest, manifest.get("machine") or {}) if facts.get("hostname")}
     every = {part for name in names for part in (name, name.partition(".")[0])} - _ORDINARY_HOSTS
     alternatives = "|".join(map(re.escape, sorted(every, key=len, reverse=True)))
@@ -222,7 +222,7 @@ def _anonymous_text(text: str, hosts: re.Pattern[str] | None) -> str:
 
 @dataclass(frozen=True)
 class _Redactor:
-    """Replaces what is known of this process: its home directories, its user, and the secrets that it was given."""
+    """Replaces the home directories, the user name and the secrets that this process knows."""
 
     homes: tuple[tuple[str, str], ...]
     user: str
@@ -311,15 +311,15 @@ _latest: list[_Redactor] = []
 
 
 def _here() -> _Redactor:
-    """What this process knows of its user, and the secrets in its environment and its arguments."""
+    """Return the redactor of this process, with the secrets in its environment and arguments."""
     found = _redactor(os.environ, (getattr(sys, "orig_argv", ())[1:], getattr(sys, "argv", ())[1:]))
     if found not in _latest:
         _latest[:] = [found]
-    return _latest[0]  # which knows many texts already
+    return _latest[0]  # has a cache of many texts
 
 
 def _redactor(environment: Mapping[str, str], command_lines: Sequence[Sequence[str]]) -> _Redactor:
-    """What such an environment and such command lines tell."""
+    """Return the redactor of an environment and of command lines."""
     secrets = {value for name, value in environment.items()
                if name not in _NO_SECRET_VARIABLES | SPEED_VARIABLES and is_secret_name(name)
                and _is_secret_value(name, value)}
@@ -334,7 +334,7 @@ def _redactor(environment: Mapping[str, str], command_lines: Sequence[Sequence[s
 
 
 def _homes(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The home directories of this user and what replaces each, the longest first."""
+    """Return the home directories of this user with their replacements, the longest first."""
     found: dict[str, str] = {}
     with contextlib.suppress(KeyError):
         found[pwd.getpwuid(os.getuid()).pw_dir] = f"~{USER}"
@@ -345,14 +345,14 @@ def _homes(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _user(environment: Mapping[str, str]) -> str:
-    """The user's name as the environment has it, else as the system does; empty where neither does."""
+    """Return the user's name from the environment, else from the system; empty if neither has it."""
     with contextlib.suppress(KeyError):
         return environment.get("USER") or environment.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
     return ""
 
 
 def _parted(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each argument, parted into what may be recorded and the secret that follows it, None where none does."""
+    """Yield each argument, split into a part to record and the secret that follows it, or None."""
     name: str | None = None
     for argument in arguments:
         is_option = argument.startswith("--") or (argument.startswith("-") and len(argument) == 2)
@@ -372,7 +372,7 @@ def _parted(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _is_secret_value(name: str, value: str) -> bool:
-    """Whether a value may be a secret under the name of one: not where it is a switch, or a number of something."""
+    """Return whether a value can be a secret under such a name: not if it is a switch, or a number of something."""
     if value.lower() in _NO_SECRETS:
         return False
     counts = any(word.lower() in _COUNT_WORDS for word in _WORD.findall(name))
@@ -380,16 +380,16 @@ def _is_secret_value(name: str, value: str) -> bool:
 
 
 def _is_distinct(secret: str) -> bool:
-    """Whether a secret can be replaced wherever it is found, without hitting ordinary words."""
+    """Return whether a secret can be replaced everywhere without matching ordinary words."""
     return len(secret) >= (10 if secret.isalpha() else 6) and not _NUMBER.fullmatch(secret) and secret != REDACTED
 
 
 def _without_values(pattern: re.Pattern[str], text: str) -> str:
-    """A text without the values that a pattern finds under the name of a secret."""
+    """Return a text without the values that a pattern finds under the name of a secret."""
     parts, begin, place = [], 0, 0
     while (found := pattern.search(text, place)) is not None:
         if not _names_a_secret(found):
-            place = found.start("value")  # another name may be part of this one's value
+            place = found.start("value")  # the value may contain another name
             continue
         quote = re.match(r"\\?[\"']", found["value"])
         around = "" if quote is None else quote[0]

@@ -1,7 +1,7 @@
-"""The record's contract: its version, its words, and the columns of its tables.
+"""Schema of a record: version, allowed values, and columns of its tables.
 
-Tools outside charact read these files. Adding a nullable column keeps the version; anything else raises it, and
-`charact.record.reader` then upgrades older records or refuses them.
+Tools outside charact read these files. A new nullable column keeps the version; any other change increments it, and
+`charact.record.reader` then upgrades or rejects older records.
 """
 
 import math
@@ -14,36 +14,36 @@ PHASES = ("data", "forward", "loss", "backward", "update", "communication", "oth
 """Phases of an iteration, in order. They never overlap; with `other` they sum to the iteration's wall time."""
 
 LOAD_PHASES = ("build", "read", "place")
-"""Phases of a load: making the model, reading the file, putting the weights onto the device."""
+"""Phases of a load: creating the model, reading the file, moving the weights to the device."""
 
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "unknown")
 
 MEMORY_ORIGINS = ("tensors", "workspaces", "rounding")
-"""What predicted bytes are of: tensors, which are exact; what operators allocate for themselves and give back, which is
-calibrated or modelled; what the device's allocator adds to each block."""
+"""Origins of estimated bytes: tensors (exact), operators' workspaces (calibrated or modelled), rounding of each block
+by the device's allocator."""
 
 MODES = ("train", "infer")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
 
 OPERATION_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
-"""Of basic operations, whose inputs all have the type that is named."""
+"""Precisions of basic operations, whose inputs all have this type."""
 
 DIRECTIONS = ("forward", "backward_input", "backward_weight")
-"""Of basic operations."""
+"""Directions of basic operations."""
 
 STRATEGIES = ("sequential", "critical_path", "corrected", "paper")
-"""How a model's latency is constructed from bricks: the sum of their times; the longest way through the model's graph;
-the sum, corrected as other models taught; the sum of times that were taken warm, as the paper does."""
+"""Ways to construct a model's latency from bricks: the sum of their times; the critical path of the model's graph; the
+sum with a correction from other models; the sum of warm times, as in the paper."""
 
 STAGES = ("training", "validation", "checkpointing", "load_cold", "load_warm", "prediction")
-"""What a training or an inference spends its total time on."""
+"""Stages of the total time of a training or an inference."""
 
 DAMAGED = "damaged"
-"""Status that a reader gives to a case whose facts in run.json it cannot use; only a recovered run holds it."""
+"""Status for a case with unusable facts in run.json; only in recovered runs."""
 
 CASE_STATUSES = ("ok", "oom", "diverged", "error", "interrupted", "running", DAMAGED)
-"""`diverged`: the loss was no number any more. `running` stands in the record of a run that was killed."""
+"""`diverged`: the loss became NaN or infinite. `running`: the run was killed."""
 
 UNFINISHED = ("running", "interrupted")
 """Statuses of a case that can be resumed."""
@@ -51,20 +51,20 @@ RUN_STATUSES = ("complete", "interrupted", "running")
 PASS_STATUSES = ("ok", "failed", "skipped")
 
 LEFT_OUT = "left_out"
-"""Status of a brick that was not timed, for its time to be predicted."""
+"""Status of a brick that was not timed, because its time is predicted."""
 
 ColumnType = Literal["string", "int64", "float64"]
 
 LARGEST = {"int64": 2.0**53, "float64": 1e30}
-"""Largest magnitude of a number. pandas holds an integer column with nulls as floats, which are exact up to 2^53; sums
+"""Largest magnitude of a number. pandas stores an integer column with nulls as floats, which are exact up to 2^53; sums
 and squares of floats up to 1e30 stay finite."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name ends in its unit, its description says what a null means where nulls occur.
+    """A column: its name ends in its unit, and its description gives the meaning of nulls.
 
-    Numbers are finite. The other fields say which values there may be; readers refuse a table that holds others.
+    Numbers are finite. The other fields give the allowed values; readers reject a table with others.
     """
 
     name: str
@@ -72,13 +72,13 @@ class Column:
     description: str
     nullable: bool = True
     allowed: tuple[str, ...] | None = None
-    """All values that a text may have."""
+    """All allowed values of a text."""
     least: float | None = None
     """Smallest value of a number."""
     most: float | None = None
     """Largest value of a number; by default that of `LARGEST`."""
     json: Any = None
-    """Type of the value that a text holds as JSON, for `msgspec`."""
+    """Type of the JSON value in a text, for `msgspec`."""
 
 
 class HeldOutput(TypedDict):
@@ -91,7 +91,7 @@ class HeldOutput(TypedDict):
 
 
 class Held(TypedDict):
-    """What a brick's forward pass saves and gives, in the column `held`."""
+    """Saved inputs and outputs of a brick's forward pass, in the column `held`."""
 
     saved_inputs: list[int]
     outputs: list[HeldOutput]
@@ -102,39 +102,39 @@ _CASE = Column("case", "string", "identifier of the case, as in run.json", nulla
 TABLES: dict[str, tuple[Column, ...]] = {
     "iterations": (
         _CASE,
-        Column("iteration", "int64", "number of the timed iteration, from 0; warm-up is not recorded",
+        Column("iteration", "int64", "index of the timed iteration, from 0; warm-up is not recorded",
                nullable=False, least=0),
         Column("phase", "string", "one of schema.PHASES; the rows of an iteration sum to its wall time",
                nullable=False, allowed=PHASES),
-        Column("part", "string", "model or optimizer that the phase belongs to; null where the program has one"),
-        Column("host_s", "float64", "time between the phase's marks on the host's clock, measured", nullable=False),
+        Column("part", "string", "model or optimizer that the phase belongs to; null if the program has only one"),
+        Column("host_s", "float64", "host time between the phase's annotations, measured", nullable=False),
         Column("device_s", "float64", "time between the phase's CUDA events, measured; null on a CPU"),
     ),
     "operators": (
         _CASE,
         Column("phase", "string", "phase in which the operator ran", allowed=PHASES),
-        Column("operator", "string", "name as PyTorch gives it, e.g. aten::mkldnn_convolution", nullable=False),
-        Column("operator_type", "string", "convolution, GEMM, normalization, ...; 'other' where no rule knows it",
+        Column("operator", "string", "name in PyTorch, e.g. aten::mkldnn_convolution", nullable=False),
+        Column("operator_type", "string", "convolution, GEMM, normalization, ...; 'other' if no rule matches",
                nullable=False),
         Column("layer", "string", "qualified name of the nn.Module; a backward operator's is that of its forward "
-                                  "operator; null outside of any module"),
+                                  "operator; null outside any module"),
         Column("input_shapes", "string", "shapes of the tensor inputs as JSON, e.g. [[8,3,224,224],[64,3,7,7]]",
                json=list[Any]),
         Column("num_calls", "float64", "calls per iteration, mean over the pass", least=0),
         Column("self_host_s", "float64", "host time per iteration without nested operators, measured under the "
                                          "profiler, which slows it"),
-        Column("device_s", "float64", "time of the kernels it launched itself, per iteration; null on a CPU"),
-        Column("flop", "float64", "floating-point operations per iteration, counted on fake tensors; null where not "
-                                  "counted; stands on the row that holds the time of its layer and operator type",
+        Column("device_s", "float64", "time of the kernels that it launched itself, per iteration; null on a CPU"),
+        Column("flop", "float64", "floating-point operations per iteration, counted on fake tensors; null if not "
+                                  "counted; in the row with the time of its layer and operator type",
                least=0),
         Column("bytes", "float64", "bytes of inputs read and outputs written once per iteration, modelled on fake "
-                                   "tensors; placed like flop", least=0),
+                                   "tensors; in the same row as flop", least=0),
     ),
     "kernels": (
         _CASE,
         Column("phase", "string", "phase in which the operator that launched it ran", allowed=PHASES),
-        Column("operator", "string", "operator that launched it; null where the trace does not tell"),
-        Column("kernel", "string", "name of the kernel, copy or fill as it ran on the device", nullable=False),
+        Column("operator", "string", "operator that launched it; null if the trace lacks it"),
+        Column("kernel", "string", "name of the kernel, copy or fill on the device", nullable=False),
         Column("num_calls", "float64", "launches per iteration, mean over the pass", least=0),
         Column("device_s", "float64", "device time per iteration, measured"),
         Column("grid", "string", "grid dimensions as JSON; null for copies and fills", json=list[Any]),
@@ -149,103 +149,103 @@ TABLES: dict[str, tuple[Column, ...]] = {
                                  "or 'timeline'", nullable=False, allowed=("peak", "phase_peak", "timeline")),
         Column("method", "string", "'measured', 'predicted', or 'constructed' from bricks",
                nullable=False, allowed=("measured", "predicted", "constructed")),
-        Column("phase", "string", "phase in which the moment lies", allowed=PHASES),
-        Column("layer", "string", "layer that was running at the moment; null outside of any, and where not told"),
-        Column("operator", "string", "operator that was running; null outside of any, and where not told"),
-        Column("moment", "int64", "number of the moment in its timeline, from 0; null but for 'timeline'", least=0),
-        Column("time_s", "float64", "time since the iteration's start in the memory pass; null but for a measured "
+        Column("phase", "string", "phase of the snapshot", allowed=PHASES),
+        Column("layer", "string", "layer that was running; null outside any layer, and if not recorded"),
+        Column("operator", "string", "operator that was running; null outside any operator, and if not recorded"),
+        Column("moment", "int64", "index of the snapshot in its timeline, from 0; null except for 'timeline'", least=0),
+        Column("time_s", "float64", "time since the iteration's start in the memory pass; null except for a measured "
                                     "'timeline'"),
-        Column("category", "string", "one of schema.MEMORY_CATEGORIES; the categories of a moment sum to its total",
+        Column("category", "string", "one of schema.MEMORY_CATEGORIES; the categories of a snapshot sum to its total",
                nullable=False, allowed=MEMORY_CATEGORIES),
-        Column("origin", "string", "what a predicted row is of, one of schema.MEMORY_ORIGINS; null where measured",
+        Column("origin", "string", "origin of estimated bytes, one of schema.MEMORY_ORIGINS; null if measured",
                allowed=MEMORY_ORIGINS),
-        Column("bytes", "float64", "bytes held through PyTorch's allocator", nullable=False),
+        Column("bytes", "float64", "bytes allocated by PyTorch's allocator", nullable=False),
     ),
     "fits": (
         _CASE,
-        Column("searched", "string", "'batch_size' or 'input_size': what the largest fitting value was looked for of",
+        Column("searched", "string", "quantity whose largest fitting value was searched",
                nullable=False, allowed=("batch_size", "input_size")),
-        Column("device", "string", "whose memory it is to fit", nullable=False),
+        Column("device", "string", "device whose memory is the limit", nullable=False),
         Column("limit_bytes", "float64", "memory of that device", least=0),
-        Column("value", "int64", "largest value that fits; null where not even the smallest does", least=0),
-        Column("needed_bytes", "float64", "what the device must have for it, predicted, uncertainty included"),
-        Column("margin_bytes", "float64", "limit less that"),
-        Column("next_value", "int64", "next larger value; null where the search ended before one did not fit"),
-        Column("next_needed_bytes", "float64", "what the device must have for that, predicted"),
-        Column("verified", "string", "'ok' or 'oom' where the value was run under the limit; null where it was not",
+        Column("value", "int64", "largest value that fits; null if not even the smallest does", least=0),
+        Column("needed_bytes", "float64", "memory that the device needs for it, estimated, including uncertainty"),
+        Column("margin_bytes", "float64", "limit_bytes - needed_bytes"),
+        Column("next_value", "int64", "next larger value; null if the search ended before a value did not fit"),
+        Column("next_needed_bytes", "float64", "memory that the device needs for the next value, estimated"),
+        Column("verified", "string", "'ok' or 'oom' if the value was run under the limit; null if not run",
                allowed=CASE_STATUSES),
-        Column("next_verified", "string", "the same of the next value", allowed=CASE_STATUSES),
+        Column("next_verified", "string", "the same for the next value", allowed=CASE_STATUSES),
     ),
     "flop": (
         _CASE,
         Column("phase", "string", "phase in which the operator was dispatched", allowed=PHASES),
-        Column("layer", "string", "qualified name of the nn.Module; null outside of any module"),
+        Column("layer", "string", "qualified name of the nn.Module; null outside any module"),
         Column("operator", "string", "dispatched operator, e.g. aten::convolution", nullable=False),
         Column("operator_type", "string", "as in operators", nullable=False),
         Column("num_calls", "int64", "calls per iteration", least=0),
         Column("flop", "float64", "floating-point operations per iteration, counted on fake tensors (1 MAC = 2 FLOP); "
-                                  "null where PyTorch has no formula for the operator", least=0),
+                                  "null if PyTorch has no formula for the operator", least=0),
         Column("bytes", "float64", "bytes of inputs read and outputs written once, modelled", least=0),
     ),
     "layers": (
         _CASE,
         Column("layer", "string", "qualified name of the nn.Module", nullable=False),
         Column("layer_type", "string", "class of the module"),
-        Column("num_parameters", "int64", "parameters it holds itself, without its children", least=0),
+        Column("num_parameters", "int64", "its own parameters, without its children", least=0),
     ),
     "stages": (
         _CASE,
         Column("stage", "string", "one of schema.STAGES", nullable=False, allowed=STAGES),
-        Column("number", "int64", "epoch, from 1; of a load its repetition, from 1; of a prediction 1",
+        Column("number", "int64", "epoch, from 1; for a load its repetition, from 1; for a prediction 1",
                nullable=False, least=0),
         Column("phase", "string", "one of schema.PHASES; in a load 'build', 'read' or 'place'; the rows of a stage sum "
                                   "to its wall time", nullable=False, allowed=(*PHASES, *LOAD_PHASES)),
-        Column("host_s", "float64", "time on the host's clock, measured; a stage ends when the device has",
+        Column("host_s", "float64", "time on the host's clock, measured; a stage ends with a device synchronization",
                nullable=False),
-        Column("device_s", "float64", "time between the phases' CUDA events, measured; null on a CPU and where a stage "
+        Column("device_s", "float64", "time between the phases' CUDA events, measured; null on a CPU and if a stage "
                                       "has none"),
-        Column("num_iterations", "int64", "iterations of the stage; 0 where it has none", least=0),
-        Column("num_samples", "int64", "samples of the stage; 0 where it has none", least=0),
+        Column("num_iterations", "int64", "iterations of the stage; 0 if it has none", least=0),
+        Column("num_samples", "int64", "samples of the stage; 0 if it has none", least=0),
     ),
     "metrics": (
         _CASE,
         Column("stage", "string", "one of schema.STAGES", nullable=False, allowed=STAGES),
         Column("number", "int64", "as in stages", nullable=False, least=0),
         Column("metric", "string", "loss, accuracy, perplexity, ...", nullable=False),
-        Column("value", "float64", "mean over the stage's samples; null where it could not be told",
+        Column("value", "float64", "mean over the stage's samples; null if not available",
                most=math.inf),
-        Column("reason", "string", "why there is no value; null where there is one"),
+        Column("reason", "string", "why there is no value; null if there is one"),
     ),
     "problems": (
         _CASE,
         Column("operation", "string", "kind of operation, e.g. gemm", nullable=False),
         Column("problem", "string", "the operation and its sizes, e.g. gemm:3072x128x1024", nullable=False),
-        Column("suite", "string", "suite that it was taken from; null where it was named by itself"),
-        Column("set", "string", "part of the suite, e.g. training; null where the suite has none"),
+        Column("suite", "string", "suite of the problem; null if it was given individually"),
+        Column("set", "string", "part of the suite, e.g. training; null if the suite has none"),
         Column("direction", "string", "'forward', 'backward_input' or 'backward_weight'",
                nullable=False, allowed=DIRECTIONS),
-        Column("flop", "float64", "floating-point operations of one call, 1 MAC = 2 FLOP; null where none are counted",
+        Column("flop", "float64", "floating-point operations of one call, 1 MAC = 2 FLOP; null if not counted",
                least=0),
-        Column("published_flop", "float64", "what the suite counts in its place; null where it counts the same",
+        Column("published_flop", "float64", "the suite's own count; null if it is the same",
                least=0),
-        Column("convention", "string", "how the suite counts, or writes sizes, where that is otherwise than here"),
+        Column("convention", "string", "how the suite counts or writes sizes, if it differs from charact"),
         Column("bytes", "float64", "inputs read and outputs written once by one call, modelled", least=0),
-        Column("sparsity_frac", "float64", "share of zeros in the sparse matrix; null of operations without one",
+        Column("sparsity_frac", "float64", "share of zeros in the sparse matrix; null for operations without one",
                least=0),
-        Column("layout", "string", "how the sparse matrix is kept, e.g. csr, or dense; null of operations without one"),
-        Column("hot", "string", "'yes' where all calls had the same inputs, which a cache may hold; 'no' where inputs "
+        Column("layout", "string", "format of the sparse matrix, e.g. csr, or dense; null for operations without one"),
+        Column("hot", "string", "'yes' if all calls had the same inputs, which a cache may hold; 'no' if inputs "
                                 "were rotated", allowed=("yes", "no")),
         Column("max_error", "float64", "largest difference from the result in float64, over that result's largest "
                                        "magnitude", most=math.inf),
-        Column("tolerance", "float64", "what the precision allows of it"),
+        Column("tolerance", "float64", "largest max_error that the precision allows"),
     ),
     "repetitions": (
         _CASE,
         Column("direction", "string", "as in problems", nullable=False, allowed=DIRECTIONS),
-        Column("repetition", "int64", "number of the repetition, from 0; warm-up is not recorded",
+        Column("repetition", "int64", "index of the repetition, from 0; warm-up is not recorded",
                nullable=False, least=0),
         Column("num_calls", "int64", "calls that were timed together", least=0),
-        Column("host_s", "float64", "time of one call on the host's clock; on CUDA what calling it took"),
+        Column("host_s", "float64", "time of one call on the host's clock; on CUDA the time to launch it"),
         Column("device_s", "float64", "time of one call between CUDA events; null on a CPU"),
     ),
     "bricks": (
@@ -253,62 +253,62 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("brick", "string", "identifier of the brick, a hash of what it computes", nullable=False),
         Column("kind", "string", "'sequence', 'update' (an optimizer's step for a parameter) or 'gradient_sum'",
                nullable=False, allowed=("sequence", "update", "gradient_sum")),
-        Column("num_layers", "int64", "operators that it calls; null where it could not be read", least=0),
-        Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null likewise',
+        Column("num_layers", "int64", "operators that it calls; null if it could not be read", least=0),
+        Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null if not read',
                json=list[str]),
-        Column("input_shapes", "string", "shapes of its inputs as JSON; null likewise", json=list[list[int]]),
-        Column("literals", "string", "numbers among its operators' arguments as JSON; null in older records",
+        Column("input_shapes", "string", "shapes of its inputs as JSON; null if not read", json=list[list[int]]),
+        Column("literals", "string", "numeric arguments of its operators as JSON; null in older records",
                json=list[Any]),
-        Column("status", "string", "'ok', 'oom', 'error', 'left_out' of one whose time is to be predicted, or "
-                                   "'running' where the run ended before it was told",
+        Column("status", "string", "'ok', 'oom', 'error', 'left_out' if its time is predicted, or 'running' if the run "
+                                   "ended before its outcome was recorded",
                nullable=False, allowed=("ok", "oom", "error", LEFT_OUT, "running", "interrupted")),
-        Column("reason", "string", "why it has no time; null where it has one"),
+        Column("reason", "string", "why it has no time; null if it has one"),
         Column("flop", "float64", "floating-point operations of one call, in training with its backward pass; null "
-                                  "where none are counted", least=0),
-        Column("bytes", "float64", "bytes of inputs read and outputs written once by its operators, likewise; "
-                                   "modelled", least=0),
+                                  "if not counted", least=0),
+        Column("bytes", "float64", "bytes of inputs read and outputs written once by its operators, in training with "
+                                   "its backward pass; modelled", least=0),
         Column("weights_bytes", "float64", "bytes of the weights and buffers that it reads"),
-        Column("outputs_bytes", "float64", "bytes that its outputs take beside its inputs; null where not measured"),
-        Column("saved_bytes", "float64", "bytes held from forward to backward beside inputs and outputs; of an update "
-                                         "what the optimizer keeps for the parameter; null of what has neither"),
-        Column("peak_bytes", "float64", "most that is held at once beside inputs, in training with outputs' "
-                                        "gradients, measured; of an update by the step"),
-        Column("held", "string", 'in training, what its forward pass saves and gives, as JSON: {"saved_inputs": '
-                                 '[numbers of inputs], "outputs": [{"bytes", "input" (whose memory it shares, or '
-                                 'null), "saved", "gradient" (whether it carries one)}]}; null where not measured',
+        Column("outputs_bytes", "float64", "bytes of its outputs, without its inputs; null if not measured"),
+        Column("saved_bytes", "float64", "bytes saved from forward to backward in addition to inputs and outputs; for "
+                                         "an update the optimizer's state of the parameter; null if it has neither"),
+        Column("peak_bytes", "float64", "peak memory in addition to inputs, in training with outputs' gradients, "
+                                        "measured; for an update of the step"),
+        Column("held", "string", 'in training, what its forward pass saves and returns, as JSON: {"saved_inputs": '
+                                 '[indices of inputs], "outputs": [{"bytes", "input" (whose memory it shares, or '
+                                 'null), "saved", "gradient" (whether it has one)}]}; null if not measured',
                json=Held),
-        Column("num_rounds", "int64", "rounds that it has times of", least=0),
-        Column("set_up_s", "float64", "time spent on it beside what is timed: inputs, weights, untimed calls"),
+        Column("num_rounds", "int64", "rounds in which it was timed", least=0),
+        Column("set_up_s", "float64", "untimed setup: inputs, weights, untimed calls"),
     ),
     "brick_times": (
         _CASE,
         Column("brick", "string", "as in bricks", nullable=False),
-        Column("phase", "string", "'forward' (also of a sum of gradients), 'backward' or 'update'",
+        Column("phase", "string", "'forward' (also for a sum of gradients), 'backward' or 'update'",
                nullable=False, allowed=("forward", "backward", "update")),
-        Column("round", "int64", "number of the round over all bricks, from 0; of warm times, of the repetition",
+        Column("round", "int64", "index of the round over all bricks, from 0; for warm times, of the repetition",
                nullable=False, least=0),
-        Column("call", "int64", "number of the call in the brick's visit of that round, from 0; untimed ones are left "
-                                "out", nullable=False, least=0),
+        Column("call", "int64", "index of the call in the brick's visit of that round, from 0, without untimed ones",
+               nullable=False, least=0),
         Column("num_calls", "int64", "calls, or parameters updated, that were timed together", least=0),
-        Column("host_s", "float64", "time of one call on the host's clock; of a backward pass with what starting one "
-                                    "takes; of an update the time for one parameter"),
+        Column("host_s", "float64", "time of one call on the host's clock; for a backward pass including the start of "
+                                    "autograd; for an update the time for one parameter"),
         Column("device_s", "float64", "the same between CUDA events; null on a CPU"),
     ),
     "pieces": (
         _CASE,
-        Column("piece", "int64", "number of the piece in the model, from 0; null of updates and sums of gradients, "
-                                 "of which those that are alike share a row", least=0),
-        Column("brick", "string", "identifier of the brick that stands there", nullable=False),
-        Column("num_layers", "int64", "layers of the brick; null where the suite's run does not hold it", least=0),
-        Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null where not told',
+        Column("piece", "int64", "index of the segment in the model, from 0; null for updates and sums of gradients, "
+                                 "which share a row if they are equal", least=0),
+        Column("brick", "string", "identifier of the segment's brick", nullable=False),
+        Column("num_layers", "int64", "layers of the brick; null if the suite's run lacks it", least=0),
+        Column("layer_types", "string", 'types of its layers as JSON, e.g. ["conv2d", "relu"]; null if not available',
                json=list[str]),
         Column("phase", "string", "'forward', 'backward' or 'update'",
                nullable=False, allowed=("forward", "backward", "update")),
-        Column("time_s", "float64", "median of the brick's times, of all its uses here; of a backward pass without "
-                                    "what starting one takes; null where the brick has no time"),
-        Column("num_uses_here", "int64", "uses that the row stands for: 1 of a piece", least=0),
-        Column("method", "string", "'measured', or 'predicted' from the times of other bricks; null where the brick "
-                                   "has no time, and in older records", allowed=("measured", "predicted")),
+        Column("time_s", "float64", "median of the brick's times over all its uses here; for a backward pass without "
+                                    "the start of autograd; null if the brick has no time"),
+        Column("num_uses_here", "int64", "uses that the row covers: 1 for a segment", least=0),
+        Column("method", "string", "'measured', or 'predicted' from the times of other bricks; null if the brick "
+                                    "has no time, and in older records", allowed=("measured", "predicted")),
     ),
     "constructions": (
         _CASE,
@@ -318,16 +318,16 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("latency_s", "float64", "constructed from the times of bricks"),
         Column("low_s", "float64", "95 % interval of the latency, from resampled rounds; null below 6 rounds"),
         Column("high_s", "float64", "its upper end"),
-        Column("reason", "string", "why there is no latency; null where there is one"),
+        Column("reason", "string", "why there is no latency; null if there is one"),
     ),
     "counters": (
         _CASE,
-        Column("phase", "string", "phase it belongs to; null where it covers the whole pass", allowed=PHASES),
+        Column("phase", "string", "phase of the value; null if it covers the whole pass", allowed=PHASES),
         Column("time_s", "float64", "time of the sample since the pass began; null for a value over the whole pass"),
         Column("rank", "int64", "rank of the process"),
-        Column("device", "string", "device it was read from"),
+        Column("device", "string", "device of the value"),
         Column("source", "string", "counter source, e.g. host", nullable=False),
-        Column("kernel", "string", "kernel it belongs to; null where it covers all that ran"),
+        Column("kernel", "string", "kernel of the value; null if it covers everything that ran"),
         Column("counter", "string", "name, ending in its unit", nullable=False),
         Column("value", "float64", "value in the unit of its name"),
     ),
@@ -343,7 +343,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "bricks": ("case", "brick"),
     "constructions": ("case", "strategy", "phase"),
 }
-"""Columns whose values together occur in one row of a table only."""
+"""Columns whose combined values are unique within a table."""
 
 ADDED_COLUMNS: dict[str, frozenset[str]] = {
     "bricks": frozenset({"held", "literals"}),
@@ -352,9 +352,9 @@ ADDED_COLUMNS: dict[str, frozenset[str]] = {
     "iterations": frozenset({"part"}),
     "memory": frozenset({"layer", "operator", "moment", "origin"}),
 }
-"""Nullable columns that the first records of this version lack: there they are read as null."""
+"""Nullable columns that older records of this version lack: they are read as null."""
 
 
 def column_names(table: str) -> list[str]:
-    """Names of a table's columns, in order."""
+    """Return the names of a table's columns, in order."""
     return [column.name for column in TABLES[table]]

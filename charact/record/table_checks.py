@@ -1,4 +1,4 @@
-"""Check a table's values against the columns that `charact.record.schema` declares."""
+"""Validation of a table's values against the columns in `charact.record.schema`."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ _MOST_SHOWN = 60
 
 
 def table_problem(rows: pa.Table, table: str) -> str | None:
-    """What is wrong with the values of a table, in one line that names the column; None where nothing is.
+    """Return what is invalid in a table, in one line that names the column; None if it is valid.
 
     Args:
-        rows: of the schema's types.
+        rows: rows with the schema's types.
         table: one of `schema.TABLES`.
     """
     for column in TABLES[table]:
@@ -51,7 +51,7 @@ def _text_problem(values: pa.ChunkedArray, column: Column) -> str | None:
         if value is None:
             continue
         if column.allowed is not None and value not in column.allowed:
-            return f"{_shown(value)} is none of {', '.join(column.allowed)}"
+            return f"{_shown(value)} is not one of {', '.join(column.allowed)}"
         if column.json is not None and (problem := _json_problem(value, column.json)):
             return f"{_shown(value)} {problem}"
     return None
@@ -61,7 +61,7 @@ def _json_problem(value: str, kind: Any) -> str | None:
     try:
         msgspec.json.decode(value, type=kind)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        return f"is not the JSON that belongs there ({' '.join(str(error).split())[:_MOST_SHOWN]})"
+        return f"is not valid JSON for this column ({' '.join(str(error).split())[:_MOST_SHOWN]})"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Writing a record: a run directory that is whole or absent, written case by case and renamed into place."""
+"""Writing of records: case by case into a hidden directory, which is renamed when complete."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from charact.core.errors import UserError
-from charact.core.files import file_name, sync, whole, writing
+from charact.core.files import atomic_write, file_name, sync, writing
 from charact.core.text import valid_values
 from charact.record.checksums import TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
@@ -22,7 +22,7 @@ from charact.record.table_checks import table_problem
 
 
 class RunWriter:
-    """Writes one run, hidden until `publish`.
+    """Writer of one run, hidden until `publish`.
 
     Raises:
         UserError: `out` is a file, is not writable, or the disk is full.
@@ -35,25 +35,25 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, directory: Path, held: int | None = None) -> Self:
-        """Go on with a run that was killed, maybe when all was written and only `publish` was left to do.
+        """Continue a run that was killed, possibly after all was written except `publish`.
 
         Args:
-            directory: of the run.
-            held: descriptor of its lock, which a process was given by the one that started it.
+            directory: directory of the run.
+            held: descriptor of its lock, inherited from the parent process.
 
         Raises:
-            UserError: there is no record, it is corrupt or published, or another process is writing it.
+            UserError: there is no record, it is corrupt or published, or another process writes it.
         """
         directory = directory.resolve()
         run = load_run(directory, partial=True)
         if not directory.name.startswith(PARTIAL_PREFIX):
-            raise UserError(f"{directory} is finished: there is nothing to go on with")
+            raise UserError(f"{directory} is finished: there is nothing to resume")
         writer = cls.__new__(cls)
         writer.run_id, writer.manifest = run.run_id, run.manifest
         writer.final, writer.directory = directory.parent / run.run_id, directory
         writer._lock = take_lock(directory) if held is None else held
         try:
-            writer.reload()  # only now is nobody writing: what was read before may be old
+            writer.reload()  # only now, under the lock: the manifest may have changed since it was read
         except BaseException:
             writer.leave()
             raise
@@ -61,41 +61,41 @@ class RunWriter:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether nothing in the record has finished: no case, and of none an epoch or a round."""
+        """Whether nothing in the record has finished: no case, epoch or round."""
         return not any(map(_has_finished, self.manifest["cases"]))
 
     @property
     def lock(self) -> int:
-        """Descriptor of the lock that the writer holds."""
+        """Descriptor of the writer's lock."""
         return self._lock
 
     def reload(self) -> None:
-        """Take in what another process that holds the same lock has flushed; paths among the options stay shortened."""
+        """Read what another process with the same lock has flushed; paths in the options stay shortened."""
         self.manifest = read_manifest(self.directory / "run.json")
 
     def folder(self, name: str) -> Path:
-        """A folder of the run, made if it is not there."""
+        """Return a folder of the run; creates it if it does not exist."""
         folder = self.directory / name
         with writing(folder):
             folder.mkdir(exist_ok=True)
         return folder
 
     def trace_path(self, case: str) -> Path:
-        """Where the raw trace of a case goes."""
+        """Return the path of a case's raw trace."""
         return self.folder("trace") / _trace_name(case)
 
     def entry(self, case: str) -> dict[str, Any] | None:
-        """A case's entry in the manifest; None before it was flushed."""
+        """Return a case's entry in the manifest; None before it was flushed."""
         return next((entry for entry in self.manifest["cases"] if entry["case"] == case), None)
 
     def add_case(self, case: dict[str, Any], tables: dict[str, Rows]) -> None:
         """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
 
-        A case that was flushed before is flushed again, as a training is after each epoch: until all of that is
-        written, the record holds the case as it was before. A table that is not named keeps its rows.
+        A case can be flushed again, as a training is after each epoch: until everything is written, the record has the
+        earlier version of the case. A table that is not named keeps its rows.
 
         Raises:
-            UserError: a row holds what no reader would accept, as those of a foreign trace may; or the disk is full.
+            UserError: a row has a value that readers reject, as in a foreign trace; or the disk is full.
         """
         case = valid_values(case)
         name = case["case"]
@@ -118,18 +118,18 @@ class RunWriter:
         write_manifest(self.directory, extended)
         self.manifest = extended
         for table, flush in flushes.items():
-            if flush > 1:  # who has read the manifest before this one may still read the rows of the last flush
+            if flush > 1:  # a process that read the previous manifest may still read the rows of the last flush
                 part_path(self.directory, table, number, flush - 2).unlink(missing_ok=True)
 
     def close(self, status: str) -> Path:
         """Merge the cases into the tables and write the final manifest; the directory stays hidden.
 
         Raises:
-            UserError: the disk is full, or a part is damaged; the cases stay, and closing can be tried again.
+            UserError: the disk is full, or a part is damaged; the cases stay, and closing can be repeated.
         """
         if self.manifest["status"] == "running":
             self._merge(status)
-        # Last: until the manifest says that the run has ended, a reader looks for its rows here.
+        # Last: until the manifest has the final status, readers use these files.
         self._remove_leftovers()
         return self.directory
 
@@ -148,7 +148,7 @@ class RunWriter:
         self.manifest = final
 
     def publish(self) -> Path:
-        """Rename the directory into place, without what the way there has left in it; returns where it is."""
+        """Rename the directory to its final name, without temporary files; returns its path."""
         with writing(self.final):
             self._remove_leftovers()
             for trace in self.directory.glob("trace/*"):
@@ -156,15 +156,15 @@ class RunWriter:
             (self.directory / LOCK).unlink(missing_ok=True)
             sync(self.directory)
             self.directory.rename(self.final)
-            # Another process that wants to recover the run may have made it again just before.
+            # Another process that tries to recover the run may just have created it again.
             (self.final / LOCK).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the run is there: what is left to fail is no error of its own
+        with contextlib.suppress(OSError):  # the run is complete: a failed sync is no error
             sync(self.final.parent)
         os.close(self._lock)
         return self.final
 
     def _remove_leftovers(self) -> None:
-        """Remove what only a run that is going on needs, and what a kill left half written."""
+        """Remove files of unfinished runs, and partially written ones."""
         written = {_trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
         written |= {Path(str(entry["passes"]["training"].get("weights"))).name for entry in self.manifest["cases"]
                     if "training" in entry.get("passes", {})}
@@ -177,25 +177,25 @@ class RunWriter:
             else:
                 path.unlink(missing_ok=True)
         for folder in ("trace", "weights"):
-            with contextlib.suppress(OSError):  # it is not there, or holds what was written
+            with contextlib.suppress(OSError):  # it is absent or not empty
                 (self.directory / folder).rmdir()
 
     def leave(self) -> None:
-        """Let others continue with what was written, which stays hidden."""
+        """Release the lock, so that other processes can continue the hidden run."""
         os.close(self._lock)
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the run."""
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)
 
     def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
-        with whole(path) as temporary:
+        with atomic_write(path) as temporary:
             write_table(temporary, table, rows)
 
 
 def _has_finished(entry: dict[str, Any]) -> bool:
-    """Whether a case has ended, or an epoch of its training or a round of its suite has."""
+    """Return whether a case has ended, or an epoch of its training or a round of its suite has."""
     facts = entry.get("passes", {}).values()
     return entry["status"] not in UNFINISHED or any(one.get("num_epochs") or one.get("num_rounds") for one in facts)
 
@@ -205,12 +205,12 @@ def _has_trace(entry: dict[str, Any]) -> bool:
 
 
 def _trace_name(case: str) -> str:
-    """Name of the file with a case's trace; the case's own may be longer, or hold what a file's may not."""
+    """Return the file name of a case's trace; the case's own name can be too long or invalid for files."""
     return f"{file_name(case)}.pt.trace.json.gz"
 
 
 def _arrow(rows: Rows, table: str) -> pa.Table:
-    """Rows as a table; texts that are not valid UTF-8, which are rare, are made so."""
+    """Return the rows as a table, with invalid UTF-8 in texts escaped."""
     try:
         return pa.Table.from_pylist(rows, schema=arrow_schema(table))
     except UnicodeEncodeError:
@@ -218,7 +218,7 @@ def _arrow(rows: Rows, table: str) -> pa.Table:
 
 
 def _redacted(rows: pa.Table) -> pa.Table:
-    """Rows without secrets in their texts."""
+    """Return the rows without secrets in their texts."""
     for place, column in enumerate(rows.schema):
         if pa.types.is_string(column.type):
             values = rows.column(place).combine_chunks().dictionary_encode()
@@ -230,10 +230,10 @@ def _redacted(rows: pa.Table) -> pa.Table:
 
 
 def _typed(rows: Rows, table: str, case: str) -> pa.Table:
-    """Rows of a case in the types of their table.
+    """Return the rows of a case with the types of their table.
 
     Raises:
-        UserError: a value is none that the schema allows.
+        UserError: the schema does not allow a value.
     """
     try:
         typed = finite(_redacted(_arrow(rows, table)))

@@ -19,7 +19,7 @@ from support.hand_made_bricks import a_suite, product
 from support.hostile import EVIL, assert_harmless, hostile
 from support.memory_records import write_memory
 
-from charact.analysis.profile.machine_speed import Pace
+from charact.analysis.profile.machine_speed import Speed
 from charact.commands import tensorboard
 from charact.core import output
 from charact.core.console import Console
@@ -178,8 +178,8 @@ def test_a_suite_of_bricks_is_shown_without_what_is_obeyed(tmp_path: Path, here:
 
 
 def test_a_watched_program_is_shown_without_what_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
-    pace = Pace(True, 3, 0.1, 80.0, {"forward": 1.0}, "forward", False)
-    for state in (State(EVIL, 3, pace, 0.1, 10**9), State(EVIL, 0, None, 0.1, None)):
+    speed = Speed(True, 3, 0.1, 80.0, {"forward": 1.0}, "forward", False)
+    for state in (State(EVIL, 3, speed, 0.1, 10**9), State(EVIL, 0, None, 0.1, None)):
         output.show(f"charact: {line(state)}")
         shown = panel(state, Console(width=100, force_terminal=True, color_system="truecolor"))
         assert_harmless("\n".join(shown))

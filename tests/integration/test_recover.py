@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_is_shown_and_one_that_was_killed_becomes_whole(
     assert (run.manifest["status"], run.manifest["ending"]) == ("interrupted", "killed")
     assert num_iterations(run) > 30  # what was flushed: all but the last quarter of a second
     again = charact("recover", f"runs/{run.path.name}", cwd=tmp_path)
-    assert (again.returncode, again.stderr) == (2, f"error: {run.path} is finished: there is nothing to go on with\n")
+    assert (again.returncode, again.stderr) == (2, f"error: {run.path} is finished: there is nothing to resume\n")
 
 
 @pytest.mark.slow

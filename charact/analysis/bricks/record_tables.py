@@ -6,7 +6,7 @@ import pandas as pd
 
 from charact.analysis.bricks.run_tables import kind_of_work, layer_text
 from charact.analysis.bricks.verification import normalized_latency
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.memory.composition import memory_composition
 from charact.record.reader import Run
@@ -28,7 +28,7 @@ BAND_FRAC = 0.1
 """Constructions within this relative error count as good."""
 
 
-@once
+@memoize
 def model_summary(run: Run) -> pd.DataFrame:
     """Return one row for each model of a record, also for those that could not be constructed, in the record's order.
 
@@ -72,7 +72,7 @@ def _fact(entry: dict[str, Any], name: str) -> Any:
     return entry.get("passes", {}).get("construct", {}).get(name)
 
 
-@once
+@memoize
 def model_memory(run: Run) -> pd.DataFrame:
     """Return the constructed peak memory of each model (bytes), in the record's order.
 
@@ -90,7 +90,7 @@ def model_memory(run: Run) -> pd.DataFrame:
     return found[["case", "peak_bytes", *wide.columns, "reason"]]
 
 
-@once
+@memoize
 def time_by_layers(run: Run) -> pd.DataFrame:
     """Return each constructed model's plain sum by layer types, the longest first.
 
@@ -112,7 +112,7 @@ def time_by_layers(run: Run) -> pd.DataFrame:
     return in_order(rows.sort_values("time_s", ascending=False, kind="stable"), run, "case")
 
 
-@once
+@memoize
 def predicted_times(run: Run) -> pd.DataFrame:
     """Return the share of predicted bricks in the plain sums, in one row; an empty table if all were timed.
 
@@ -131,7 +131,7 @@ def _kind(phase: str, layer_types: str | None) -> str:
     return "optimizer" if phase == "update" else kind_of_work(layer_types) or "other"
 
 
-@once
+@memoize
 def brick_reuse(run: Run) -> pd.DataFrame:
     """Return the share of distinct bricks among segments, by model and overall, without updates and gradient sums.
 
@@ -155,7 +155,7 @@ def _counts(pieces: pd.DataFrame) -> list[float]:
     return [pieces["num_layers"].sum(), len(pieces), num_bricks, num_bricks / len(pieces)]
 
 
-@once
+@memoize
 def reuse_by_layers(run: Run) -> pd.DataFrame:
     """Return how often sequences of layer types occur in the models of a record, the most frequent first.
 
@@ -175,14 +175,14 @@ def reuse_by_layers(run: Run) -> pd.DataFrame:
     return found.sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
 
 
-@once
+@memoize
 def piece_lengths(run: Run) -> pd.DataFrame:
     """Return segments and distinct bricks by number of layers. Columns: num_layers, num_pieces, num_bricks."""
     return _placed(run).dropna(subset=["num_layers"]).groupby("num_layers", as_index=False).agg(
         num_pieces=("brick", "size"), num_bricks=("brick", "nunique"))
 
 
-@once
+@memoize
 def time_saved(run: Run) -> pd.DataFrame:
     """Return the time saved by timing bricks instead of models at equal repeats; one row, or none without timed bricks.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.core.operator_types import operator_type
 from charact.core.statistics import median_interval
 from charact.record.reader import Run
@@ -38,7 +38,7 @@ def kind_of_work(layer_types: str | None, kind: str = "sequence") -> str | None:
     return next((heavy for heavy in _HEAVY if heavy in types), types[0] if types else "other")
 
 
-@once
+@memoize
 def round_times(run: Run) -> pd.DataFrame:
     """Return the time of one call of each brick in each round: the sum of phases, averaged over a visit's calls.
 
@@ -51,7 +51,7 @@ def round_times(run: Run) -> pd.DataFrame:
     return calls.groupby(keys, sort=False, as_index=False)[["time_s"]].mean()
 
 
-@once
+@memoize
 def suite_times(run: Run) -> pd.DataFrame:
     """Return the summed time of all bricks for each complete round. Columns: case; round; suite_s."""
     times = round_times(run)
@@ -62,7 +62,7 @@ def suite_times(run: Run) -> pd.DataFrame:
     return rounds[whole].drop(columns="num_bricks").reset_index(drop=True)
 
 
-@once
+@memoize
 def brick_summary(run: Run) -> pd.DataFrame:
     """Return time, work and memory of every brick of a suite's run, the longest first, failed ones last.
 
@@ -116,7 +116,7 @@ def has_failed(bricks: pd.DataFrame) -> "pd.Series[bool]":
     return bricks["time_s"].isna() & bricks["status"].ne(LEFT_OUT)
 
 
-@once
+@memoize
 def suite_summary(run: Run) -> pd.DataFrame:
     """Return a summary of each case of a suite's run, failed ones included.
 
@@ -148,7 +148,7 @@ def _facts(entry: dict[str, Any]) -> list[Any]:
     return [*(entry.get(name) for name in _FACTS[:7]), *(facts.get(name) for name in _FACTS[7:])]
 
 
-@once
+@memoize
 def brick_types(run: Run) -> pd.DataFrame:
     """Return the bricks grouped by their sequence of layer types, the longest total time first.
 
@@ -164,7 +164,7 @@ def brick_types(run: Run) -> pd.DataFrame:
     return rows.sort_values("time_s", ascending=False, kind="stable", ignore_index=True)
 
 
-@once
+@memoize
 def brick_lengths(run: Run) -> pd.DataFrame:
     """Return the number of bricks by number of layers, without updates and gradient sums.
 

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.profile.case_summary import phase_times
 from charact.record.reader import Run
 
@@ -17,7 +17,7 @@ NOT_RUN = "not measured: --verify does"
 _GROUP = [*_FACTS, "mode", "strategy", "phase"]
 
 
-@once
+@memoize
 def normalized_latency(run: Run) -> pd.DataFrame:
     """Return constructed over measured latency of each model, by strategy and phase, in the record's order.
 

@@ -1,1 +1,1 @@
-"""What analyses share."""
+"""Helpers shared by the analyses."""

@@ -1,4 +1,4 @@
-"""Analyses that others are made of are computed once a run."""
+"""Memoization of analyses per run."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -16,8 +16,8 @@ Found = TypeVar("Found", bound=_Copied)
 Analysis = Callable[Concatenate[Run, P], Found]
 
 
-def once(analysis: Analysis[P, Found]) -> Analysis[P, Found]:
-    """The analysis, which for a run and arguments that it knows gives a copy of what it found."""
+def memoize(analysis: Analysis[P, Found]) -> Analysis[P, Found]:
+    """Decorate an analysis to memoize its result per run and arguments; each call returns a copy."""
 
     @wraps(analysis)
     def known(run: Run, /, *arguments: P.args, **named: P.kwargs) -> Found:

@@ -1,10 +1,10 @@
-"""Names of the machines that runs were made on."""
+"""Names of the machines on which runs were recorded."""
 
 from charact.record.reader import Run
 
 
 def machine_name(run: Run) -> str | None:
-    """The devices that the cases ran on, and the machine's name; None where the record tells neither."""
+    """Return the devices of the cases and the host name; None if the record has neither."""
     machine = run.manifest.get("machine", {})
     devices = dict.fromkeys(entry.get("device_name") for entry in run.manifest["cases"] if entry.get("device_name"))
     cpu = machine.get("cpu") or {}

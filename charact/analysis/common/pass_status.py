@@ -1,4 +1,4 @@
-"""What the manifest says of each pass over each case: how it ended, why something is missing, what it cost."""
+"""Status, reason and cost of each pass over each case, from the manifest."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,9 @@ _STOP_RULE = [
 
 
 def pass_reason(run: Run, case: str, name: str) -> str | None:
-    """Why a case has nothing from a pass; None where the pass ended well.
+    """Return why a case has no data from a pass; None if the pass ended well.
 
-    The passes of a watched program are taken over iterations of one of its cases: the reason of another names it.
+    The passes of a watched program measure iterations of one case only; the reason of the other cases names that case.
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     facts = entry.get("passes", {}).get(name)
@@ -32,20 +32,20 @@ def pass_reason(run: Run, case: str, name: str) -> str | None:
 
 
 def passes_taken(run: Run) -> set[str]:
-    """Passes that any case has taken, with whatever outcome."""
+    """Return the passes that any case has run, with any outcome."""
     return {name for entry in run.manifest["cases"] for name in entry.get("passes", {})}
 
 
 def was_asked_for(run: Run, name: str) -> bool:
-    """Whether a pass belonged to what was to be measured; where no case came to any pass, all are taken to have."""
+    """Return whether a pass was requested; if no case reached any pass, every pass counts as requested."""
     taken = passes_taken(run)
     return not taken or name in taken
 
 
 def pass_outcomes(run: Run) -> pd.DataFrame:
-    """How each pass over each case ended.
+    """Return how each pass over each case ended.
 
-    Columns: case; pass; status (one of schema.PASS_STATUSES); reason, null where it ended well.
+    Columns: case; pass; status (one of schema.PASS_STATUSES); reason, null if the pass ended well.
     """
     rows = [
         [entry["case"], name, facts["status"], facts.get("reason")]
@@ -57,7 +57,7 @@ def pass_outcomes(run: Run) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class MissedPrecision:
-    """A case whose interval stayed wider than asked for: half its width and the target (over the median), and why."""
+    """A confidence interval wider than requested: its half-width and the target (over the median), and the cause."""
 
     interval_frac: float
     target_frac: float
@@ -65,7 +65,7 @@ class MissedPrecision:
 
 
 def missed_precision(run: Run, case: str) -> MissedPrecision | None:
-    """How far a case that ended at a limit is from the precision asked for; None where it was reached."""
+    """Return how far a case that hit a limit is from the requested precision; None if it reached that precision."""
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     timing = entry.get("passes", {}).get("timing", {})
     reached, target = timing.get("interval_frac"), timing.get("precision_target_frac")
@@ -75,11 +75,11 @@ def missed_precision(run: Run, case: str) -> MissedPrecision | None:
 
 
 def stop_rules(run: Run) -> pd.DataFrame:
-    """How long each case was run, what ended it, and what the profiler cost.
+    """Return the length of each case, what ended it, and the overhead of the profiler.
 
     Columns: case; num_warmup_iterations and warmup_ended_by; num_iterations, ended_by ('precision': the 95 % interval
     of the median was within precision_target_frac; else the limit that was hit) and interval_frac, the interval's
-    half-width over the median; compile_s, what compiling the model took (null where it was not compiled);
+    half-width over the median; compile_s, the time to compile the model (null without compilation);
     overhead_ratio, iteration time under the profiler over that of the timing pass.
     """
     rows: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""One order of rows for all tables: cases as they ran, stages, phases and categories as in the schema."""
+"""Common order of rows: cases as they ran; stages, phases and categories as in the schema."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from charact.record.schema import LOAD_PHASES, MEMORY_CATEGORIES, PHASES, STAGES
 
 
 def in_order(frame: pd.DataFrame, run: Run, *columns: str) -> pd.DataFrame:
-    """Rows ordered by the columns named, of case, stage, phase and category; rows that tie stay as they were."""
+    """Return the rows sorted by some of the columns case, stage, phase and category; the sort is stable."""
     orders: dict[str, Sequence[str]] = {
         "case": [entry["case"] for entry in run.manifest["cases"]],
         "stage": STAGES,

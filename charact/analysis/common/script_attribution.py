@@ -1,10 +1,10 @@
-"""What the record of a watched program, or of a trace, says of itself: how phases were found, what `other` was."""
+"""Phase attribution of watched programs and imported traces, and what their `other` time was."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.record.reader import Run
 
@@ -14,23 +14,22 @@ _FRAMES = ["place", "function", "library", "num_samples"]
 
 
 def is_watched(run: Run) -> bool:
-    """Whether the run is of a program that was watched (`charact run`, `Profiler`), not of a workload."""
+    """Return whether the run is of a watched program (`charact run`, `Profiler`), not of a workload."""
     return "script" in run.manifest.get("options", {})
 
 
 def is_imported(run: Run) -> bool:
-    """Whether the run was made of traces (`charact import`)."""
+    """Return whether the run was imported from traces (`charact import`)."""
     return "traces" in run.manifest.get("options", {})
 
 
-@once
+@memoize
 def attribution(run: Run) -> pd.DataFrame:
-    """How the phases of each case of a watched program or a trace were found; a run of workloads has no rows.
+    """Return how the phases of each case of a watched program or a trace were found; no rows for workloads.
 
-    Columns: case; num_warmup_iterations, those left out, and num_iterations, those recorded; attributed_frac, the part
-    of all iterations' time that lies in a phase other than `other`; inferred_frac, the part that no call into PyTorch
-    covers and that a rule gave to a phase; compile_s, what compiling took over the whole program (null where nothing
-    was compiled).
+    Columns: case; num_warmup_iterations (left out); num_iterations (recorded); attributed_frac, the share of the
+    iterations' time in phases other than `other`; inferred_frac, the share outside PyTorch calls that a rule assigned
+    to a phase; compile_s, compile time of the whole program (null without compilation).
     """
     timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in _entries(run)]
     rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
@@ -38,23 +37,23 @@ def attribution(run: Run) -> pd.DataFrame:
 
 
 def blind_spots(run: Run) -> pd.DataFrame:
-    """What of a watched program or a trace could not be seen. Columns: case; blind_spot, in words with its remedy."""
+    """Return what was not observed of a watched program or a trace. Columns: case; blind_spot, text with remedy."""
     rows = [(entry["case"], spot) for entry in _entries(run)
             for spot in entry.get("passes", {}).get("timing", {}).get("blind_spots", [])]
     return pd.DataFrame(rows, columns=["case", "blind_spot"], dtype="str")
 
 
 def dropped(run: Run) -> pd.DataFrame:
-    """What of each trace is not in the record. Columns: case; pass; what, in the plural; num_dropped; reason."""
+    """Return what each trace had that is not in the record. Columns: case; pass; what (plural); num_dropped; reason."""
     rows = [(entry["case"], name, one["what"], one["num_dropped"], one["reason"]) for entry in _entries(run)
             for name, facts in entry.get("passes", {}).items() for one in facts.get("dropped", [])]
     return pd.DataFrame(rows, columns=["case", "pass", "what", "num_dropped", "reason"])
 
 
 def phase_evidence(run: Run) -> pd.DataFrame:
-    """What told the phases of each trace. Columns: case; phase; evidence, in words."""
-    rows = [(entry["case"], phase, "; ".join(told)) for entry in _entries(run)
-            for phase, told in entry.get("passes", {}).get("timing", {}).get("evidence", {}).items()]
+    """Return how the phases of each trace were recognized. Columns: case; phase; evidence, as text."""
+    rows = [(entry["case"], phase, "; ".join(evidence)) for entry in _entries(run)
+            for phase, evidence in entry.get("passes", {}).get("timing", {}).get("evidence", {}).items()]
     return in_order(pd.DataFrame(rows, columns=["case", "phase", "evidence"], dtype="str"), run, "case", "phase")
 
 
@@ -63,20 +62,20 @@ def _entries(run: Run) -> list[dict[str, Any]]:
 
 
 def has_unexplained_other(run: Run, case: str) -> bool:
-    """Whether more than a tenth of the time of a watched program's case is `other`, and no sampler looked there."""
+    """Return whether over a tenth of a watched case's time is `other` and no sampler recorded where it was spent."""
     found = attribution(run)
     much = found.loc[found["case"] == case, "attributed_frac"] < 1 - _MUCH_FRAC
     sampled = {entry["case"] for entry in run.manifest["cases"] if "frames" in entry.get("passes", {})}
     return is_watched(run) and bool(much.any()) and case not in sampled
 
 
-@once
+@memoize
 def sampled_frames(run: Run) -> pd.DataFrame:
-    """Where the program was while its time was `other`, by a sampler; the place that was seen most often first.
+    """Return which lines of the program the sampler saw during `other` time, most samples first.
 
-    Columns: case; place, file and line of the program's own code; function; library, the function of a library that it
-    had called (null where the line itself was at work); num_samples; share_frac of the case's samples in `other`, those
-    of places that were not kept included; time_s, that share of the case's mean `other` time per iteration.
+    Columns: case; place, file and line of the program's own code; function; library, the library function it was
+    calling (null if the line itself was running); num_samples; share_frac of the case's samples in `other`, including
+    samples of places that were not recorded; time_s, that share of the case's mean `other` time per iteration.
 
     *Error*: sampled every 10 ms, so a share p of n samples has a standard error of sqrt(p (1 - p) / n) at best.
     """

@@ -1,8 +1,7 @@
 """Whether two measurements differ: their ratio, its 95 % interval, and a rank test.
 
-Iterations that follow one another are alike, and count for fewer than they are: intervals come from resampling blocks
-of them, and the rank test is of medians of blocks. Both were chosen by what they claim of records of the same program
-that were taken by turns (`benchmarks/false_alarms.py`).
+Consecutive iterations are correlated. Intervals therefore resample blocks of iterations, and the rank test compares
+medians of blocks. `benchmarks/false_alarms.py` measures their false-positive rates.
 """
 
 import math
@@ -22,7 +21,7 @@ from charact.core.statistics import rank_test, student_factor, student_probabili
 Values = NDArray[np.float64]
 
 MIN_ITERATIONS = 6
-"""Fewer give no interval."""
+"""Fewest iterations that give an interval."""
 ONE_VALUE = "one value a side: several runs give an interval"
 _ZEROS = "0 in some of the iterations"
 _MAX_BLOCKS = 15
@@ -31,21 +30,21 @@ _VALUES_AT_ONCE = 1_000_000
 _TAILS = 0.025, 0.975
 _SIGNIFICANT = 0.05
 _FEWEST_ORDERS = 2 / _SIGNIFICANT
-"""A two-sided rank test gets below that probability only where values can be ordered in more ways."""
+"""Fewest orders of the values with which a two-sided rank test can reach that probability."""
 _NUM_KEPT_DRAWS = 128
-"""Of so many samples, draws are kept: of repeated runs none is needed, and those of many cases would take 8 kB each."""
+"""Cached sets of draws (8 kB each)."""
 _NORMAL = 1000
-"""Degrees of freedom with which Student's t is as good as normal."""
+"""Degrees of freedom from which Student's t equals the normal distribution."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A number that was measured, and what tells how well it is known.
+    """A measured number and its uncertainty.
 
-    `repeats` are what ranks are taken of: medians of blocks of iterations, or one value a run (`of_runs`). `draw`
-    computes `draws`, what the number would be of resampled iterations. Without either, `reason` says why. What was
-    counted is `exact`; of a share of samples, `error_frac` is the standard error over the value. Numbers of a different
-    `basis` (10 epochs, 5 epochs) do not compare; None stands where that is not known.
+    `repeats` are the values that the rank test compares: medians of blocks of iterations, or one value per run
+    (`of_runs`). `draw` computes `draws`, the number for resampled iterations. Without either, `reason` gives the cause.
+    `exact` marks counts. For shares of samples, `error_frac` is the standard error over the value. Numbers with a
+    different `basis` (10 epochs, 5 epochs) are not comparable; None if the basis is unknown.
     """
 
     value: float
@@ -59,7 +58,7 @@ class Sample:
 
     @property
     def draws(self) -> Values | None:
-        """What the number would be of resampled iterations; None where that is not known."""
+        """The number for each set of resampled iterations; None if not available."""
         return None if self.draw is None else _drawn(self.draw)
 
 
@@ -69,7 +68,7 @@ def _drawn(draw: Callable[[], Values]) -> Values:
 
 
 class Judgement(NamedTuple):
-    """The ratio of a number to the baseline's; what is not known is None, with a reason."""
+    """The ratio of a number to the baseline's; unknown values are None, with a reason."""
 
     ratio: float | None
     low: float | None = None
@@ -80,19 +79,19 @@ class Judgement(NamedTuple):
 
 
 def timed(values: Sequence[float]) -> Sample:
-    """Median of one run's times, which are in the order they were taken."""
+    """Return the sample of the median of one run's times, given in the order of measurement."""
     if len(values) < MIN_ITERATIONS:
         return Sample(median(values), reason=f"fewer than {MIN_ITERATIONS} iterations")
     return Sample(median(values), block_medians(values), resampling(values, np.median))
 
 
 def resampling(values: Sequence[float], statistic: Callable[..., Any]) -> Callable[[], Values]:
-    """Return what computes `resampled` of the values when it is called."""
+    """Return a function that computes `resampled` of the values."""
     return partial(resampled, np.asarray(values, dtype=np.float64), statistic)
 
 
 def block_medians(values: Sequence[float]) -> tuple[float, ...]:
-    """Medians of 15 blocks of consecutive values, as even as can be; of fewer where there are fewer than 30 values."""
+    """Return the medians of 15 even blocks of consecutive values; fewer blocks if there are fewer than 30 values."""
     num_values = len(values)
     num_blocks = min(_MAX_BLOCKS, max(MIN_ITERATIONS, num_values // 2))
     edges = [round(number * num_values / num_blocks) for number in range(num_blocks + 1)]
@@ -100,9 +99,7 @@ def block_medians(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def resampled(values: Sequence[float] | Values, statistic: Callable[..., Any]) -> Values:
-    """A statistic of values that are drawn anew, in blocks of sqrt(n) that follow one another, in a circle.
-
-    The same values give the same numbers.
+    """Return a statistic of circular-block bootstrap resamples, with blocks of sqrt(n) values; deterministic.
 
     Source: D. N. Politis, J. P. Romano, A circular block-resampling procedure for stationary data (1992).
     """
@@ -117,7 +114,7 @@ def resampled(values: Sequence[float] | Values, statistic: Callable[..., Any]) -
 
 
 class Pool:
-    """Samples of a number that are added one after another; no more of them is kept than their values."""
+    """Accumulates samples of one number over runs; stores only their values."""
 
     def __init__(self) -> None:
         self._only: Sample | None = None
@@ -125,14 +122,14 @@ class Pool:
         self._bases: dict[str, None] = {}
 
     def add(self, sample: Sample) -> None:
-        """Add the sample of one run more."""
+        """Add the sample of another run."""
         self._only = None if self._values else sample
         self._values.append(sample.value)
         if sample.basis is not None:
             self._bases[sample.basis] = None
 
     def sample(self) -> Sample:
-        """Return the only run's sample, or the geometric mean of the runs' values, which are the repeats."""
+        """Return the only run's sample, or the geometric mean of the runs with their values as repeats."""
         if self._only is not None:
             return self._only
         values = tuple(self._values)
@@ -141,7 +138,7 @@ class Pool:
 
 
 def pooled(samples: Iterable[Sample]) -> Sample:
-    """One sample of a side: that of its only run, or the geometric mean of its runs' values, which are the repeats."""
+    """Return one sample of a group of runs: the only run's, or the geometric mean with the runs' values as repeats."""
     pool = Pool()
     for sample in samples:
         pool.add(sample)
@@ -149,25 +146,25 @@ def pooled(samples: Iterable[Sample]) -> Sample:
 
 
 def judged(base: Sample, new: Sample) -> Judgement:
-    """Ratio of two samples, with its 95 % interval and the probability that they are alike.
+    """Return the ratio of two samples, its 95 % interval and the p-value.
 
-    The interval is a percentile interval of resampled iterations, the probability that of the rank test. Where a side
-    has several runs, so that it is known how runs differ, runs are the repeats: the interval is Welch's, of their
-    logarithms, and so is the probability where they are too few to be ranked (fewer than 4 a side); a side's only run
-    is taken to vary as those of the other. Significant is what both the interval and the probability say.
+    The interval is a percentile interval of resampled iterations; the p-value is that of the rank test. If a group has
+    several runs, the runs are the repeats: the interval is Welch's on logarithms, and so is the p-value with too few
+    runs to rank (fewer than 4 in each group). A group's only run is assumed to vary as much as those of the other
+    group. A ratio is significant if both the interval and the p-value are.
 
-    *Error*: with a single run a side nothing is known of what differs from run to run, such as clocks, the placement of
+    *Error*: a single run in each group gives no information on variation between runs, such as clocks, placement of
     memory and other load. On a busy machine, two halves of one run differ significantly in one case of six.
     """
     if base.basis != new.basis and None not in (base.basis, new.basis):
-        return Judgement(None, reason=f"{new.basis} here, {base.basis} in the baseline: they do not compare")
+        return Judgement(None, reason=f"not comparable: {new.basis} here, {base.basis} in the baseline")
     if min(base.value, new.value) <= 0:
         return Judgement(None, reason="0 in the baseline" if base.value <= 0 else "0 here")
     ratio = new.value / base.value
     if base.of_runs or new.of_runs:
         return _of_runs(ratio, *_runs(base, new))
     if base.exact and new.exact:
-        return Judgement(ratio, significant=ratio != 1, reason="counted: it does not scatter")
+        return Judgement(ratio, significant=ratio != 1, reason="a count: no variation")
     if base.error_frac is not None and new.error_frac is not None:
         return _around(ratio, math.hypot(base.error_frac, new.error_frac), _NORMAL)
     base_draws, new_draws = base.draws, new.draws
@@ -175,13 +172,13 @@ def judged(base: Sample, new: Sample) -> Judgement:
         return Judgement(ratio, reason=base.reason or new.reason)
     if min(base_draws.min(), new_draws.min()) <= 0:
         return Judgement(ratio, reason=_ZEROS)
-    # Reversed, so that the same drawings are not set against one another where both sides have as many values.
+    # Reversed: draws use the same random indices, which must not be paired if both samples have the same length.
     low, high = np.exp(np.quantile(np.log(new_draws) - np.log(base_draws[::-1]), _TAILS))
     return _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
 
 
 def _runs(base: Sample, new: Sample) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Values of the runs of either side."""
+    """Return the values of the runs of each group."""
     return tuple(side.repeats if side.of_runs else (side.value,) for side in (base, new))  # type: ignore[return-value]
 
 
@@ -198,7 +195,7 @@ def _of_runs(ratio: float, base: tuple[float, ...], new: tuple[float, ...]) -> J
 
 
 def _around(ratio: float, error: float, num_degrees: int) -> Judgement:
-    """What the standard error of the ratio's logarithm says."""
+    """Return the comparison of a ratio, from the standard error of its logarithm."""
     reach = math.exp(student_factor(num_degrees) * error)
     p_value = student_probability(math.log(ratio) / error, num_degrees) if error else float(ratio == 1)
     return _judgement(ratio, ratio / reach, ratio * reach, p_value)
@@ -209,9 +206,9 @@ def _judgement(ratio: float, low: float, high: float, p_value: float) -> Judgeme
 
 
 def _welch(sides: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Standard error of the difference of means, and its degrees of freedom, rounded down.
+    """Return the standard error of the difference of means, and its degrees of freedom, rounded down.
 
-    A side of a single value is taken to vary as the other.
+    A group with a single value is assumed to vary as much as the other.
 
     Source: B. L. Welch, The generalization of 'Student's' problem when several different population variances are
     involved, Biometrika 34 (1947).

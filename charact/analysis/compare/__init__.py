@@ -1,4 +1,4 @@
-"""Sides against a baseline: machines, versions or runs of the same cases, and whether they truly differ."""
+"""Comparison of groups of runs with a baseline: the same cases on other machines, versions or repeats."""
 
 from charact.analysis.compare.matching import matched_cases, unmatched_cases
 from charact.analysis.compare.metrics import METRICS, metric_ratios

@@ -1,4 +1,4 @@
-"""What suites of bricks, and models that were constructed from them, give to a comparison."""
+"""Samples of brick suites and of constructed models, for comparisons."""
 
 import math
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from charact.record.reader import Run
 
 _Found = Iterator[tuple[tuple[str, str], Sample]]
 
-_CONSTRUCTED = "of what constructions are made of there is no interval"
+_CONSTRUCTED = "parts of constructed models have no interval"
 _FEW_ROUNDS = "fewer than 6 rounds"
 _MANY = 1000
-"""Degrees of freedom with which Student's t is as good as normal."""
+"""Degrees of freedom from which Student's t equals the normal distribution."""
 
 
 def suite_samples(run: Run, name: str) -> _Found:
-    """Time of every brick of a suite once, by the rounds that hold them all; other suites do not compare."""
+    """Yield the total time of each suite's bricks, over the rounds with all bricks; only equal suites compare."""
     if not len(run.brick_times):
         return
     for case, totals in suite_times(run).groupby("case", sort=False)["suite_s"]:
@@ -31,12 +31,12 @@ def suite_samples(run: Run, name: str) -> _Found:
 
 
 def _totals(times: pd.DataFrame) -> "pd.Series[float]":
-    """Sums over the bricks of each round that has times of them all."""
+    """Return the sum over the bricks of each round that timed all of them."""
     return times.pivot_table(index="round", columns="brick", values="time_s").dropna().sum(axis="columns")
 
 
 def brick_samples(run: Run) -> _Found:
-    """Time of each brick, by its identifier and layers."""
+    """Yield the time of each brick, by its identifier and layers."""
     if not len(run.brick_times):
         return
     names = _layers(run)
@@ -45,7 +45,7 @@ def brick_samples(run: Run) -> _Found:
 
 
 def brick_name(brick: str, layers: str | None) -> str:
-    """What a brick is called in a comparison."""
+    """Return the name of a brick in a comparison."""
     return f"{brick} {layers}" if layers else brick
 
 
@@ -55,12 +55,12 @@ def _layers(run: Run) -> dict[object, str | None]:
 
 
 def layer_samples(run: Run) -> _Found:
-    """Time of a suite's bricks, or of a constructed model's pieces, by their layer types."""
+    """Yield the time of a suite's bricks, or of a constructed model's segments, by their layer types."""
     if not len(run.brick_times) and not len(run.constructions):
         return
     names = _layers(run)
     rows = round_times(run)
-    rows["layers"] = [names.get(place) or "not told" for place in zip(rows["case"], rows["brick"], strict=True)]
+    rows["layers"] = [names.get(place) or "unknown" for place in zip(rows["case"], rows["brick"], strict=True)]
     for (case, layers), times in rows.groupby(["case", "layers"], sort=False):
         totals = _totals(times)
         if len(totals):
@@ -70,7 +70,7 @@ def layer_samples(run: Run) -> _Found:
 
 
 def constructed_samples(run: Run, name: str) -> _Found:
-    """Latency of each model by the strategy that speaks for it; latencies of different strategies do not compare."""
+    """Yield each model's latency by its headline strategy; latencies of different strategies do not compare."""
     if not len(run.constructions):
         return
     for row in model_summary(run).dropna(subset=["latency_s"]).to_dict("records"):
@@ -78,7 +78,7 @@ def constructed_samples(run: Run, name: str) -> _Found:
 
 
 def constructed_phases(run: Run) -> _Found:
-    """Phases of each constructed training, by the plain sum."""
+    """Yield the phases of each constructed training, by the plain sum."""
     rows = run.constructions
     rows = rows[rows["strategy"].isin(PLAIN) & rows["phase"].ne("all")]
     for row in rows.dropna(subset=["latency_s"]).to_dict("records"):
@@ -86,7 +86,7 @@ def constructed_phases(run: Run) -> _Found:
 
 
 def _known(latency_s: float, low_s: float, high_s: float, strategy: str) -> Sample:
-    """A number with its 95 % interval, held to be a normal error of its logarithm."""
+    """Return the sample of a latency with a 95 % interval; assumes a normal error of its logarithm."""
     if math.isnan(low_s) or low_s <= 0:
         return Sample(latency_s, reason=_FEW_ROUNDS, basis=strategy)
     error_frac = math.log(high_s / low_s) / (2 * student_factor(_MANY))

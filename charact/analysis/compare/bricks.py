@@ -1,4 +1,4 @@
-"""Suites of bricks on several sides: how many times as fast their bricks are, and which of them a side lacks."""
+"""Suites of bricks in several groups of runs: speedups of the bricks, and bricks that a group lacks."""
 
 from collections.abc import Collection, Sequence
 
@@ -16,14 +16,14 @@ ALL = "all bricks"
 
 
 def brick_means(sides: Sequence[Side]) -> pd.DataFrame:
-    """Geometric mean of how many times as fast as the baseline the bricks of each matched suite are.
+    """Return the geometric mean of the speedups of each matched suite's bricks over the baseline.
 
     Columns: case; layers, `ALL` in a case's first row, then the layer types of the bricks, most bricks first; side;
-    num_bricks that both have; speedup; low to high, its 95 % interval, and reason as in `geometric_means`.
+    num_bricks in both groups; speedup; low to high, its 95 % interval, and reason as in `geometric_means`.
     """
     found = ratios(sides, "brick").dropna(subset=["ratio"])
     found = found.assign(speedup=1 / found["ratio"], low=1 / found["high"], high=1 / found["low"],
-                         layers=[name.partition(" ")[2] or "not told" for name in found["brick"]])  # fmt: skip
+                         layers=[name.partition(" ")[2] or "unknown" for name in found["brick"]])  # fmt: skip
     rows = []
     for (case, side), bricks in found.groupby(["case", "side"], sort=False):
         groups = [(str(layers), some) for layers, some in bricks.groupby("layers", sort=False)]
@@ -35,9 +35,9 @@ def brick_means(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def unmatched_bricks(sides: Sequence[Side]) -> pd.DataFrame:
-    """Bricks of matched suites that have a time in the baseline or on another side, and none on the other of the two.
+    """Return bricks of matched suites that are timed in only one of the baseline and another group.
 
-    Columns: case; brick, its identifier and layers; side, which has a time; missing_in; why.
+    Columns: case; brick, its identifier and layers; side, the group with a time; missing_in; why.
     """
     found = ratios(sides, "brick")
     lacking = found[found["base_s"].isna() | found["time_s"].isna()]
@@ -45,13 +45,13 @@ def unmatched_bricks(sides: Sequence[Side]) -> pd.DataFrame:
     rows = []
     for row in lacking.to_dict("records"):
         has, lacks = (row["side"], sides[0].label) if pd.isna(row["base_s"]) else (sides[0].label, row["side"])
-        why = failed.get((lacks, row["case"], row["brick"]), "the suite there lacks it")
+        why = failed.get((lacks, row["case"], row["brick"]), "not in the suite there")
         rows.append([row["case"], row["brick"], has, lacks, why])
     return pd.DataFrame(rows, columns=["case", "brick", "side", "missing_in", "why"], dtype="str")
 
 
 class _Reasons:
-    """Why bricks of a case have no time, by name, as the last of a side's runs tells."""
+    """Why bricks of a case have no time, by name, from the last of a group's runs."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, str] = {}
@@ -72,7 +72,7 @@ _UNTIMED = Fact(_untimed, _Reasons)
 
 
 def _failed(sides: Sequence[Side], cases: Collection[str]) -> dict[tuple[str, str, str], str]:
-    """Why bricks have no time, by side, case and name."""
+    """Return why bricks have no time, by side, case and name."""
     (found,) = gathered(sides, [_UNTIMED], cases)
     return {(side, case, name): reason for case, of_side in found.items() for side, reasons in of_side.items()
             for name, reason in reasons.by_name.items()}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What accounts for the difference between two sides of a case: phases that sum to it, and what these are made of."""
+"""Causes of the time difference of a case between two groups of runs: phases, operators, layers and kernels."""
 
 import pandas as pd
 
@@ -8,28 +8,28 @@ from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.schema import PHASES
 
 LEVELS = ("phase", "operator", "layer", "kernel")
-"""How finely a difference is told apart."""
+"""Levels of detail of a difference."""
 
 _COLUMNS = ["level", "phase", "operator", "layer", "name", "base_s", "new_s", "delta_s", "status", "detail"]
 
 
 def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
-    """What the difference between the medians of a case is made of; empty where a side has no times of it.
+    """Return the parts of the difference between the medians of a case; empty if a group has no times of it.
 
-    The case is named as in `matched_cases` of the two sides.
+    The case is named as in `matched_cases` of the two groups.
 
-    Columns: level, of `LEVELS`, where 'layer' is an operator within a layer; phase; operator, null for whole phases;
-    layer, null but at its level, and empty for what is called in none; name, of the phase, operator or kernel; base_s,
-    new_s, 0 where it did not run; delta_s = new_s - base_s; status: 'both', 'appeared', 'vanished', or of an operator
-    that both have 'kernel changed' (other kernels launched), 'shapes changed' (other input shapes in the same layer) or
-    'calls changed'; detail, the change in words, null where there is none. Phases stand in order, the others by the
-    size of delta_s.
+    Columns: level, of `LEVELS` ('layer': an operator within a layer); phase; operator, null for whole phases; layer,
+    null at other levels, empty for calls in no layer; name, of the phase, operator or kernel; base_s, new_s, 0 if it
+    did not run; delta_s = new_s - base_s; status: 'both', 'appeared', 'vanished', or, for an operator in both groups,
+    'kernel changed' (other kernels launched), 'shapes changed' (other input shapes in the same layer) or 'calls
+    changed'; detail, a text with the change, null if there is none. Phases are in order, other rows by the size of
+    delta_s.
 
-    The phases sum to the difference of the medians. Where both sides have operators, those of a phase sum to that of
-    the phase with `OUTSIDE_OPERATORS`, on a device the time without a kernel. Kernels are parts of their operators, and
-    so are the rows by layer.
+    The phases sum to the difference of the medians. If both groups have operators, the operators of a phase and
+    `OUTSIDE_OPERATORS` (on a device, the time without a kernel) sum to the phase. Kernels are parts of their operators,
+    and so are the rows by layer.
 
-    *Error*: as of `Composition.operators`. Which of the differences are more than noise, `ratios` tells.
+    *Error*: as of `Composition.operators`. `ratios` shows which differences are significant.
     """
     found = compositions([base, new], {case}).get(case, {})
     if len(found) < 2:
@@ -49,12 +49,12 @@ def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
 
 
 def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
-    """Of each phase the operator within a layer that changed most in the direction of the phase, in order of phases.
+    """Return, for each phase, the operator within a layer that changed most in the phase's direction.
 
-    Columns: phase; operator, `OUTSIDE_OPERATORS` where it is none; layer, empty for none; delta_s.
+    Columns: phase; operator, `OUTSIDE_OPERATORS` for time in no operator; layer, empty for none; delta_s.
 
-    *Error*: an operator's calls within one layer vary less than all its calls together, so that a call more is found
-    among many of its kind. Whether the phase changed by more than noise, `ratios` tells.
+    *Error*: calls of an operator within one layer vary less than all its calls together. `ratios` shows whether the
+    phase changed significantly.
     """
     phases = differences[differences["level"] == "phase"].set_index("phase")["delta_s"]
     outside = (differences["level"] == "operator") & (differences["operator"] == OUTSIDE_OPERATORS)
@@ -66,7 +66,7 @@ def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
 
 
 def missing_levels(base: Side, new: Side, case: str) -> pd.DataFrame:
-    """Why a difference is not told apart further. Columns: level; side, the label of one that lacks it; reason."""
+    """Return why a difference has no finer levels. Columns: level; side, the group without that level; reason."""
     rows = []
     found = compositions([base, new], {case}).get(case, {})
     for side in (base, new):
@@ -78,7 +78,7 @@ def missing_levels(base: Side, new: Side, case: str) -> pd.DataFrame:
 
 
 def _whole(phases: "pd.Series[float]", covered: set[str], operators: pd.DataFrame) -> pd.DataFrame:
-    """Operators of a side, with phases that the other side alone knows the operators of as outside of any."""
+    """Return a group's operators; a phase without operators here becomes one row outside operators."""
     others = covered - set(operators["phase"])
     outside = [{"phase": phase, "operator": OUTSIDE_OPERATORS, "time_s": phases[phase]}
                for phase in phases.index if phase in others]
@@ -102,23 +102,23 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_changes(rows: pd.DataFrame, sides: list[Composition]) -> pd.DataFrame:
-    """Status and detail of operators that both sides have with other kernels, shapes or numbers of calls."""
+    """Set status and detail of operators in both groups with other kernels, shapes or numbers of calls."""
     shapes, kernels, calls = ([getattr(side, what) for side in sides] for what in ("shapes", "kernels", "calls"))
-    told: list[tuple[str, str | None]] = []
+    changes: list[tuple[str, str | None]] = []
     for row in rows.to_dict("records"):
         place = row["phase"], row["operator"]
-        told.append((row["status"], None))
+        changes.append((row["status"], None))
         if row["level"] != "operator" or row["status"] != "both":
             continue
         for status, seen in (("calls changed", calls), ("kernel changed", kernels), ("shapes changed", shapes)):
             if detail := _change(*(side.get(place, {}) for side in seen)):
-                told[-1] = (status, detail)
-    rows[["status", "detail"]] = pd.DataFrame(told, columns=["status", "detail"], dtype="str", index=rows.index)
+                changes[-1] = (status, detail)
+    rows[["status", "detail"]] = pd.DataFrame(changes, columns=["status", "detail"], dtype="str", index=rows.index)
     return rows
 
 
 def _change(base: dict[str, set[str]], new: dict[str, set[str]]) -> str | None:
-    """The first of the layers in which both sides saw different things, and the number of the others."""
+    """Return the change in the first layer that differs, and the number of other such layers."""
     changed = [name for name in base if name in new and base[name] != new[name]]
     if not changed:
         return None

@@ -1,4 +1,4 @@
-"""What else differs between two sides: versions, options, facts of the machine, clocks."""
+"""Differences of environment between two groups of runs: versions, options, machine facts, clocks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,28 +17,28 @@ _MOST_VALUES = 8
 
 
 def listed(values: Sequence[str]) -> str:
-    """Return the first of some values as a text, and in place of the others how many there are."""
+    """Return the first few values as text, with the number of the others."""
     more = len(values) - _MOST_VALUES
     return "; ".join([*values[:_MOST_VALUES], f"{more:,} more"] if more > 0 else values)
 
 
 def context_changes(base: Side, new: Side) -> pd.DataFrame:
-    """Facts about machine, software and options that differ between two sides.
+    """Return facts about machine, software and options that differ between two groups.
 
-    Of arguments only how many there are is compared: they may hold what is not to be shown.
+    Only the number of command-line arguments is compared: their values may be private.
 
-    Columns: fact, such as `software.torch`; base and new, what it is there, of several runs each value once; null where
-    no run of the side tells.
+    Columns: fact, such as `software.torch`; base and new, the distinct values over the group's runs; null if no run of
+    the group has the fact.
     """
     facts = [_facts(side) for side in (base, new)]
-    names = dict.fromkeys(name for told in facts for name in told)
-    rows = [[name, *(told.get(name, []) for told in facts)] for name in names if name not in _DERIVED]
-    changed = [[name, *(listed(values) or None for values in told)] for name, *told in rows if told[0] != told[1]]
+    names = dict.fromkeys(name for of_group in facts for name in of_group)
+    rows = [[name, *(of_group.get(name, []) for of_group in facts)] for name in names if name not in _DERIVED]
+    changed = [[name, *(listed(each) or None for each in values)] for name, *values in rows if values[0] != values[1]]
     return pd.DataFrame(changed, columns=["fact", "base", "new"], dtype="str")
 
 
 def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
-    """Clocks that ran at another rate while a matched case's counters were read, by more than 1 %.
+    """Return clocks of a matched case that differ by more than 1 % between two groups while counters were read.
 
     Columns: counter; source; base and new, in the unit of the counter's name, means over devices and runs.
     """
@@ -52,7 +52,7 @@ def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
 
 
 def _facts(side: Side) -> dict[str, list[str]]:
-    """Each fact's values in the side's runs, each once, in order; facts that are null everywhere are left out."""
+    """Return each fact's distinct values in the group's runs, sorted; facts that are null everywhere are left out."""
     found: dict[str, dict[str, None]] = {}
     for run in side.runs:
         for part in ("software", "options", "machine"):
@@ -64,7 +64,7 @@ def _facts(side: Side) -> dict[str, list[str]]:
 
 
 def _flat(facts: Any, name: str) -> Iterator[tuple[str, str | None]]:
-    """Nested facts as one list, names joined by dots."""
+    """Yield nested facts as one list, with names joined by dots."""
     if name == _ARGUMENTS:
         yield f"{name} (number)", str(len(facts))
     elif isinstance(facts, Mapping):

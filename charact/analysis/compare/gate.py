@@ -1,4 +1,4 @@
-"""Whether a comparison passes: rules against ratios. A rule fails where its limit is passed and that is no noise."""
+"""Regression gate: thresholds on ratios. A threshold fails if it is exceeded significantly."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,19 +13,19 @@ from charact.analysis.compare.thresholds import Rule
 from charact.core.errors import UserError
 
 OUTCOMES = ("ok", "regression", "not significant", "n/a")
-"""What a rule finds of a case: `not significant` where the limit is passed, but by no more than noise."""
+"""Outcomes of a threshold for a case; `not significant`: exceeded, but within noise."""
 
 _NUMBERS = ["limit", "base", "value", "ratio", "low", "high", "p_value"]
 _COLUMNS = ["case", "side", "rule", "metric", *_NUMBERS, "outcome", "reason"]
 
 
 def judge(rules: Sequence[Rule], sides: Sequence[Side]) -> pd.DataFrame:
-    """Every rule on every case that a side shares with the first, the baseline.
+    """Return the outcome of every threshold for every case that a group shares with the first, the baseline.
 
-    Columns: case, as in `matched_cases` of the two; side; rule, as its text; metric; limit, the ratio that it must not
-    pass; base and value in the metric's unit, of a phase in seconds; ratio, low, high and p_value as in `ratios`;
-    outcome, of `OUTCOMES`; reason, why there is no interval. An outcome is 'n/a' where there is no ratio, or nothing
-    tells whether one beyond the limit is more than noise.
+    Columns: case, as in `matched_cases` of the two; side; rule, the threshold's text; metric; limit, the largest
+    allowed ratio; base and value in the metric's unit (phases in seconds); ratio, low, high and p_value as in `ratios`;
+    outcome, of `OUTCOMES`; reason, why there is no interval. The outcome is 'n/a' without a ratio, or if the
+    significance of a ratio beyond the limit is unknown.
     """
     rows = []
     for side in sides[1:]:
@@ -37,20 +37,20 @@ def judge(rules: Sequence[Rule], sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def has_failed(judged: pd.DataFrame) -> bool:
-    """Whether any rule found a regression.
+    """Return whether any threshold found a regression.
 
     Raises:
-        UserError: no rule could be judged on any case.
+        UserError: no threshold could be checked for any case.
     """
     if (judged["outcome"] == "n/a").all():
         reasons = "; ".join(f"{rule}: {reason}" for rule, reason in
                             judged.drop_duplicates("rule")[["rule", "reason"]].itertuples(index=False, name=None))
-        raise UserError(f"nothing could be judged ({reasons}): choose metrics that both sides have")
+        raise UserError(f"no threshold could be checked ({reasons}): choose metrics that both groups of runs have")
     return bool((judged["outcome"] == "regression").any())
 
 
 def _ratios(rules: Sequence[Rule], sides: Sequence[Side]) -> dict[tuple[str, str], dict[Any, Any]]:
-    """Rows of `metric_ratios` and `ratios` of two sides by case and metric, as far as rules need them."""
+    """Return the rows of `metric_ratios` and `ratios` that the thresholds need, by case and metric."""
     frames = []
     if any(rule.phase is None for rule in rules):
         frames.append(metric_ratios(sides))
@@ -63,11 +63,11 @@ def _ratios(rules: Sequence[Rule], sides: Sequence[Side]) -> dict[tuple[str, str
 
 
 def _judged(rule: Rule, case: str, side: str, row: dict[Any, Any] | None) -> dict[str, Any]:
-    told = {"case": case, "side": side, "rule": str(rule), "metric": rule.metric, "limit": rule.limit}
+    known = {"case": case, "side": side, "rule": str(rule), "metric": rule.metric, "limit": rule.limit}
     if row is None:
-        return told | {"outcome": "n/a", "reason": "neither side has such a phase"}
+        return known | {"outcome": "n/a", "reason": "neither group of runs has this phase"}
     found = {name: row[name] for name in (*_NUMBERS, "reason") if name != "limit"}
-    return told | found | {"outcome": _outcome(rule, row)}
+    return known | found | {"outcome": _outcome(rule, row)}
 
 
 def _outcome(rule: Rule, row: dict[Any, Any]) -> str:

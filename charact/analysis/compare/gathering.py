@@ -1,25 +1,25 @@
-"""Facts of the matched cases of several sides, gathered in one pass over the runs."""
+"""Facts of matched cases, read in one pass over the runs of all groups."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from charact.analysis.compare.matching import matched_cases
-from charact.analysis.compare.run_groups import Side, once_a_comparison
+from charact.analysis.compare.run_groups import Side, memoize_comparison
 from charact.record.reader import Run
 
 MAX_HELD_RUNS = 8
-"""Up to this many runs stay in memory; with more, each run is released after it is read."""
+"""Runs held in memory at once; with more runs, each is released after it is read."""
 
 Value = TypeVar("Value")
 Added = TypeVar("Added", contravariant=True)
 
 
 class Total(Protocol[Added]):
-    """What is kept of the runs of a side that hold a case."""
+    """Accumulator of a fact over the runs of a group that have a case."""
 
     def add(self, value: Added, /) -> None:
-        """Add what one run tells of the case."""
+        """Add the value of one run."""
 
 
 Summed = TypeVar("Summed", bound=Total[Any])
@@ -27,10 +27,10 @@ Summed = TypeVar("Summed", bound=Total[Any])
 
 @dataclass(frozen=True, eq=False)
 class Fact(Generic[Value, Summed]):
-    """A fact of cases: what one run tells of them, and where that is added up over the runs of a side.
+    """A fact of cases: how to read it from a run, and how to accumulate it over the runs of a group.
 
-    `of` takes the run and the identifiers of the cases there that are wanted; it may tell of others, too, and leaves
-    out those that it knows nothing of.
+    `of` takes a run and the identifiers of the cases to read. It may return other cases, and omits those without a
+    value.
     """
 
     of: Callable[[Run, Collection[str]], Mapping[str, Value]]
@@ -38,7 +38,7 @@ class Fact(Generic[Value, Summed]):
 
 
 class Place(NamedTuple):
-    """A run of a side that holds a matched case: its position, and the case's identifier, status and reason there."""
+    """A run with a matched case: its position in the group, and the case's identifier, status and reason there."""
 
     run: int
     run_case: str
@@ -46,9 +46,9 @@ class Place(NamedTuple):
     reason: str | None
 
 
-@once_a_comparison
+@memoize_comparison
 def places(sides: Sequence[Side]) -> dict[str, dict[str, list[Place]]]:
-    """Return where each matched case is, by its name and the side's label, as in `matched_cases`."""
+    """Return the runs with each matched case, by its name and the group's label, as in `matched_cases`."""
     found: dict[str, dict[str, list[Place]]] = {}
     for case, side, *place in matched_cases(sides).itertuples(index=False, name=None):
         found.setdefault(case, {}).setdefault(side, []).append(Place(*place))
@@ -58,14 +58,14 @@ def places(sides: Sequence[Side]) -> dict[str, dict[str, list[Place]]]:
 def gathered(
     sides: Sequence[Side], facts: Sequence[Fact[Any, Any]], cases: Collection[str] | None = None
 ) -> list[dict[str, dict[str, Any]]]:
-    """Return each fact by matched case and side; a side of which no run tells it is left out.
+    """Return each fact by matched case and group; a group without the fact is left out.
 
-    What is not known yet is gathered for all facts in one pass over the runs that hold one of the cases.
+    Facts that are not known yet are read in one pass over the runs that have one of the cases.
 
     Args:
         sides: the baseline first.
-        facts: what is wanted.
-        cases: of these matched cases only; None for all.
+        facts: facts to read.
+        cases: matched cases to read; None for all.
     """
     where = places(sides)
     wanted = [case for case in where if cases is None or case in cases]
@@ -75,7 +75,7 @@ def gathered(
     if any(missing):
         _gather(sides, list(zip(facts, new, missing, strict=True)))
     for found, added in zip(known, new, strict=True):
-        found.update(added)  # only now: a run that cannot be read leaves nothing half gathered
+        found.update(added)  # only now: an unreadable run must not leave partial results
     return [{case: found[case] for case in wanted} for found in known]
 
 
@@ -95,7 +95,7 @@ def _gather(sides: Sequence[Side], gathering: list[tuple[Fact[Any, Any], dict[st
 
 
 def _by_run(sides: Sequence[Side], wanted: Collection[str]) -> dict[tuple[str, int], dict[str, str]]:
-    """Return which of the wanted cases each run holds, with their identifiers there."""
+    """Return which of the wanted cases each run has, with their identifiers there."""
     held: dict[tuple[str, int], dict[str, str]] = {}
     for case, of_side in places(sides).items():
         if case in wanted:
@@ -106,10 +106,10 @@ def _by_run(sides: Sequence[Side], wanted: Collection[str]) -> dict[tuple[str, i
 
 
 def _add(fact: Fact[Any, Any], found: dict[str, dict[str, Any]], side: str, run: Run, cases: Mapping[str, str]) -> None:
-    """Add what a run tells of the cases, which are given with their identifiers there."""
-    told = fact.of(run, set(cases.values())) if cases else {}
+    """Add one run's values of the cases, given by name with their identifiers in the run."""
+    values = fact.of(run, set(cases.values())) if cases else {}
     for case, of_run in cases.items():
-        if of_run in told:
+        if of_run in values:
             if side not in found[case]:
                 found[case][side] = fact.total()
-            found[case][side].add(told[of_run])
+            found[case][side].add(values[of_run])

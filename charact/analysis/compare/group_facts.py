@@ -1,4 +1,4 @@
-"""What each side of a comparison is: its machine by its own facts, its software, and the cases that failed in it."""
+"""Description of each group in a comparison: machine, software, failed cases."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from charact.analysis.compare.run_groups import Side
 
 
 def side_facts(sides: Sequence[Side]) -> pd.DataFrame:
-    """One row a side.
+    """Return one row for each group.
 
-    Columns: side; machine, its devices and its name, null where the record does not tell; num_runs; num_cases of all
-    runs; torch, the versions of PyTorch, null where none is told; origin, the run's identifier, how many there are, or
-    the source of a published table.
+    Columns: side; machine, its devices and host name, null if not recorded; num_runs; num_cases of all runs; torch, the
+    versions of PyTorch, null if not recorded; origin, the run's identifier, the number of runs, or the source of a
+    published table.
     """
     rows = [
         [side.label, _joined(machine_name(run) for run in side.runs), len(side.runs),
@@ -27,7 +27,7 @@ def side_facts(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def failed_cases(sides: Sequence[Side]) -> pd.DataFrame:
-    """Cases that did not end well, whether another side has them or not. Columns: side; case; status; reason."""
+    """Return cases that did not end well, matched or not. Columns: side; case; status; reason."""
     rows = [
         [side.label, entry["case"], entry["status"], entry.get("reason")]
         for side in sides for run in side.runs for entry in run.manifest["cases"] if entry["status"] != "ok"
@@ -36,14 +36,14 @@ def failed_cases(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def published_notes(sides: Sequence[Side]) -> pd.DataFrame:
-    """What has to be known of the sides that are published tables. Columns: side; note."""
+    """Return the notes of groups that are published tables. Columns: side; note."""
     rows = [[side.label, _note(run.manifest["reference"])]
             for side in sides for run in side.runs if "reference" in run.manifest]  # fmt: skip
     return pd.DataFrame(rows, columns=["side", "note"])
 
 
 def _note(published: dict[str, Any]) -> str:
-    return ". ".join([f"Source: {published['source']}", f"Not told there: {published['unstated']}",
+    return ". ".join([f"Source: {published['source']}", f"Not stated there: {published['unstated']}",
                       *published["notes"]])  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Which cases of several sides are the same: by what they are, whatever they ran on."""
+"""Matching of equal cases across groups of runs, whatever their device and machine."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from charact.analysis.compare.run_groups import Side, once_a_comparison
+from charact.analysis.compare.run_groups import Side, memoize_comparison
 from charact.analysis.profile.case_summary import case_kinds
 from charact.record.reader import Run
 
@@ -18,23 +18,23 @@ IDENTITY = {
     "accumulate": "accumulated batches", "world_size": "world size", "rank": "rank", "compiled": "compiled",
     "channels_last": "channels last", "hot": "inputs hot in a cache",
 }  # fmt: skip
-"""What makes a case the same as another, with the word for it; weightiest first. Device and machine do not."""
+"""Fields that identify a case, with their display names, most important first; device and machine are ignored."""
 _DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compiled": False, "channels_last": False,
                              "hot": False}
 
 _WORDS = (*IDENTITY.values(), "repeat in its run")
-"""For each value of a key."""
+"""Display names for the values of a key."""
 
 Key = tuple[Any, ...]
 
 
-@once_a_comparison
+@memoize_comparison
 def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
-    """Cases of the baseline that another side holds, too, failed ones included.
+    """Return the cases of the baseline that another group also has, including failed ones.
 
-    Columns: case, the identifier in the baseline, without its device where another side's differs; side, a label; run,
-    the position in the side's runs; run_case, the case's identifier there; status and reason of the case. A row a case,
-    side and run that has it, in the order of the baseline's cases, sides and runs.
+    Columns: case, the identifier in the baseline, without its device if another group's differs; side, a label; run,
+    the position in the group's runs; run_case, the case's identifier there; status and reason of the case. One row for
+    each case, group and run that has it, in the order of the baseline's cases, groups and runs.
     """
     rows = _cases(sides)
     holders = rows.groupby("key", sort=False)["side"].agg(set)
@@ -47,12 +47,12 @@ def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
     return rows[["case", "side", "run", "run_case", "status", "reason"]]
 
 
-@once_a_comparison
+@memoize_comparison
 def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
-    """Cases that the baseline or another side lacks.
+    """Return cases that the baseline or another group lacks.
 
-    Columns: case; side, which has it; missing_in, the side that lacks it; why, how the nearest case there differs: its
-    own value first, then the other side's.
+    Columns: case; side, the group that has it; missing_in, the group that lacks it; why, the difference to the most
+    similar case there: its own value first, then the other group's.
     """
     rows = _cases(sides)
     keys = {side.label: list(dict.fromkeys(rows.loc[rows["side"] == side.label, "key"])) for side in sides}
@@ -68,9 +68,9 @@ def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["case", "side", "missing_in", "why"]).astype("str")
 
 
-@once_a_comparison
+@memoize_comparison
 def _cases(sides: Sequence[Side]) -> pd.DataFrame:
-    """Every case of every run: columns key, side, run, run_case, status, reason."""
+    """Return every case of every run: columns key, side, run, run_case, status, reason."""
     found = []
     suites: dict[str, Any] = {}
     for side in sides:
@@ -78,7 +78,7 @@ def _cases(sides: Sequence[Side]) -> pd.DataFrame:
             seen: Counter[Key] = Counter()
             for entry, kind in zip(run.manifest["cases"], case_kinds(run), strict=True):
                 identity = _identity(run, _by_suite(entry, suites), kind)
-                # Cases of a run that are the same, as on two devices, are told apart by their order.
+                # Equal cases of a run, as on two devices, are distinguished by their order.
                 found.append([(*identity, seen[identity]), side.label, position, entry["case"],
                               entry.get("status"), entry.get("reason")])  # fmt: skip
                 seen[identity] += 1
@@ -86,7 +86,7 @@ def _cases(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def _by_suite(entry: dict[str, Any], suites: dict[str, Any]) -> dict[str, Any]:
-    """An entry; of a suite of bricks as if its directory had the name that the first of just these bricks has."""
+    """Return an entry; equal suites of bricks get the directory name of the first one."""
     digest = entry.get("passes", {}).get("bricks", {}).get("suite_digest")
     return entry if digest is None else entry | {"variant": suites.setdefault(digest, entry.get("variant"))}
 
@@ -98,32 +98,32 @@ def _identity(run: Run, entry: dict[str, Any], kind: str) -> Key:
 
 
 def _names(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[Key, str]:
-    """A name for each key: the baseline's identifier, without its device where identifiers differ."""
+    """Return a name for each key: the baseline's identifier, without its device if identifiers differ."""
     identifiers = rows.groupby("key")["run_case"].nunique()
     names: dict[Key, str] = {}
     for key, identifier in zip(baseline["key"], baseline["run_case"], strict=True):
         bare, _, last = identifier.rpartition("-")
         on_device = last.startswith(("cpu", "cuda", "mps", "xpu"))
         names.setdefault(key, bare if on_device and identifiers[key] > 1 else identifier)
-    return _told_apart(names)
+    return _unique_names(names)
 
 
-def _told_apart(names: dict[Key, str]) -> dict[Key, str]:
-    """The names; those that several cases share, as of runs on other data, followed by what differs between these."""
+def _unique_names(names: dict[Key, str]) -> dict[Key, str]:
+    """Return unique names: a name that several cases share, as for other data, gets their differences appended."""
     sharing: dict[str, list[Key]] = {}
     for key, name in names.items():
         sharing.setdefault(name, []).append(key)
     differing = {name: [len(set(values)) > 1 for values in zip(*keys, strict=True)] for name, keys in sharing.items()}
     found = {}
     for key, name in names.items():
-        told = [_told(word, value)
+        parts = [_labelled(word, value)
                 for word, value, differs in zip(_WORDS, key, differing[name], strict=True) if differs]
-        found[key] = f"{name} ({', '.join(told)})" if told else name
+        found[key] = f"{name} ({', '.join(parts)})" if parts else name
     return found
 
 
 class _Others:
-    """Cases of one side, among which those that are nearest to another side's are looked for."""
+    """Cases of one group, searched for the one most similar to another group's."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._of_workload: dict[Any, list[Key]] = {}
@@ -137,7 +137,7 @@ class _Others:
         return key in self._keys
 
     def why_not(self, key: Key) -> str:
-        """How the nearest case of the same workload differs from one."""
+        """Return how the most similar case of the same workload differs from one."""
         if not self._keys:
             return "it has no cases"
         alike = self._of_workload.get(key[0])
@@ -152,16 +152,16 @@ class _Others:
         )  # fmt: skip
 
     def _coded(self, key: Key) -> list[int]:
-        """A number for each value of a key, the same for equal values."""
+        """Return an integer for each value of a key, the same for equal values."""
         return [self._code_of.setdefault(value, len(self._code_of)) for value in key]
 
 
-def _told(word: str, value: Any) -> str:
-    """A value that tells by itself what it is of, else with the word for it."""
+def _labelled(word: str, value: Any) -> str:
+    """Return a value as text, with the name of its field unless it is a text itself."""
     return _text(value) if isinstance(value, str) and value else f"{word}: {_text(value)}"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "not told" if value in (None, "") else str(value)
+    return "unknown" if value in (None, "") else str(value)

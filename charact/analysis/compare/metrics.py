@@ -1,4 +1,4 @@
-"""What cases are judged by, on each side over the baseline: time, rate, memory, accuracy, energy and totals."""
+"""Metrics of cases relative to the baseline: time, rate, memory, accuracy, energy and totals."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from charact.analysis.bricks.record_tables import model_memory
 from charact.analysis.common.pass_status import pass_reason, passes_taken
 from charact.analysis.common.significance import ONE_VALUE, Judgement, Sample, Values, timed
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
-from charact.analysis.compare.run_groups import Side, once_a_comparison
+from charact.analysis.compare.run_groups import Side, memoize_comparison
 from charact.analysis.compare.samples import CASE, PUBLISHED, Samples, epochs_sample, num_epochs, time_samples
 from charact.analysis.efficiency.utilization import energy
 from charact.analysis.memory.composition import memory_peaks
@@ -24,21 +24,21 @@ METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_tim
 """In base units: s, samples/s, bytes, a share of 1, J per iteration, s, s, s."""
 
 _PASSES = {"peak_memory": "memory", "energy": "counters"}
-"""Passes that a case can do without."""
+"""Optional passes that measure a metric."""
 
 
-@once_a_comparison
+@memoize_comparison
 def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
-    """Each of the `METRICS` of each matched case, on each side over the baseline's.
+    """Return the ratio of each of `METRICS` of each matched case to the baseline's.
 
     Columns: case; side; metric; base and value in the metric's unit; ratio, low, high, p_value, significant and reason
-    as in `ratios`. time is as in `ratios` by case; throughput, samples per second, of a training while it trains;
-    peak_memory, measured or else predicted; accuracy, of a training the best validation's; energy per iteration of the
-    device; total_time of a training; inference_time, warm load and prediction; measured_time, the iteration of a model
-    that was constructed and run as well.
+    as in `ratios`. time is as in `ratios` by case; throughput, samples/s, of a training during its training stage;
+    peak_memory, measured or else estimated; accuracy, of a training the best validation accuracy; energy of the device
+    per iteration; total_time of a training; inference_time, warm load and inference; measured_time, the iteration of a
+    constructed model that was also run.
 
-    *Error*: the interval of an accuracy tells which samples were drawn, not how it varies with the seed. Peak memory
-    is counted, and every difference is significant.
+    *Error*: the interval of an accuracy covers the choice of samples, not the seed. Peak memory is a count, so every
+    difference is significant.
     """
     rows = [
         [pair.case, pair.side, metric, *pair.values(metric), *_judged(pair, metric)]
@@ -48,7 +48,7 @@ def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def _judged(pair: Pair, metric: str) -> Judgement:
-    """The ratio; where the side lacks the metric, with what the pass that measures it says of that."""
+    """Return the ratio; if the group lacks the metric, with the reason of the pass that measures it."""
     found = pair.judged(metric)
     name = _PASSES.get(metric)
     if metric in pair.new or pair.base_reason or pair.new_reason or name is None:
@@ -57,7 +57,7 @@ def _judged(pair: Pair, metric: str) -> Judgement:
 
 
 def _metric_samples(run: Run) -> Samples:
-    """What a run tells of its cases, by case and metric."""
+    """Return the samples of a run's cases, by case and metric."""
     found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}
     for metric, samples in (("throughput", _rates(run)), ("peak_memory", _peaks(run)), ("accuracy", _accuracies(run)),
                             ("energy", _energies(run)), ("total_time", _totals(run)),
@@ -67,7 +67,7 @@ def _metric_samples(run: Run) -> Samples:
 
 
 MEASURED = measured(_metric_samples)
-"""What runs measured of their cases, by the name of the metric."""
+"""Samples of cases, by the name of the metric."""
 
 
 def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
@@ -85,7 +85,7 @@ def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
 
 
 def _rate(amount: float, time: Sample) -> Sample:
-    """An amount over the time that it takes."""
+    """Return the sample of an amount divided by a time."""
     if time.draw is None:
         return replace(time, value=amount / time.value)
     return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
@@ -125,7 +125,7 @@ def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:
 def _proportion(run: Run, value: float, num_samples: int | None) -> Sample:
     if not num_samples:
         return Sample(value, reason=PUBLISHED if "reference" in run.manifest else ONE_VALUE)
-    # Two of either kind are added, so that an accuracy of 1 has an error, too (Agresti and Coull 1998).
+    # Two successes and two failures are added, so that an accuracy of 1 also has an error (Agresti and Coull 1998).
     share = (value * num_samples + 2) / (num_samples + 4)
     return Sample(value, reason=ONE_VALUE, error_frac=math.sqrt((1 - share) / share / num_samples))
 
@@ -150,7 +150,7 @@ def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
 
 
 def _epochs(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
-    """Time of each epoch of each training."""
+    """Yield the time of each epoch of each training."""
     if not len(run.stages):
         return
     times = stage_times(run)

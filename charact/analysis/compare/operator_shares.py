@@ -1,4 +1,4 @@
-"""What the median iteration of a case is made of, over repeated runs: phases, and operators and kernels in these."""
+"""Composition of the median iteration of a case over repeated runs: phases, operators and kernels."""
 
 import math
 import sys
@@ -23,17 +23,17 @@ from charact.analysis.profile.case_summary import iteration_times
 from charact.record.reader import Run
 
 Seen = dict[tuple[str, str], dict[str, set[str]]]
-"""What operators of a phase were seen with: kernels, shapes by layer, or numbers of calls."""
+"""Kernels, input shapes or numbers of calls of the operators of a phase, by layer."""
 
 _CLOCKS = r"_hz$|^throttled_frac$"
 
 PART = ["phase", "operator", "layer", "kernel"]
-"""What names a part of a phase."""
+"""Columns that identify a part of a phase."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What one run tells of a case whose iterations were timed."""
+    """The parts of a case's iteration in one run."""
 
     median: Sample
     phases: pd.DataFrame
@@ -47,11 +47,11 @@ class Parts:
     clocks: pd.DataFrame
     """Columns: counter, source, value."""
     missing: dict[str, str]
-    """Why tables hold no rows of the case, by their names."""
+    """Why tables have no rows of the case, by table name."""
 
 
 class _Sum:
-    """A sum without the error that many terms add to it.
+    """A compensated sum.
 
     Source: W. Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8 (1965).
     """
@@ -70,9 +70,9 @@ class _Sum:
 
 
 class Composition:
-    """What the median iteration of a case is made of, over the runs of a side.
+    """Composition of the median iteration of a case, over the runs of a group.
 
-    Shares are added up as they come: those of hundreds of runs would take 60 MB.
+    Shares are summed on arrival: those of hundreds of runs would take 60 MB.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Composition:
         self._calls: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def add(self, parts: Parts) -> None:
-        """Add what one run more tells."""
+        """Add the parts of another run."""
         self.num_repeats += 1
         self._median.add(parts.median)
         names, shares = self._phases
@@ -113,21 +113,21 @@ class Composition:
 
     @property
     def phases(self) -> "pd.Series[float]":
-        """Time of each phase of the median iteration (s): its share of the iterations, averaged over the runs."""
+        """Time of each phase of the median iteration (s): its share, averaged over the runs, times the median."""
         names, shares = self._phases
         found = pd.DataFrame({"phase": pd.Series(names, dtype="str"), "share_frac": np.asarray(shares)})
         return found.groupby("phase")["share_frac"].sum() / self.num_repeats * self.median_s
 
     @property
     def operators(self) -> pd.DataFrame:
-        """Operators, these by layer, and kernels of the phases that the profiler saw, scaled to the time of the phases.
+        """Operators in total, operators by layer, and kernels, scaled to the time of their phases.
 
-        Columns: phase; operator; layer and kernel, null in the operator's own row; time_s. With `OUTSIDE_OPERATORS`,
-        the time in none of them, the operators of a phase sum to it. Kernels are parts of their operators, and so are
-        rows by layer, of which the one with an empty name is for calls in none.
+        Columns: phase; operator; layer and kernel, null in the operator's own row; time_s. The operators of a phase and
+        `OUTSIDE_OPERATORS`, the time in no operator, sum to the phase. Kernels and rows by layer are parts of their
+        operators; the layer is empty for calls in no layer.
 
-        *Error*: what part of a phase an operator takes is measured under the profiler, and held to be the same without
-        it. What exchanges data counts as far as no computation hides it.
+        *Error*: an operator's share of a phase is measured under the profiler and assumed equal without it.
+        Communication counts as far as it is exposed (not overlapped by compute).
         """
         phases = self.phases
         sums = np.array([found.total for found in self._shares.values()], dtype=np.float64)
@@ -138,23 +138,23 @@ class Composition:
 
     @property
     def calls(self) -> Seen:
-        """Number of calls in an iteration by phase and operator, a mean over the runs."""
+        """Mean number of calls in an iteration over the runs, by phase and operator."""
         return {place: {"": {f"{num_calls / self.num_repeats:.4g}"}} for place, num_calls in self._calls.items()}
 
     @property
     def clocks(self) -> "pd.Series[float]":
-        """Rates of clocks while counters were read, by counter and source: means over devices and runs."""
+        """Clock rates while counters were read, by counter and source: means over devices and runs."""
         rows = pd.DataFrame(self._clocks, columns=["counter", "source", "value"]).astype({"value": "float64"})
         return rows.groupby(["counter", "source"])["value"].mean()
 
     def why_missing(self, table: str) -> set[str] | None:
-        """Why no run has rows of a table; None where one does."""
+        """Return why no run has rows of a table; None if one has."""
         reasons = self._missing.get(table, [])
         return set(reasons) if len(reasons) == self.num_repeats else None
 
 
 def compositions(sides: Sequence[Side], cases: Collection[str] | None = None) -> dict[str, dict[str, Composition]]:
-    """Return the composition of each matched case, or of those named, on each side that has times of it."""
+    """Return the composition of each matched case, or of those named, in each group that timed it."""
     (found,) = gathered(sides, [COMPOSITION], cases)
     return found
 
@@ -188,8 +188,8 @@ COMPOSITION = Fact(_parts, Composition)
 
 
 def _plain(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Rows as tuples, in which None stands for what is null."""
-    # Texts that pandas holds as Arrow's are slow to go through one by one.
+    """Return the rows as tuples, with None for null."""
+    # Iterating over Arrow-backed strings of pandas is slow.
     columns = [[None if value != value else value for value in rows[name].to_numpy("object")] for name in rows]
     return zip(*columns, strict=True)
 
@@ -199,7 +199,7 @@ def _of_case(frame: pd.DataFrame, case: str) -> pd.DataFrame:
 
 
 def _shares(operators: pd.DataFrame, kernels: pd.DataFrame, spans: dict[str, tuple[float, float]]) -> pd.DataFrame:
-    """Shares of operators, operators by layer, and kernels in the phases of one run. Columns: `PART`, share_frac."""
+    """Return shares of operators, operators by layer, and kernels in the phases of one run: `PART`, share_frac."""
     exchanges = operators["operator_type"] == "communication"
     operators = operators.assign(share_frac=_share(operators, operators["time_s"], exchanges, spans))
     of_exchanges = kernels["operator"].isin(operators.loc[exchanges, "operator"])
@@ -215,10 +215,10 @@ def _shares(operators: pd.DataFrame, kernels: pd.DataFrame, spans: dict[str, tup
 def _spans(
     operators: pd.DataFrame, timed_s: Mapping[str, float], profiled_s: Mapping[str, float], most_exposed_frac: float
 ) -> dict[str, tuple[float, float]]:
-    """What operators were measured in, by phase, as `time_limits` takes it; null where that is not known.
+    """Return the time that the operators of each phase were measured in, as `time_limits` expects; NaN if unknown.
 
-    Returns the time (s), under the profiler on a CPU, of the timing pass on a device; and the part of what exchanges
-    data that no computation hides.
+    Returns the time (s), on a CPU under the profiler, on a device of the timing pass; and the exposed share of
+    communication (not overlapped by compute).
     """
     measured_s = timed_s if operators["device_s"].notna().any() else profiled_s
     exchanges = operators["operator_type"] == "communication"
@@ -235,7 +235,7 @@ def _spans(
 
 def _share(rows: pd.DataFrame, times_s: "pd.Series[float]", exchanges: "pd.Series[bool]",
            spans: dict[str, tuple[float, float]]) -> "pd.Series[float]":  # fmt: skip
-    """Share of each row in its phase; null where nothing tells how long the phase was."""
+    """Return the share of each row in its phase; null if the duration of the phase is unknown."""
     span_s, exposed_frac = (
         rows["phase"].map({phase: span[number] for phase, span in spans.items()}).astype("float64") for number in (0, 1)
     )

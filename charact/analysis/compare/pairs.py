@@ -1,4 +1,4 @@
-"""Cases that two sides share, and what both measured of them."""
+"""Cases in both of two groups of runs, with the samples of both."""
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,16 +12,16 @@ from charact.analysis.compare.run_groups import Side
 from charact.record.reader import Run
 
 JUDGEMENT = ["ratio", "low", "high", "p_value", "significant", "reason"]
-"""Columns of a ratio to the baseline; what they hold is told at `statistics.judged`."""
+"""Columns of a ratio to the baseline, as in `significance.judged`."""
 
 _NUMBERS = ["ratio", "low", "high", "p_value"]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A case in the baseline and on a side: what was measured of its parts, by name; and why of a side nothing was.
+    """A case in the baseline and in another group: the samples of its parts, by name, or why there are none.
 
-    `place` is the side's first run of the case, and the case's identifier there.
+    `place` is the group's first run of the case, and the case's identifier there.
     """
 
     case: str
@@ -33,11 +33,11 @@ class Pair:
     place: tuple[Run, str]
 
     def values(self, name: str) -> list[float | None]:
-        """A part's numbers, in the baseline and here."""
+        """Return the values of a part in the baseline and here."""
         return [side[name].value if name in side else None for side in (self.base, self.new)]
 
     def judged(self, name: str) -> Judgement:
-        """The ratio of a part's two numbers; without one, with the reason, where a side lacks it."""
+        """Return the ratio of a part's values; without one, the reason."""
         base, new = self.base.get(name), self.new.get(name)
         if base is not None and new is not None:
             return judged(base, new)
@@ -49,20 +49,20 @@ class Pair:
 
 
 class Pools:
-    """Samples of the parts of a case over the runs of a side, by name."""
+    """Samples of the parts of a case over the runs of a group, by name."""
 
     def __init__(self) -> None:
         self._pools: dict[str, Pool] = {}
 
     def add(self, samples: Mapping[str, Sample]) -> None:
-        """Add the samples of one run more."""
+        """Add the samples of another run."""
         for name, sample in samples.items():
             if name not in self._pools:
                 self._pools[sys.intern(name)] = Pool()
             self._pools[name].add(sample)
 
     def samples(self) -> dict[str, Sample]:
-        """Return one sample a name."""
+        """Return one sample for each name."""
         return {name: pool.sample() for name, pool in self._pools.items()}
 
 
@@ -70,7 +70,7 @@ Measured = Fact[Mapping[str, Sample], Pools]
 
 
 def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measured:
-    """Return the fact of what a run measured, by the case's identifier in it and the part's name."""
+    """Return the fact of a run's samples, by the case's identifier in it and the part's name."""
     def of(run: Run, cases: Collection[str]) -> dict[str, dict[str, Sample]]:
         found: dict[str, dict[str, Sample]] = {}
         for (case, name), sample in samples(run).items():
@@ -82,12 +82,12 @@ def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measure
 
 
 def pairs(sides: Sequence[Side], fact: Measured, cases: Collection[str] | None = None) -> Iterator[Pair]:
-    """Matched cases, of each side but the baseline, in the order of `matched_cases`.
+    """Yield matched cases of each group except the baseline, in the order of `matched_cases`.
 
     Args:
         sides: the baseline first.
-        fact: what was measured of them.
-        cases: of these matched cases only; None for all.
+        fact: samples to read.
+        cases: matched cases to read; None for all.
     """
     (found,) = gathered(sides, [fact], cases)
     runs = {side.label: side.runs for side in sides}
@@ -108,12 +108,12 @@ def _samples(found: Mapping[str, Pools], side: str) -> dict[str, Sample]:
 
 
 def _why_none(entries: Sequence[Place]) -> str | None:
-    """Why nothing was measured of a case in one of a side's runs; None where all ended well."""
+    """Return why a case has no samples in one of a group's runs; None if all ended well."""
     return next((entry.reason or entry.status for entry in entries if entry.status != "ok"), None)
 
 
 def typed(rows: Sequence[Sequence[object]], columns: list[str], numbers: list[str]) -> pd.DataFrame:
-    """A table of judgements: `columns`, those of `JUDGEMENT` last, of which `numbers` are numbers, too."""
+    """Return a table of `columns`, then `JUDGEMENT`, with the dtypes set; `numbers` are the numeric columns."""
     frame = pd.DataFrame(rows, columns=[*columns, *JUDGEMENT])
     texts = [column for column in columns if column not in numbers]
     kinds = dict.fromkeys([*texts, "reason"], "str") | dict.fromkeys([*numbers, *_NUMBERS], "float64")

@@ -1,4 +1,4 @@
-"""Times of each side over the baseline's: by case, phase, operator, layer, kernel, problem, brick or layer type."""
+"""Times of each group over the baseline's: by case, phase, operator, layer, kernel, problem, brick or layer type."""
 
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -7,40 +7,40 @@ import pandas as pd
 
 from charact.analysis.compare.operator_shares import compositions
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
-from charact.analysis.compare.run_groups import Side, once_a_comparison
+from charact.analysis.compare.run_groups import Side, memoize_comparison
 from charact.analysis.compare.samples import CASE, time_samples
 from charact.core.errors import UserError
 from charact.record.schema import PHASES
 
 RATIOS_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
-"""What times can be compared by."""
+"""Parts by which times can be compared."""
 
 
 TIMES = {by: measured(partial(time_samples, by=by)) for by in RATIOS_BY}
-"""What runs measured of the parts of cases."""
+"""Samples of the parts of cases."""
 
 
-@once_a_comparison
+@memoize_comparison
 def ratios(sides: Sequence[Side], by: str, cases: frozenset[str] | None = None) -> pd.DataFrame:
-    """Times of each matched case, or of its parts, on each side over the baseline's; with `cases` of these cases only.
+    """Return times of each matched case, or of its parts, in each group over the baseline's.
 
-    Columns: case, as in `matched_cases`; the part, in a column of the name `by`; side; base_s and time_s; ratio =
-    time_s / base_s (below 1: faster), with low to high, its 95 % interval, p_value, and whether it is significant: see
-    `statistics.judged`; reason, why a number is null. Times are a median iteration's, of a training a mean epoch's, of
-    an operation those of a call in each direction, of a suite every brick once, of a constructed model its latency; of
-    several runs a side, the geometric mean of theirs. A part that one side lacks is null there. By case, all matched
-    cases are there; by a part, those in which it was measured.
+    Columns: case, as in `matched_cases`; the part, in a column named as `by`; side; base_s and time_s; ratio = time_s /
+    base_s (below 1: faster), with low to high, its 95 % interval, p_value, and significant: see `significance.judged`;
+    reason, why a number is null. Times are those of a median iteration, of a training's mean epoch, of an operation's
+    call in each direction, of a suite's bricks once each, or of a constructed model's latency; for several runs, their
+    geometric mean. A part that one group lacks is null there. By case, all matched cases are returned; by a part, those
+    in which it was measured. With `cases`, only these cases are returned.
 
-    Parts of a phase are as measured under the profiler, on a CPU scaled to the timing pass; layers, shapes and phases
-    are taken together. Phases are in their order, other parts by time, longest first.
+    Parts of a phase are measured under the profiler, on a CPU scaled to the timing pass, and summed over layers, shapes
+    and phases. Phases are in their order, other parts by time, longest first.
 
-    *Error*: of what the profiler saw there is one value a run.
+    *Error*: values from the profiler are one for each run.
 
     Raises:
-        UserError: `by` is none of `RATIOS_BY`.
+        UserError: `by` is not in `RATIOS_BY`.
     """
     if by not in RATIOS_BY:
-        raise UserError(f"nothing is compared by '{by}': choose from {', '.join(RATIOS_BY)}")
+        raise UserError(f"cannot compare by '{by}': choose from {', '.join(RATIOS_BY)}")
     rows: list[list[object]] = []
     for pair in pairs(sides, TIMES[by], cases):
         for name in [CASE] if by == "case" else _in_order(pair, by):
@@ -50,7 +50,7 @@ def ratios(sides: Sequence[Side], by: str, cases: frozenset[str] | None = None) 
 
 
 def _in_order(pair: Pair, by: str) -> list[str]:
-    """Names of the parts that either side has."""
+    """Return the names of the parts that either group has, in order."""
     names = list(dict.fromkeys([*pair.base, *pair.new]))
     if by == "phase":
         return sorted(names, key=PHASES.index)
@@ -60,7 +60,7 @@ def _in_order(pair: Pair, by: str) -> list[str]:
 
 
 def phases_by_side(sides: Sequence[Side], cases: Collection[str] | None = None) -> pd.DataFrame:
-    """Time of each phase of the median iteration of each matched case whose iterations were timed, or of those named.
+    """Return the time of each phase of the median iteration of each matched case, or of those named.
 
     Columns: case; side; phase; time_s, which sums to the median over the phases. Phases are in order.
     """

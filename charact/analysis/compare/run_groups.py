@@ -1,4 +1,4 @@
-"""What is compared: sides, each a name and one or more runs of the same thing."""
+"""Groups of runs to compare."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,17 +10,17 @@ from charact.record.reader import Run
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of a comparison; several runs are repeats, pooled case by case.
+    """A group of runs of the same thing; several runs are repeats, pooled case by case.
 
-    Of the sides that an analysis is given, the first is the baseline, and labels differ.
+    An analysis takes a sequence of groups: the first is the baseline, and labels differ. Columns `side` hold labels.
     """
 
     label: str
     runs: tuple[Run, ...]
     found: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """What analyses have found where this side is the baseline, kept by `once_a_comparison` and `gathered`."""
+    """Results of analyses with this group as the baseline, cached by `memoize_comparison` and `gathered`."""
     on_run: Callable[[Run], object] = field(default=lambda run: None, repr=False)
-    """Called each time that a run of this side has been read."""
+    """Called after each read of a run of this group."""
 
 
 class _Copied(Protocol):
@@ -32,8 +32,8 @@ Found = TypeVar("Found", bound=_Copied)
 Analysis = Callable[Concatenate[Sequence[Side], P], Found]
 
 
-def once_a_comparison(analysis: Analysis[P, Found]) -> Analysis[P, Found]:
-    """Return the analysis; for sides and arguments that it has seen, it returns a copy of what it found."""
+def memoize_comparison(analysis: Analysis[P, Found]) -> Analysis[P, Found]:
+    """Decorate an analysis to memoize its result per groups and arguments; each call returns a copy."""
 
     @wraps(analysis)
     def known(sides: Sequence[Side], /, *arguments: P.args, **named: P.kwargs) -> Found:

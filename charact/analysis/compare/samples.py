@@ -1,4 +1,4 @@
-"""What one run measured of its cases, with the repeats that a comparison needs."""
+"""Samples of the cases of one run, with the repeats that a comparison needs."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import MIN_ITERATIONS, Sample, Values, resampling, timed
 from charact.analysis.compare.brick_samples import (
     brick_samples,
@@ -23,24 +23,24 @@ from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times
 from charact.record.reader import Run
 
 PUBLISHED = "published without an interval"
-_ONE_PASS = "a run profiles operators once: several runs a side give an interval"
+_ONE_PASS = "operators are profiled once in each run: several runs give an interval"
 
 CASE = "case"
 """Name of the whole case among its parts."""
 
 Samples = dict[tuple[str, str], Sample]
-"""By case, and by the name of the part of it that was timed."""
+"""By case, and by the name of its timed part."""
 
 
-@once
+@memoize
 def time_samples(run: Run, by: str) -> Samples:
-    """What an iteration of each case takes (s), or a part of it, by name.
+    """Return the time of an iteration of each case (s), or of its parts, by name.
 
-    Of a training it is an epoch, of an operation a call in each of its directions, of a suite every brick once, of a
-    constructed model its latency.
+    For a training it is the time of an epoch, for an operation of a call in each direction, for a suite of every brick
+    once, for a constructed model its latency.
 
     Args:
-        run: what was measured.
+        run: the measured run.
         by: 'case', 'phase', 'operator_type', 'operator', 'layer', 'kernel', 'problem', 'brick' or 'layer_type'.
     """
     found = dict(_TIMERS[by](run) if by in _TIMERS else _operators(run, by))
@@ -59,7 +59,7 @@ def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
         directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
         yield (str(of_case), CASE), _summed(directions)
     yield from suite_samples(run, CASE)
-    # After the measured iterations, so that constructed latencies stand against constructed ones.
+    # After the measured iterations, so that constructed latencies are compared with constructed ones.
     yield from constructed_samples(run, CASE)
 
 
@@ -76,7 +76,7 @@ def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
 
 
 def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Phases of the epochs of each training; most runs hold none, and looking for them takes as long as all else."""
+    """Yield the phases of the epochs of each training; skips runs without stages, as the tables are slow to compute."""
     if len(run.stages):
         rows = stage_phase_times(run)
         for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
@@ -84,13 +84,13 @@ def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def num_epochs(run: Run, case: str) -> int | None:
-    """Epochs that a training finished; None where the record does not tell."""
-    told = run.passes(case).get("training", {}).get("num_epochs")
-    return None if told is None else int(told)
+    """Return the number of epochs that a training finished; None if not recorded."""
+    num_finished = run.passes(case).get("training", {}).get("num_epochs")
+    return None if num_finished is None else int(num_finished)
 
 
 def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
-    """What was found of all epochs together, as the values of the single ones tell how well it is known."""
+    """Return the sample of a number over all epochs, with the spread of the single epochs' values."""
     if len(values) < MIN_ITERATIONS:
         return Sample(whole, reason=f"fewer than {MIN_ITERATIONS} epochs")
     mean = float(values.mean())
@@ -99,12 +99,12 @@ def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
 
 
 def _epochs(walls: "pd.Series[float]", number: int | None) -> Sample:
-    """Mean time of an epoch."""
+    """Return the sample of the mean time of an epoch."""
     return epochs_sample(walls, float(walls.sum()) / (number or len(walls)))
 
 
 def _summed(samples: list[Sample]) -> Sample:
-    """The sum of times that are repeated alike."""
+    """Return the sum of times measured in the same repetitions."""
     value = sum(sample.value for sample in samples)
     if reason := next((sample.reason for sample in samples if sample.reason), None):
         return Sample(value, reason=reason)
@@ -126,10 +126,9 @@ def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
 
 
 def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]]:
-    """Parts of the iteration by what the profiler saw, scaled to the timing pass.
+    """Yield parts of the iteration as seen by the profiler, scaled to the timing pass.
 
-    On a CPU the profiler lengthens a phase, and so do moments in which the machine does other things: what part of its
-    phase an operator takes hardly changes by that.
+    On a CPU the profiler and other load lengthen a phase, but hardly change an operator's share of it.
     """
     rows = operator_times(run)
     on_host = rows["device_s"].isna().groupby(rows["case"]).transform("all")
@@ -138,7 +137,7 @@ def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]
         (entry["case"], phase): seconds for entry in run.manifest["cases"]
         for phase, seconds in entry.get("passes", {}).get("operators", {}).get("phase_s", {}).items()
     }  # fmt: skip
-    # Texts that pandas holds as Arrow's are slow to go through one by one.
+    # Iterating over Arrow-backed strings of pandas is slow.
     cases, phases = (rows[name].to_numpy("object") for name in ("case", "phase"))
     places = pd.Series(list(zip(cases, phases, strict=True)), index=rows.index, dtype="object")
     scale = places.map(timed_s).astype("float64") / places.map(profiled_s).astype("float64")

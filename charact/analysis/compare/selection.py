@@ -1,4 +1,4 @@
-"""Of many cases on many sides those that differ most, which views show in full; and reading all runs at once."""
+"""Selection of the most different cases for views, and reading of all runs at once."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from charact.analysis.compare.ratios import TIMES, ratios
 from charact.analysis.compare.run_groups import Side
 
 Places = set[tuple[str, str]]
-"""Matched cases, each with the label of a side other than the baseline."""
+"""Matched cases, each with the label of a group other than the baseline."""
 
 
 def most_different(sides: Sequence[Side], num_places: int) -> tuple[Places, int]:
-    """Return the cases and sides whose times differ most from the baseline's, and how many others there are.
+    """Return the cases and groups whose times differ most from the baseline's, and the number of others.
 
-    Differences that are more than noise come first, then the larger ratio, in either direction.
+    Significant differences come first, then the larger ratio, in either direction.
     """
     found = ratios(sides, "case")
     size = np.log(found["ratio"]).abs().fillna(-1.0)
@@ -30,13 +30,13 @@ def most_different(sides: Sequence[Side], num_places: int) -> tuple[Places, int]
 
 
 def of_places(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
-    """Return the rows of some cases and sides of a frame with the columns case and side."""
+    """Return the rows of some cases and groups of a frame with the columns case and side."""
     chosen = [place in places for place in zip(frame["case"], frame["side"], strict=True)]
     return frame[pd.Series(chosen, index=frame.index, dtype="bool")]
 
 
 def in_pair(sides: Sequence[Side], side: Side, cases: Collection[str]) -> set[str]:
-    """Return the names that matched cases of all sides have where a side is compared with the baseline alone."""
+    """Return the names of cases of all groups when one group is compared with the baseline alone."""
     whole, pair = ({(run, of_run): case for case, label, run, of_run in
                     matched_cases(some)[["case", "side", "run", "run_case"]].itertuples(index=False, name=None)
                     if label == sides[0].label} for some in (sides, [sides[0], side]))  # fmt: skip
@@ -44,12 +44,12 @@ def in_pair(sides: Sequence[Side], side: Side, cases: Collection[str]) -> set[st
 
 
 def read_times(sides: Sequence[Side], levels: Sequence[str]) -> None:
-    """Read what tables of a comparison need of all cases, in one pass over the runs."""
+    """Read the times of all cases, in one pass over the runs."""
     facts: list[Fact[Any, Any]] = [MEASURED, *(TIMES[by] for by in dict.fromkeys(["case", "brick", *levels]))]
     gathered(sides, facts)
 
 
 def read_parts(sides: Sequence[Side], levels: Sequence[str], cases: Collection[str]) -> None:
-    """Read what is shown of the parts of some cases, in one pass over the runs."""
+    """Read the parts of some cases, in one pass over the runs."""
     facts: list[Fact[Any, Any]] = [COMPOSITION, *(TIMES[by] for by in levels)]
     gathered(sides, facts, cases)

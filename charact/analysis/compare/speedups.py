@@ -1,4 +1,4 @@
-"""Speedups by workload and dataset, as the literature prints them, and their geometric means."""
+"""Speedups by workload and dataset, and their geometric means."""
 
 import math
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from charact.core.errors import UserError
 from charact.core.statistics import student_factor
 
 GROUPS = ("workload", "variant", "data", "mode", "input_size", "batch_size", "precision")
-"""What geometric means can be taken by."""
+"""Columns by which geometric means can be grouped."""
 
 _TIMES = ("total_time", "inference_time", "time")
-"""What a speedup is of: the first that both sides have and that compares."""
+"""Metrics for a speedup: the first that both groups have and that is comparable."""
 
 
 def speedups(sides: Sequence[Side]) -> pd.DataFrame:
-    """How many times as fast as the baseline each side is in each matched case.
+    """Return the speedup of each group over the baseline in each matched case.
 
-    Columns: case; the `GROUPS` that it belongs to, as in the manifest; side; metric, what the times are: of a training
-    the total time, or that of an epoch where the number of epochs differs, of an inference load and prediction, else an
-    iteration; base_s and time_s; speedup = base_s / time_s, with low to high, its 95 % interval; p_value, significant
-    and reason as in `ratios`.
+    Columns: case; its `GROUPS`, as in the manifest; side; metric of the times: total time of a training (time of an
+    epoch if the number of epochs differs), load and inference time of an inference, else an iteration; base_s and
+    time_s; speedup = base_s / time_s, with low to high, its 95 % interval; p_value, significant and reason as in
+    `ratios`.
     """
     found = metric_ratios(sides)
     found = found[found["metric"].isin(_TIMES)]
@@ -41,18 +41,18 @@ def speedups(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def geometric_means(sides: Sequence[Side], by: str | None = None) -> pd.DataFrame:
-    """Geometric mean of the speedups of each group of cases, or of all, on each side.
+    """Return the geometric mean of the speedups of the cases, by a column of `GROUPS` or in total, per group of runs.
 
-    Columns: the group, in a column of the name `by` (none without); side; num_cases, of which there is a speedup;
-    speedup; low to high, its 95 % interval; reason, why there is none. The interval tells what other cases of the kind
-    would give: it comes from how cases differ (Student's t of their logarithms), or from how well each is known where
-    that says more. Of one case it is the case's own.
+    Columns: one named as `by` (none without); side; num_cases with a speedup; speedup; low to high, its 95 % interval;
+    reason, why there is none. The interval covers other cases of the same kind: it comes from the spread between cases
+    (Student's t of logarithms), or from the uncertainty of each case if that is larger. For one case it is the case's
+    own interval.
 
     Raises:
-        UserError: `by` is none of `GROUPS`.
+        UserError: `by` is not in `GROUPS`.
     """
     if by is not None and by not in GROUPS:
-        raise UserError(f"there is no mean by '{by}': choose from {', '.join(GROUPS)}")
+        raise UserError(f"cannot group by '{by}': choose from {', '.join(GROUPS)}")
     keys = [*([by] if by else []), "side"]
     found = speedups(sides)
     rows = [
@@ -64,7 +64,7 @@ def geometric_means(sides: Sequence[Side], by: str | None = None) -> pd.DataFram
 
 
 def _groups(sides: Sequence[Side]) -> list[list[Any]]:
-    """What each matched case is, as the baseline's manifest tells."""
+    """Return the `GROUPS` of each matched case, from the baseline's manifest."""
     cases = matched_cases(sides)
     cases = cases[cases["side"] == sides[0].label].drop_duplicates("case")
     entries = {
@@ -74,9 +74,9 @@ def _groups(sides: Sequence[Side]) -> list[list[Any]]:
 
 
 def geometric_mean(cases: pd.DataFrame) -> list[Any]:
-    """Number of speedups, their geometric mean, its interval, and why there is none.
+    """Return the number of speedups, their geometric mean, its interval, and why there is none.
 
-    Columns taken: speedup, low, high and reason.
+    Reads the columns speedup, low, high and reason.
     """
     logs = [math.log(speedup) for speedup in cases["speedup"]]
     if not logs:

@@ -1,4 +1,4 @@
-"""Rules of the gate: what counts as a regression, as a user writes it."""
+"""Thresholds of the regression gate, and their parser."""
 
 import math
 import operator
@@ -21,7 +21,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class Rule:
-    """A metric, one of `METRICS` or `phase.` with a phase, and the limit that its ratio to the baseline must keep."""
+    """A metric, one of `METRICS` or `phase.` with a phase, and the limit of its ratio to the baseline."""
 
     metric: str
     sign: str
@@ -32,21 +32,21 @@ class Rule:
 
     @property
     def phase(self) -> str | None:
-        """The phase that the rule is about; None where it is about another metric."""
+        """The phase of the threshold; None for another metric."""
         return self.metric.removeprefix("phase.") if self.metric.startswith("phase.") else None
 
     def is_passed_by(self, ratio: float) -> bool:
-        """Whether a ratio lies beyond the limit."""
+        """Return whether a ratio is beyond the limit."""
         return _SIGNS[self.sign](ratio, self.limit)
 
 
 def parse(text: str) -> Rule:
-    """The rule that a text such as `time > 1.05`, `phase.backward > +10%` or `throughput < 0.95` states.
+    """Return the threshold from a text such as `time > 1.05`, `phase.backward > +10%` or `throughput < 0.95`.
 
     A limit is a ratio to the baseline, or a change with its sign and a percent sign.
 
     Raises:
-        UserError: the text is no rule; the line says at which character.
+        UserError: the text is not a threshold; the message gives the character.
     """
     name, end = _take(_NAME, text, 0, "a metric (" + ", ".join(METRICS) + " or phase.NAME)")
     _check_metric(text, name)
@@ -57,12 +57,12 @@ def parse(text: str) -> Rule:
     rest = _BLANKS.match(text, after)
     assert rest is not None  # blanks may be none
     if rest.end() < len(text):
-        raise _error(text, rest.end(), "expected the end of the rule: write one --fail-if for each")
+        raise _error(text, rest.end(), "expected the end of the threshold: write one --fail-if for each")
     return rule
 
 
 def _take(pattern: re.Pattern[str], text: str, start: int, wanted: str) -> tuple[re.Match[str], int]:
-    """What a pattern finds behind blanks, and where it ends."""
+    """Return what a pattern matches after blanks, and where it ends."""
     blanks = _BLANKS.match(text, start)
     assert blanks is not None  # blanks may be none
     found = pattern.match(text, blanks.end())
@@ -87,14 +87,14 @@ def _ratio(limit: re.Match[str]) -> float:
 
 
 def _check_limit(text: str, rule: Rule, limit: re.Match[str]) -> None:
-    """Refuse limits that what does not change would pass, and those that nothing can."""
+    """Reject limits that an unchanged ratio would exceed, and limits that no ratio can exceed."""
     if rule.sign == ">" and not 1 <= rule.limit < math.inf:
-        raise _error(text, limit.start(), "after > the limit is a rise: 1 or more, as in 1.05 or +5%")
+        raise _error(text, limit.start(), "after > the limit must be 1 or more, as in 1.05 or +5%")
     if rule.sign == "<" and not 0 < rule.limit <= 1:
-        raise _error(text, limit.start(), "after < the limit is a fall: above 0 and up to 1, as in 0.95 or -5%")
+        raise _error(text, limit.start(), "after < the limit must be above 0 and up to 1, as in 0.95 or -5%")
 
 
 def _error(text: str, at: int, message: str) -> UserError:
     found = repr(text[at : at + _LONGEST]) if at < len(text) else "the end"
     shown = repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
-    return UserError(f"rule {shown}, character {at + 1}, at {found}: {message}")
+    return UserError(f"threshold {shown}, character {at + 1}, at {found}: {message}")

@@ -1,24 +1,24 @@
-"""A difference as steps from one time to the other, the longest first."""
+"""Steps of a waterfall chart from one time to another, the longest first."""
 
 import pandas as pd
 
 NUM_STEPS = 8
-"""Operators that are steps of their own."""
+"""Number of operators with a step of their own."""
 
 
 def phase_steps(differences: pd.DataFrame) -> pd.DataFrame:
-    """Steps of a case's `differences` by phase, in order.
+    """Return the steps of a case's `differences` by phase, in order.
 
-    Columns: name; delta_s; start_s and end_s, the times between which the step leads. The first starts at the
-    baseline's median iteration, the last ends at the other side's.
+    Columns: name; delta_s; start_s and end_s, the times before and after the step. The first starts at the baseline's
+    median iteration, the last ends at the other group's.
     """
     return _steps(differences[differences["level"] == "phase"], differences)
 
 
 def operator_steps(differences: pd.DataFrame) -> pd.DataFrame:
-    """Steps by operator, those of the largest differences first, then all others as one; as `phase_steps`.
+    """Return steps by operator, largest differences first, then all others as one; columns as in `phase_steps`.
 
-    A phase whose operators are not known is a step itself. No rows where those of no phase are.
+    A phase without known operators is one step. There are no rows if no phase has known operators.
     """
     operators = differences[differences["level"] == "operator"]
     if operators.empty:

@@ -1,1 +1,1 @@
-"""How well the device is used: ceilings, roofline, bottleneck, utilization, counters."""
+"""Utilization of the device: ceilings, roofline, bottleneck, counters."""

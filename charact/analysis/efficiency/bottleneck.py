@@ -1,10 +1,10 @@
-"""What bounds each case: a verdict with its evidence, the size of the prize, and one thing to try."""
+"""Bottleneck of each case: a verdict with evidence, the potential speedup, and one thing to try."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.script_attribution import is_imported, is_watched
 from charact.analysis.efficiency import bottleneck_text as words
@@ -18,15 +18,15 @@ from charact.core.units import quantity, share
 from charact.record.reader import Run
 
 WORK_FRAC = 0.5
-"""From this share of the time on, work at a ceiling is what bounds a case."""
+"""Share of the time from which work at a ceiling bounds a case."""
 MEMORY_FRAC = 0.9
-"""From this share of the memory on, a batch that is much larger does not fit, which else would help."""
+"""Share of the memory from which a much larger batch does not fit."""
 
 VERDICTS = {
     "data": "data-bound", "communication": "communication-bound", "host": "host-bound", "compute": "compute-bound",
     "bandwidth": "memory-bandwidth-bound",
 }  # fmt: skip
-"""The verdict by what limits most of the time; `memory-capacity-bound` and `balanced` are the others."""
+"""Verdicts by the limit of most of the time; `memory-capacity-bound` and `balanced` are the others."""
 _CAPACITY = "memory-capacity-bound"
 _RULES = ((("data", "communication", "host"), BOUND_FRAC), (("compute", "bandwidth"), WORK_FRAC))
 
@@ -34,20 +34,22 @@ _NUMBERS = ["share_frac", "threshold_frac", "prize_s", "prize_frac"]
 _COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "advice", "reason"]
 
 
-@once
+@memoize
 def bottlenecks(run: Run) -> pd.DataFrame:
-    """What bounds each case, one row a case.
+    """Return the bottleneck of each case, one row for each.
 
-    The largest of data, communication and host bounds it from a share of `BOUND_FRAC` of the median iteration on; else
-    compute or bandwidth from `WORK_FRAC` on; else it is balanced. Memory capacity bounds a case that ran out of memory,
-    and one that holds `MEMORY_FRAC` of it and would be host-bound or balanced, where a larger batch would help. Where
-    nothing bounds, and the limit of `BOUND_FRAC` of the time or more could not be told, there is no verdict.
+    The largest of data, communication and host is the bottleneck if its share of the median iteration is `BOUND_FRAC`
+    or more; else compute or bandwidth from `WORK_FRAC`; else the case is balanced. Memory capacity bounds a case that
+    ran out of memory. It also bounds a host-bound or balanced case that uses `MEMORY_FRAC` of the memory, because a
+    larger batch would help. There is no verdict if nothing bounds and `BOUND_FRAC` or more of the time has an unknown
+    limit.
 
     Columns: case; verdict ('data-bound', 'communication-bound', 'host-bound', 'compute-bound',
-    'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and
-    threshold_frac that it passed (of a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the most that
-    removing the bottleneck could save, and prize, that as a sentence (null for capacity and balance); evidence, a
-    sentence with numbers and thresholds; advice, one thing to try; reason, why there is no verdict.
+    'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
+    threshold_frac that it exceeded (for a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the potential
+    speedup: the most that removing the bottleneck could save; prize, that as a sentence (null for capacity and
+    balance); evidence, a sentence with numbers and thresholds; advice, one thing to try; reason, why there is no
+    verdict.
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
     medians_s = iteration_times(run).groupby("case")["wall_s"].median()
@@ -69,7 +71,7 @@ def bottlenecks(run: Run) -> pd.DataFrame:
 
 
 def _judged(case: Situation) -> dict[str, Any]:
-    """Columns of a case whose iterations were timed."""
+    """Return the columns of a case whose iterations were timed."""
     limit, threshold_frac = _bound(case)
     memory = _memory(case)
     if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
@@ -77,14 +79,14 @@ def _judged(case: Situation) -> dict[str, Any]:
     if limit is not None:
         return _bound_by(case, limit, threshold_frac)
     if case.share("other") >= BOUND_FRAC:
-        return {"reason": f"what limits {share(case.share('other'))} of the iteration is not known: {_why_other(case)}"}
+        return {"reason": f"the limit of {share(case.share('other'))} of the iteration is unknown: {_why_other(case)}"}
     evidence = (f"{words.shares(case)}; data, communication and host bound from {share(BOUND_FRAC)} on, "
                 f"compute and bandwidth from {share(WORK_FRAC)} on")
     return {"verdict": "balanced", "evidence": evidence, "advice": words.largest(case)}
 
 
 def _bound(case: Situation) -> tuple[str | None, float]:
-    """What passes its threshold, and that threshold."""
+    """Return the limit that exceeds its threshold, and that threshold."""
     for limits, threshold_frac in _RULES:
         largest = max(limits, key=case.share)
         if case.share(largest) >= threshold_frac:
@@ -103,14 +105,14 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
     return {
         "verdict": VERDICTS[limit], "share_frac": case.share(limit), "threshold_frac": threshold_frac,
         "prize_s": prize_s, "prize_frac": prize_frac,
-        "prize": f"{words.PRIZES[limit]} could save at most {share(prize_frac)} of the iteration, "
+        "prize": f"{words.SAVINGS[limit]} could save at most {share(prize_frac)} of the iteration, "
                  f"{quantity(prize_s, 's')}",
         "evidence": evidence, "advice": words.ADVICE[limit](case),
     }  # fmt: skip
 
 
 def _memory(case: Situation) -> tuple[float, float] | None:
-    """What the case held of its device's memory at most, and what that has (bytes); None where one is not known."""
+    """Return the peak memory of the case and the memory of its device (bytes); None if either is unknown."""
     measured, machine = case.entry["passes"].get("memory", {}), case.run.manifest.get("machine", {})
     held = measured.get("process_peak_bytes" if case.on_cpu else "reserved_peak_bytes")
     if case.on_cpu:
@@ -124,7 +126,7 @@ def _memory(case: Situation) -> tuple[float, float] | None:
 
 def _full(case: Situation, held: float, has: float) -> dict[str, Any]:
     evidence = (f"the peak of {quantity(held, 'B')} is {share(held / has)} of the memory’s {quantity(has, 'B')}; from "
-                f"{share(MEMORY_FRAC)} on no larger batch fits, which is what would help; {words.shares(case)}")
+                f"{share(MEMORY_FRAC)} on, a larger batch, which would help, does not fit; {words.shares(case)}")
     return {"verdict": _CAPACITY, "threshold_frac": MEMORY_FRAC, "evidence": evidence,
             "advice": words.less_memory(case.entry)}
 
@@ -132,25 +134,25 @@ def _full(case: Situation, held: float, has: float) -> dict[str, Any]:
 def _ran_out(entry: dict[str, Any]) -> dict[str, Any]:
     limit_bytes = (entry.get("out_of_memory") or {}).get("limit_bytes")
     limit = f" of {quantity(limit_bytes, 'B')}" if limit_bytes else ""
-    return {"verdict": _CAPACITY, "evidence": f"the memory{limit} did not suffice: {entry['reason']}",
+    return {"verdict": _CAPACITY, "evidence": f"the case did not fit into the memory{limit}: {entry['reason']}",
             "advice": words.less_memory(entry)}
 
 
 def _why_no_times(run: Run, entry: dict[str, Any]) -> str:
     if entry["reason"] or "timing" in entry["passes"]:
         return str(entry["reason"] or pass_reason(run, entry["case"], "timing") or "no iteration was recorded")
-    return "its iterations were not timed by phase: charact profile does that"
+    return "its iterations were not timed by phase: run charact profile"
 
 
 def _why_other(case: Situation) -> str:
-    """Why the limit of much of the time could not be told, with what to do about it."""
+    """Return why much of the time has an unknown limit, with a remedy."""
     run, name = case.run, case.entry["case"]
     parts = case.of("other")
     if 2 * parts.loc[parts["phase"] == "other", "time_s"].sum() >= case.spent_s("other"):
-        return "most of it lies in no phase" + (": charact run --sample tells where" if is_watched(run) else "")
+        return "most of it is in no phase" + (": charact run --sample shows where" if is_watched(run) else "")
     if parts["operator_type"].isna().all():
         remedy = "charact run --passes operators" if is_watched(run) else "charact profile"
         reason = pass_reason(run, name, "operators") or "none were recorded"
         return f"operators: {reason}" + ("" if is_imported(run) else f" ({remedy} measures them)")
-    known = case.over["reason"] or "neither FLOP nor bytes of these operators are known"
+    known = case.over["reason"] or "neither FLOP nor bytes of these operators are available"
     return work_reason(run, name) or str(known)

@@ -1,4 +1,4 @@
-"""What is said of a bottleneck: its evidence and its prize in words, and one thing to try."""
+"""Text about bottlenecks: evidence, potential speedup, and one thing to try."""
 
 import math
 from collections.abc import Callable
@@ -15,15 +15,14 @@ from charact.core.units import quantity, share
 from charact.record.reader import Run
 
 _NEAR_FRAC = 0.7
-"""From this share of its ceiling on, work is as fast as it will get; below, it can be arranged better."""
+"""Share of its ceiling from which work cannot get much faster."""
 _FAR_FRAC = 0.25
-_FAR = ("; that is far below the ceiling: other load on the machine, small operators or slow algorithms cost more than "
-        "it does")
+_FAR = "; that is far below the ceiling: other load, small operators or slow algorithms cost more than the ceiling does"
 _WITH_WEIGHTS = ("convolution", "GEMM", "recurrent")
 
-PRIZES = {
-    "data": "loading all data beside the rest, in enough processes,", "communication": "hiding all communication",
-    "host": "leaving nothing but the operators’ own work", "compute": "computing at the ceiling",
+SAVINGS = {
+    "data": "loading all data in parallel, in enough processes,", "communication": "hiding all communication",
+    "host": "removing all time outside the operators’ own work", "compute": "computing at the ceiling",
     "bandwidth": "moving data at the ceiling",
 }  # fmt: skip
 
@@ -41,50 +40,50 @@ class Situation:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the case computes on the host."""
+        """Whether the case runs on the CPU."""
         return bool(self.entry["device"] == "cpu")
 
     @property
     def is_ours(self) -> bool:
-        """Whether charact's options decide how the case is run, and not a program's own code."""
+        """Whether charact's options control the case, rather than a program's own code."""
         return not (is_watched(self.run) or is_imported(self.run))
 
     def option(self, name: str) -> Any:
-        """An option that the run was given; None where it has no such."""
+        """Return an option of the run; None if it has no such option."""
         return self.run.manifest["options"].get(name)
 
     def of(self, limit: str) -> pd.DataFrame:
-        """The parts with this limit."""
+        """Return the parts with this limit."""
         return self.parts[self.parts["limit"] == limit]
 
     def spent_s(self, limit: str) -> float:
-        """Time of the median iteration with this limit."""
+        """Return the time of the median iteration with this limit."""
         return float(self.of(limit)["time_s"].sum())
 
     def share(self, limit: str) -> float:
-        """Share of the median iteration with this limit."""
+        """Return the share of the median iteration with this limit."""
         return self.spent_s(limit) / self.median_s
 
     def reached_frac(self, limit: str) -> float:
-        """The time that work with this limit needs at its ceiling, over what it took."""
+        """Return the time that work with this limit needs at its ceiling, over its measured time."""
         return float(self.of(limit)["bound_s"].sum()) / self.spent_s(limit)
 
 
 def shares(case: Situation) -> str:
-    """What the median iteration goes into, the largest first."""
+    """Return the shares of the median iteration by limit as text, the largest first."""
     largest_first = sorted((limit for limit in LIMITS if case.spent_s(limit)), key=case.share, reverse=True)
-    told = ", ".join(f"{limit} {share(case.share(limit))}" for limit in largest_first)
-    return f"of the median iteration of {quantity(case.median_s, 's')}: {told}"
+    parts = ", ".join(f"{limit} {share(case.share(limit))}" for limit in largest_first)
+    return f"of the median iteration of {quantity(case.median_s, 's')}: {parts}"
 
 
 def _data_evidence(case: Situation) -> str:
     workers = case.option("workers")
-    told = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
-    return f"it is the time in which the loop waited for batches{told}"
+    processes = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
+    return f"it is the time in which the loop waited for batches{processes}"
 
 
 def _communication_evidence(case: Situation) -> str:
-    return "it is what no computation hides"
+    return "it is exposed communication (not overlapped by compute)"
 
 
 def _host_evidence(case: Situation) -> str:
@@ -96,20 +95,20 @@ def _host_evidence(case: Situation) -> str:
 
 
 def _compute_evidence(case: Situation) -> str:
-    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + _beside_load(case)
+    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + _disturbed_note(case)
     return (f"it runs at {share(case.reached_frac('compute'))} of the {case.entry['precision']} ceiling of {peak}, "
             f"{_where_most(case, 'compute')}")
 
 
 def _bandwidth_evidence(case: Situation) -> str:
-    peak = quantity(case.over["peak_bytes_per_s"], "B/s") + _beside_load(case)
+    peak = quantity(case.over["peak_bytes_per_s"], "B/s") + _disturbed_note(case)
     return (f"it runs at {share(case.reached_frac('bandwidth'))} of the memory’s ceiling of {peak} by the sizes of "
             f"tensors, {_where_most(case, 'bandwidth')}")
 
 
-def _beside_load(case: Situation) -> str:
+def _disturbed_note(case: Situation) -> str:
     disturbed = case.on_cpu and ceilings_disturbed_frac(case.run) is not None
-    return " (too low, measured beside other load)" if disturbed else ""
+    return " (too low, measured under other load)" if disturbed else ""
 
 
 def _where_most(case: Situation, limit: str) -> str:
@@ -121,27 +120,27 @@ def _most(case: Situation, limit: str, column: str) -> str:
     return str(case.of(limit).groupby(column)["time_s"].sum().idxmax())
 
 
-def _load_beside(case: Situation) -> str:
+def _load_in_parallel(case: Situation) -> str:
     rest_s = case.median_s - case.spent_s("data")
     workers = case.option("workers") if case.is_ours else None
-    # So many processes give a batch in the time that the rest of an iteration takes.
+    # This number of processes yields a batch in the time of the rest of an iteration.
     loading_s = case.spent_s("data") if not workers else workers * case.median_s
     num_needed = math.ceil(loading_s / rest_s) if rest_s > 0 else math.inf
     if workers is None:
-        return "load batches in processes beside the rest: num_workers of the DataLoader"
+        return "load batches in parallel processes: num_workers of the DataLoader"
     num_cores = (case.run.manifest["machine"].get("cpu") or {}).get("num_usable_cores")
     num_useful = max(num_needed if num_cores is None else min(num_needed, num_cores), 1)
     if num_cores is None and num_useful == math.inf:
-        return "load batches in processes beside the rest: more --workers"
+        return "load batches in parallel processes: more --workers"
     if num_useful > workers:
-        return f"load batches in processes beside the rest: --workers {num_useful:.0f}"
-    return (f"make samples cheaper to load, such as by decoding them once, ahead: more loader processes than {workers} "
-            f"do not help on {num_cores} cores")
+        return f"load batches in parallel processes: --workers {num_useful:.0f}"
+    return (f"make samples cheaper to load, such as by decoding them once, in advance: more than {workers} loader "
+            f"processes do not help on {num_cores} cores")
 
 
-def _exchange_less(case: Situation) -> str:
-    return ("exchange less often: a larger batch on each rank, or gradients of several batches summed up before they "
-            "are exchanged (DistributedDataParallel.no_sync)")
+def _communicate_less(case: Situation) -> str:
+    return ("communicate less often: a larger batch on each rank, or gradients summed over several batches before the "
+            "all-reduce (DistributedDataParallel.no_sync)")
 
 
 def _larger_calls(case: Situation) -> str:
@@ -167,34 +166,34 @@ def _compute_less(case: Situation) -> str:
     if _most(case, "compute", "operator_type") == "convolution" and case.option("channels_last") is False:
         return "--channels-last, the layout in which convolutions are fastest on most devices"
     compiling = "" if case.option("compiled") else ", or --compile"
-    return f"larger products come nearer to the ceiling: {_larger_batch(case)}{compiling}"
+    return f"larger matrix products get closer to the ceiling: {_larger_batch(case)}{compiling}"
 
 
 def _bf16_ratio(case: Situation) -> float:
-    """Ceiling of products in bf16 over that of the case; not a number where it was not measured."""
+    """Return the bf16 ceiling of products over that of the case; NaN if not measured."""
     return product_ceiling(case.run, case.entry["device"], "bf16") / float(case.over["peak_flop_per_s"])
 
 
 def _move_less(case: Situation) -> str:
     if _most(case, "bandwidth", "phase") == "update":
-        return "an optimizer that reads and writes once (fused=True), or the gradients of several batches for an update"
+        return "an optimizer with one read and write (fused=True), or one update for the gradients of several batches"
     if _most(case, "bandwidth", "operator_type") in _WITH_WEIGHTS:
         return f"use each weight that is read for more samples: {_larger_batch(case)}"
     if not case.option("compiled"):
-        return "--compile, which fuses operators, so that what lies between them is not written and read again"
+        return "--compile, which fuses operators, so that intermediate results are not written and read again"
     if case.entry["precision"] == "fp32":
         return "--precision pure-bf16, which halves the bytes"
-    return "operators that are fused by hand, or fewer of them: nothing else moves less"
+    return "operators fused by hand, or fewer of them: nothing else moves fewer bytes"
 
 
 def largest(case: Situation) -> str:
-    """What to try where nothing bounds."""
+    """Return what to try if nothing bounds."""
     first = max(LIMITS, key=case.share)
-    return f"nothing stands out: begin with {first}, the largest part with {share(case.share(first))}"
+    return f"no single limit dominates: begin with {first}, the largest part with {share(case.share(first))}"
 
 
 def less_memory(entry: dict[str, Any]) -> str:
-    """What to try where the memory is full."""
+    """Return what to try if the memory is full."""
     batch_size = entry["batch_size"]
     fits = ((entry.get("out_of_memory") or {}).get("fits") or {}).get("batch_size")
     smaller = fits or (batch_size // 2 if batch_size else None)
@@ -202,8 +201,8 @@ def less_memory(entry: dict[str, Any]) -> str:
     recompute = "recompute activations (torch.utils.checkpoint)" if trains else "a lower precision (pure-bf16)"
     if not smaller:
         return f"{recompute}, or a smaller {'input' if batch_size else 'batch'}"
-    summed = (f" and --accumulate {math.ceil(batch_size / smaller)}, which makes the same update (charact memory tells "
-              "what it needs)") if trains else ""
+    summed = (f" and --accumulate {math.ceil(batch_size / smaller)}, which makes the same update (charact memory "
+              "estimates its memory)") if trains else ""
     return f"--batch-sizes {smaller}{summed}; or {recompute}"
 
 
@@ -211,10 +210,10 @@ EVIDENCE: dict[str, Callable[[Situation], str]] = {
     "data": _data_evidence, "communication": _communication_evidence, "host": _host_evidence,
     "compute": _compute_evidence, "bandwidth": _bandwidth_evidence,
 }  # fmt: skip
-"""What tells a limit that bounds, beside the shares."""
+"""Evidence for a limit, in addition to the shares."""
 
 ADVICE: dict[str, Callable[[Situation], str]] = {
-    "data": _load_beside, "communication": _exchange_less, "host": _larger_calls, "compute": _compute_less,
+    "data": _load_in_parallel, "communication": _communicate_less, "host": _larger_calls, "compute": _compute_less,
     "bandwidth": _move_less,
 }  # fmt: skip
-"""One thing to try where a limit bounds."""
+"""One thing to try for each limit."""

@@ -1,10 +1,10 @@
-"""The best rates that the machine was measured to reach, and those that stand over each case."""
+"""Best rates measured on the machine, and the ceilings of each case."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.script_attribution import is_imported
 from charact.machine.ceilings_cache import UNDISTURBED_FRAC
 from charact.record.reader import Run
@@ -17,16 +17,16 @@ _COLUMNS = [
 ]  # fmt: skip
 _REMEDY = "run charact doctor --ceilings, then measure again"
 _COMPUTED_IN = {"pure-bf16": "bf16"}
-"""Precisions whose products are those of another."""
+"""Precisions whose products are computed in another precision."""
 
 
-@once
+@memoize
 def ceilings(run: Run) -> pd.DataFrame:
-    """What the machine was measured to reach, in the order it was measured.
+    """Return the measured ceilings of the machine, in the order of measurement.
 
-    Columns: device; ceiling ('gemm', 'copy', 'triad', 'launch', 'host_to_device' or 'device_to_host'); precision of
-    the products (null for the others); working_set_bytes and level ('L1', 'L2', 'L3' or 'memory') that it lies in;
-    value with the 95 % interval of the median low to high; unit of these; datasheet, what the maker states, and
+    Columns: device; ceiling ('gemm', 'copy', 'triad', 'launch', 'host_to_device' or 'device_to_host'); precision of the
+    products (null for others); working_set_bytes and the level that holds it ('L1', 'L2', 'L3' or 'memory'); value with
+    the 95 % interval of the median low to high; unit of these; datasheet, the manufacturer's value, and
     datasheet_source.
     """
     measured = pd.DataFrame(run.manifest.get("ceilings") or [], columns=_COLUMNS)
@@ -34,28 +34,28 @@ def ceilings(run: Run) -> pd.DataFrame:
 
 
 def ceilings_reason(run: Run) -> str | None:
-    """Why a run has no ceilings, with what to do about it; None where it has some."""
+    """Return why a run has no ceilings, with a remedy; None if it has some."""
     if run.manifest.get("ceilings"):
         return None
     if is_imported(run):
-        return "a trace does not tell what its machine can reach"
+        return "a trace has no ceilings of its machine"
     return str(run.manifest.get("ceilings_reason") or f"no ceilings were measured before this run: {_REMEDY}")
 
 
 def ceilings_disturbed_frac(run: Run) -> float | None:
-    """Share of the cores that a run's ceilings were measured with, where other processes had much of them meanwhile."""
+    """Return the share of the cores available while ceilings were measured, if other processes used much of them."""
     fracs = [row.get("cores_frac") for row in run.manifest.get("ceilings") or []]
     least = min((frac for frac in fracs if frac is not None), default=None)
     return least if least is not None and least < UNDISTURBED_FRAC else None
 
 
-@once
+@memoize
 def case_ceilings(run: Run) -> pd.DataFrame:
-    """The ceilings over each case, one row a case.
+    """Return the ceilings of each case, one row for each.
 
     Columns: case; peak_flop_per_s, of products in the case's precision on its device; peak_bytes_per_s, the better of
-    copy and triad in memory; launch_s, what one operator costs on a CPU before it computes, one launch on CUDA; reason,
-    why one of the two rates is not known.
+    copy and triad in memory; launch_s, the fixed cost of an operator on a CPU, of a launch on CUDA; reason, why one of
+    the two rates is unknown.
     """
     measured = ceilings(run)
     rows = [[entry["case"], *_over(run, entry, measured)] for entry in run.manifest["cases"]]
@@ -65,7 +65,7 @@ def case_ceilings(run: Run) -> pd.DataFrame:
 
 
 def product_ceiling(run: Run, device: str, precision: str) -> float:
-    """The best rate of products (FLOP/s) in a precision on a device; not a number where it was not measured."""
+    """Return the best rate of products (FLOP/s) in a precision on a device; NaN if not measured."""
     rows = ceilings(run)
     computed_in = _COMPUTED_IN.get(precision, precision)
     found = (rows["ceiling"] == "gemm") & (rows["device"] == _numbered(device)) & (rows["precision"] == computed_in)
@@ -73,18 +73,18 @@ def product_ceiling(run: Run, device: str, precision: str) -> float:
 
 
 def transfer_ceiling(run: Run, device: str, way: str) -> float:
-    """The best rate (B/s) of copies 'host_to_device' or 'device_to_host'; not a number where it was not measured."""
+    """Return the best rate (B/s) of copies 'host_to_device' or 'device_to_host'; NaN if not measured."""
     rows = ceilings(run)
     return float(rows.loc[(rows["ceiling"] == way) & (rows["device"] == _numbered(device)), "value"].max())
 
 
 def _numbered(device: str) -> str:
-    """A device's name with its number: a program's or a trace's tells none where it uses the first."""
+    """Return a device's name with its index: programs and traces omit it for the first device."""
     return "cuda:0" if device == "cuda" else device
 
 
 def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame) -> tuple[float, float, float, str | None]:
-    """Rate of products, bandwidth and launch over a case, and why one of the rates is not known."""
+    """Return the rate of products, bandwidth and launch cost of a case, and why one of the rates is unknown."""
     device, precision = _numbered(entry["device"]), entry["precision"]
     here = measured[measured["device"] == device]
     rate = product_ceiling(run, device, precision)
@@ -93,11 +93,10 @@ def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame) -> tuple[floa
     if reason is None and here.empty:
         reason = str(run.manifest.get("ceilings_reason") or f"no ceilings of {device} were measured: {_REMEDY}")
     elif reason is None and precision == "as written":
-        reason = "the precision of a watched program is not known"
+        reason = "the precision of a watched program is unknown"
     elif reason is None and pd.isna(rate):
-        reason = (f"no ceiling of products in {precision} was measured on {device}, which may have no instructions for "
-                  "them")
+        reason = f"no ceiling of products in {precision} was measured on {device}, which may not support them"
     elif reason is None and memory.empty:
-        reason = f"the bandwidth of {device}’s memory was not measured, which takes more free memory: {_REMEDY}"
+        reason = f"the memory bandwidth of {device} was not measured (needs more free memory): {_REMEDY}"
     launch_s = here.loc[here["ceiling"] == "launch", "value"].max()
     return rate, memory["value"].max(), launch_s, reason

@@ -1,41 +1,41 @@
-"""What counters read: over a pass, by phase, by kernel, over time; and what could not be read, with the reason."""
+"""Counter values over a pass, by phase, by kernel and over time; and counters that were not read, with reasons."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.record.reader import Run
 
 _READ = ["case", "source", "device", "rank", "counter"]
 
 
-@once
+@memoize
 def counter_values(run: Run) -> pd.DataFrame:
-    """Counters over the whole of a pass; of those that were only sampled, the mean of their samples.
+    """Return counters over a whole pass; for counters that were only sampled, the mean of their samples.
 
-    Columns: case; source; device; rank; counter; value (unit in the counter's name); num_samples, null where the
-    counter was read once.
+    Columns: case; source; device; rank; counter; value (unit in the counter's name); num_samples, null if the counter
+    was read once.
     """
     rows = run.counters[run.counters["kernel"].isna()]
     return _read_or_mean(rows[rows["time_s"].notna() | rows["phase"].isna()], run, _READ)
 
 
 def counters_by_phase(run: Run) -> pd.DataFrame:
-    """Counters over each phase; of those that were only sampled, the mean of the samples that lie in the phase.
+    """Return counters over each phase; for counters that were only sampled, the mean of the samples in the phase.
 
     Columns: those of `counter_values`, and phase.
 
-    *Error*: a sample stands for the time since the one before, which may begin in another phase.
+    *Error*: a sample covers the time since the one before, which may begin in another phase.
     """
     rows = run.counters[run.counters["kernel"].isna() & run.counters["phase"].notna()]
     return _read_or_mean(rows, run, [*_READ, "phase"])
 
 
 def _read_or_mean(rows: pd.DataFrame, run: Run, keys: list[str]) -> pd.DataFrame:
-    """One row for each of `keys`: what was read once, else the mean of the samples."""
+    """Return one row for each of `keys`: the value that was read once, else the mean of the samples."""
     rows = rows.assign(is_sample=rows["time_s"].notna())
     only_sampled = rows.groupby(keys, dropna=False)["is_sample"].transform("all").astype(bool)
     kept = rows[~rows["is_sample"] | only_sampled].groupby(keys, dropna=False, sort=False, as_index=False)
@@ -46,19 +46,19 @@ def _read_or_mean(rows: pd.DataFrame, run: Run, keys: list[str]) -> pd.DataFrame
 
 
 def counters_by_kernel(run: Run) -> pd.DataFrame:
-    """Counters of single kernels: columns case, source, device, phase, kernel, counter, value."""
+    """Return counters of single kernels: columns case, source, device, phase, kernel, counter, value."""
     rows = run.counters[run.counters["kernel"].notna()]
     return in_order(rows, run, "case")[["case", "source", "device", "phase", "kernel", "counter", "value"]]
 
 
 def counter_timeline(run: Run) -> pd.DataFrame:
-    """Samples of counters: columns case, source, device, counter, time_s since the pass began, phase, value."""
+    """Return samples of counters: columns case, source, device, counter, time_s since the pass began, phase, value."""
     rows = run.counters[run.counters["time_s"].notna() & run.counters["kernel"].isna()]
     return in_order(rows, run, "case")[["case", "source", "device", "counter", "time_s", "phase", "value"]]
 
 
 def thinned(samples: pd.DataFrame, num_rows: int) -> pd.DataFrame:
-    """Samples of one counter in at most `num_rows` rows: means of successive ones, each at the time of its last.
+    """Return samples of one counter in at most `num_rows` rows: means of consecutive ones, at the time of the last.
 
     Columns: time_s; value.
     """
@@ -67,7 +67,7 @@ def thinned(samples: pd.DataFrame, num_rows: int) -> pd.DataFrame:
 
 
 def counter_ranges(run: Run) -> pd.DataFrame:
-    """Range of a counter's samples: columns case, source, device, counter, lowest, mean, highest, num_samples."""
+    """Return ranges of counter samples: columns case, source, device, counter, lowest, mean, highest, num_samples."""
     keys = ["case", "source", "device", "counter"]
     samples = counter_timeline(run).groupby(keys, sort=False, as_index=False)
     ranges = samples.agg(lowest=("value", "min"), mean=("value", "mean"), highest=("value", "max"),
@@ -76,41 +76,41 @@ def counter_ranges(run: Run) -> pd.DataFrame:
 
 
 def counter_spans(run: Run) -> pd.DataFrame:
-    """When phases ran while counters were sampled, of the first iterations: columns case, start_s, end_s, phase."""
+    """Return the phases of the first sampled iterations: columns case, start_s, end_s, phase."""
     rows = [[case, *span] for case, facts in _counter_passes(run) for span in facts.get("spans", [])]
     spans = pd.DataFrame(rows, columns=["case", "start_s", "end_s", "phase"])
     return spans.astype({"case": "str", "start_s": "float64", "end_s": "float64", "phase": "str"})
 
 
 def counter_sources(run: Run) -> pd.DataFrame:
-    """How reading each source ended.
+    """Return the outcome of each source.
 
-    Columns: case; source; status ('ok', 'n/a' or 'failed'); reason and remedy, null where there is none.
+    Columns: case; source; status ('ok', 'n/a' or 'failed'); reason and remedy, null if there is none.
     """
-    rows = [[case, source, *(told.get(name) for name in ("status", "reason", "remedy"))]
-            for case, source, told in _outcomes(run)]
+    rows = [[case, source, *(facts.get(name) for name in ("status", "reason", "remedy"))]
+            for case, source, facts in _outcomes(run)]
     return pd.DataFrame(rows, columns=["case", "source", "status", "reason", "remedy"], dtype="str")
 
 
 def missing_counters(run: Run) -> pd.DataFrame:
-    """Counters that a source gives, but not on that case's device: columns case, source, counter, reason."""
-    rows = [[case, source, counter, reason] for case, source, told in _outcomes(run)
-            for counter, reason in told.get("missing", {}).items()]
+    """Return counters that a source has, but not on the case's device: columns case, source, counter, reason."""
+    rows = [[case, source, counter, reason] for case, source, facts in _outcomes(run)
+            for counter, reason in facts.get("missing", {}).items()]
     return pd.DataFrame(rows, columns=["case", "source", "counter", "reason"], dtype="str")
 
 
 def counter_meaning(run: Run, source: str, counter: str) -> dict[str, str]:
-    """Definition, method and scope of a counter, as its source described it; empty in records that do not tell."""
+    """Return definition, method and scope of a counter, from its source; empty in records without them."""
     described: dict[str, dict[str, dict[str, str]]] = run.manifest.get("counters", {})
     return described.get(source, {}).get(counter, {})
 
 
 def _counter_passes(run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """What the counter pass of each case that took one says of itself."""
+    """Return the facts of the counter pass of each case that has one."""
     passes = ((entry["case"], entry.get("passes", {})) for entry in run.manifest["cases"])
     return [(case, of_case["counters"]) for case, of_case in passes if "counters" in of_case]
 
 
 def _outcomes(run: Run) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(case, source, told) for case, facts in _counter_passes(run)
-            for source, told in facts.get("sources", {}).items()]
+    return [(case, source, outcome) for case, facts in _counter_passes(run)
+            for source, outcome in facts.get("sources", {}).items()]

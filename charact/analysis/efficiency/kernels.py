@@ -1,8 +1,8 @@
-"""What ran on the device: time, launch geometry, and what counters read of single kernels."""
+"""Kernels on the device: time, launch geometry and counters."""
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.efficiency.counters import counters_by_kernel
 from charact.analysis.efficiency.utilization import UTILIZATION_METRICS
@@ -16,12 +16,12 @@ _COLUMNS = [
 
 
 def top_kernels(run: Run) -> pd.DataFrame:
-    """Kernels, copies and fills of each case, launch geometries and phases taken together; longest first within a case.
+    """Return kernels, copies and fills of each case, summed over launch geometries and phases; longest first in a case.
 
     Columns: case; kernel; num_calls and device_s per iteration; share_frac of the case's device time; occupancy_frac,
     the estimate averaged over the kernel's time (null for copies and fills); grid, block (as JSON), registers (per
-    thread) and shared_memory_bytes (per block), each null where launches differ in it; varying, the names of those in
-    which they do; the `UTILIZATION_METRICS` as in `counted_kernels`, null where they were not counted.
+    thread) and shared_memory_bytes (per block), each null if launches differ in it; varying, the names of those that
+    differ; the `UTILIZATION_METRICS` as in `counted_kernels`, null if not counted.
     """
     rows = run.kernels.assign(weighted=lambda kernels: kernels["occupancy_frac"] * kernels["device_s"])
     rows["known_s"] = rows["device_s"].where(rows["occupancy_frac"].notna())
@@ -40,7 +40,7 @@ def top_kernels(run: Run) -> pd.DataFrame:
 
 
 def _geometries(rows: pd.DataFrame) -> pd.DataFrame:
-    """What all launches of a kernel have in common, and in what they differ."""
+    """Return what all launches of a kernel have in common, and in what they differ."""
     groups = rows.groupby(["case", "kernel"], sort=False)
     values = groups[list(_GEOMETRY)].nunique()
     common = groups[list(_GEOMETRY)].first().where(values == 1)
@@ -48,12 +48,12 @@ def _geometries(rows: pd.DataFrame) -> pd.DataFrame:
     return common.assign(varying=varying).reset_index()
 
 
-@once
+@memoize
 def counted_kernels(run: Run) -> pd.DataFrame:
-    """Kernels that counters were read of, phases taken together; longest first within a case.
+    """Return kernels with counters, summed over phases; longest first in a case.
 
     Columns: case; kernel; name, the kernel's without blanks, which profilers set differently; kernel_s, its time while
-    it was counted; the `UTILIZATION_METRICS`, averaged over that time.
+    counters were read; the `UTILIZATION_METRICS`, averaged over that time.
     """
     rows = counters_by_kernel(run)
     rows["phase"] = rows["phase"].fillna("")

@@ -14,12 +14,12 @@ _COLUMNS = [
 
 
 def top_layers(run: Run) -> pd.DataFrame:
-    """Layers that ran operators or were counted, by time; longest first within a case.
+    """Return layers that ran operators or have counted FLOP, by time; longest first in a case.
 
-    Columns: case; layer; layer_type; num_parameters it holds itself; forward_s and backward_s per iteration as measured
+    Columns: case; layer; layer_type; num_parameters of its own; forward_s and backward_s per iteration as measured
     under the profiler (backward operators belong to the layer of their forward operator); time_s over all phases;
-    share_frac of the operator time of the case's iteration, operators outside of layers included; flop per iteration
-    over all phases; flop_per_s = flop / time_s.
+    share_frac of the operator time of the case's iteration, including operators outside layers; flop per iteration over
+    all phases; flop_per_s = flop / time_s.
     """
     keys = ["case", "layer"]
     work = roofline(run, "layer")[[*keys, "flop"]]

@@ -1,11 +1,11 @@
-"""Work against the roofline: what a case, phase, operator type or layer reached of what its ceilings allow."""
+"""Roofline: the rate of a case, phase, operator type or layer against its ceilings."""
 
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.row_order import in_order
 from charact.analysis.common.script_attribution import is_imported, is_watched
@@ -20,25 +20,25 @@ By = Literal["case", "phase", "operator_type", "layer"]
 _CLOCK = {"case": "timing", "phase": "timing", "operator_type": "profiler", "layer": "profiler"}
 _PASS = {"timing": "timing", "profiler": "operators"}
 _COUNTED = ("measured", "sampled")
-"""How a counter of bytes is read that is better than a model; cache misses of a CPU are estimates, and too few."""
+"""Methods by which a byte counter beats the model; a CPU's cache misses are estimates, and too low."""
 
 
-@once
+@memoize
 def roofline(run: Run, by: By) -> pd.DataFrame:
-    """Work per iteration of each case, phase, operator type or layer, its rate, and what the ceilings allow.
+    """Return work per iteration of each case, phase, operator type or layer, its rate, and its roofline bound.
 
-    By case every case has a row; else rows are of what has any counted work or modelled bytes. Phases are in the order
-    they run, operator types and layers the longest first.
+    By case, every case has a row; else there are rows for everything with counted FLOP or modelled bytes. Phases are in
+    the order they run, operator types and layers longest first.
 
     Columns: case; the one that `by` names; flop, counted; bytes, of every operator's inputs and outputs once
-    (bytes_method 'modelled'), or what a counter read (measured, of cases and phases); flop_per_byte; time_s, of the
+    (bytes_method 'modelled'), or read from a counter ('measured', for cases and phases); flop_per_byte; time_s, of the
     timing pass (clock 'timing': the median iteration, or the phase's part of it) or as measured under the profiler
     (clock 'profiler'); flop_per_s and bytes_per_s; attainable_flop_per_s, the lower of the ceiling of products and
     flop_per_byte times that of memory; share_frac, the time that the work needs at the ceilings over time_s; limit, the
-    ceiling that is nearer ('compute' or 'bandwidth'); reason, why one of these is null.
+    tighter ceiling ('compute' or 'bandwidth'); reason, why one of these is null.
 
-    *Error*: pointwise work is no FLOP here, so rates of compute are lower bounds. Modelled bytes are what operators
-    move that find nothing in a cache: what comes from a cache can exceed share_frac 1, and stays as it is.
+    *Error*: pointwise work counts no FLOP, so compute rates are lower bounds. Modelled bytes assume no cache hits:
+    with cache hits share_frac can exceed 1, and is not clipped.
 
     *Source*: Williams, Waterman and Patterson, Roofline, CACM 52(4), 2009.
     """
@@ -61,13 +61,13 @@ def roofline(run: Run, by: By) -> pd.DataFrame:
 
 
 def lower_bounds(rows: pd.DataFrame) -> pd.DataFrame:
-    """The least time that work takes at the ceilings, and which of them is nearer.
+    """Return the least time that work takes at the ceilings, and the tighter of them.
 
     Args:
         rows: columns flop, bytes, peak_flop_per_s and peak_bytes_per_s. Null work counts as none.
 
     Returns:
-        Columns bound_s and limit ('compute' or 'bandwidth'), null without work and where the ceiling is not known.
+        Columns bound_s and limit ('compute' or 'bandwidth'), null without work or without a known ceiling.
     """
     flop, num_bytes = rows["flop"].fillna(0.0), rows["bytes"].fillna(0.0)
     compute_s = (flop / rows["peak_flop_per_s"]).mask(flop == 0, 0.0)
@@ -79,7 +79,7 @@ def lower_bounds(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _work(run: Run, by: By, keys: list[str]) -> pd.DataFrame:
-    """FLOP and bytes of each row of the roofline; counted by dispatched operators, or as placed on those that ran."""
+    """Return FLOP and bytes of each row, counted by dispatched operators or attributed to those that ran."""
     source = run.operators if by == "operator_type" else run.flop
     work = source.groupby(keys, sort=False, as_index=False)[["flop", "bytes"]].sum(min_count=1)
     work["bytes_method"] = pd.Series("modelled", index=work.index, dtype="object").where(work["bytes"].notna(), None)
@@ -92,7 +92,7 @@ def _work(run: Run, by: By, keys: list[str]) -> pd.DataFrame:
 
 
 def _with_measured_bytes(run: Run, work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The same with what the memory moved in an iteration by a counter, where one was read and not estimated."""
+    """Replace modelled bytes by memory traffic from a counter, if one was read and not estimated."""
     read = counters_by_phase(run) if "phase" in keys else counter_values(run)
     read = read[read["counter"] == "dram_bytes"]
     methods = [counter_meaning(run, source, "dram_bytes").get("method") for source in read["source"]]
@@ -114,7 +114,7 @@ def _reasons(run: Run, rows: pd.DataFrame) -> list[str | None]:
     for row in rows.to_dict("records"):
         reason = None if pd.isna(row["reason"]) else row["reason"]
         if pd.isna(row["flop"]) and pd.isna(row["bytes"]):
-            reason = work_reason(run, row["case"]) or "nothing of it is counted"
+            reason = work_reason(run, row["case"]) or "no FLOP or bytes were counted"
         elif pd.isna(row["time_s"]):
             reason = pass_reason(run, row["case"], _PASS[row["clock"]]) or "not timed"
         elif pd.notna(row["share_frac"]):
@@ -124,9 +124,9 @@ def _reasons(run: Run, rows: pd.DataFrame) -> list[str | None]:
 
 
 def work_reason(run: Run, case: str) -> str | None:
-    """Why a case has neither FLOP nor bytes; None where they were counted."""
+    """Return why a case has neither FLOP nor bytes; None if they were counted."""
     if is_imported(run):
-        return "a trace tells no FLOP"
+        return "a trace has no FLOP"
     if is_watched(run):
-        return "FLOP are counted of workloads and of --model, not of a program that is watched: charact profile"
+        return "FLOP are counted for workloads and --model, not for a watched program: run charact profile"
     return pass_reason(run, case, "flop")

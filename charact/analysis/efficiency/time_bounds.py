@@ -1,9 +1,9 @@
-"""What each part of an iteration's time is limited by: parts that do not overlap and sum to the median iteration."""
+"""Limits of each part of an iteration's time: disjoint parts that sum to the median iteration."""
 
 import numpy as np
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.roofline import lower_bounds
@@ -11,29 +11,29 @@ from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times
 from charact.record.reader import Run
 
 LIMITS = ("data", "communication", "host", "compute", "bandwidth", "other")
-"""What time can be limited by, in the order shown; `other` could not be told."""
+"""Limits of time, in display order; `other` is unknown."""
 CALLING = "calling operators"
-"""Stands as the operator type of the time that operators take on a CPU before they compute."""
+"""Operator type of the time that operators take on a CPU before they compute."""
 WAITING = "waiting for launches"
-"""Stands as the operator type of the time in which a device had no kernel to run."""
+"""Operator type of the time in which a device had no kernel to run."""
 
 _COMPUTING = ("forward", "loss", "backward", "update")
 _BOOKKEEPING = ("view", "autograd", "host sync")
-"""Operator types that move no data: on a CPU all their time is the host's."""
+"""Operator types that move no data: on a CPU all their time belongs to the host."""
 _PLACE = ["case", "phase"]
 _PARTS = ["case", "phase", "operator_type", "layer", "limit", "time_s", "bound_s", "flop", "bytes"]
 
 
 def time_limits(run: Run) -> pd.DataFrame:
-    """Time of each case's median iteration by what limits it.
+    """Return the time of each case's median iteration by its limit.
 
     Columns: case; limit, one of `LIMITS`; time_s; share_frac. A case's times sum to its median iteration. 'data' and
     'communication' are the phases; 'host' is Python and the calling of operators on a CPU, on CUDA the time in which
-    the device waited for launches; 'compute' and 'bandwidth' are operators by the ceiling that is nearer to them;
-    'other' is what lies in no phase, or in operators of which no work or no ceiling is known.
+    the device waited for launches; 'compute' and 'bandwidth' are operators by their tighter ceiling; 'other' is time in
+    no phase, or in operators without known work or ceiling.
 
-    *Error*: which operator took how much is taken from the operator pass, scaled to the phase's time; a group of
-    operators of one layer and type has one limit.
+    *Error*: operator times come from the operator pass, scaled to the phase's time; operators of one layer and type
+    have one common limit.
     """
     limits = limited_parts(run).groupby(["case", "limit"], as_index=False)[["time_s"]].sum()
     limits["share_frac"] = limits["time_s"] / limits.groupby("case")["time_s"].transform("sum")
@@ -41,12 +41,12 @@ def time_limits(run: Run) -> pd.DataFrame:
     return in_order(limits.loc[order], run, "case")[["case", "limit", "time_s", "share_frac"]]
 
 
-@once
+@memoize
 def limited_parts(run: Run) -> pd.DataFrame:
-    """The parts that `time_limits` sums up.
+    """Return the parts that `time_limits` sums.
 
-    Columns: case; phase; operator_type and layer, null for whole phases; limit; time_s; bound_s, the least that the
-    part would take at the ceilings (null where none is known); flop and bytes.
+    Columns: case; phase; operator_type and layer, null for whole phases; limit; time_s; bound_s, the least time of the
+    part at the ceilings (null if unknown); flop and bytes.
     """
     phases = phase_breakdown(run)[[*_PLACE, "time_s"]]
     operators = _operators(run)
@@ -61,7 +61,7 @@ def limited_parts(run: Run) -> pd.DataFrame:
 
 
 def _operators(run: Run) -> pd.DataFrame:
-    """Operators of the phases that compute, as measured under the profiler, with the ceilings of their case."""
+    """Return operators of the computing phases, as measured under the profiler, with the ceilings of their case."""
     rows = operator_times(run)
     rows["on_device"] = rows.groupby("case")["device_s"].transform("count") > 0
     rows["exchanges"] = rows["operator_type"] == "communication"
@@ -69,11 +69,11 @@ def _operators(run: Run) -> pd.DataFrame:
 
 
 def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.DataFrame:
-    """How operators fill each phase that has any.
+    """Return how operators fill each phase that has any.
 
-    Columns: case; phase; span_s, the time that its operators were measured in: under the profiler on a CPU, of the
-    timing pass on a device, which kernels cannot exceed; work_s and exchange_s of it, in operators that compute and
-    that exchange data, where nothing hides them; scale, from there to the timing pass; on_device.
+    Columns: case; phase; span_s, the time that its operators were measured in: on a CPU under the profiler, on a device
+    of the timing pass, which kernels cannot exceed; work_s and exchange_s of it, in compute operators and in exposed
+    communication; scale, from there to the timing pass; on_device.
     """
     spans = pd.DataFrame(
         [[entry["case"], phase, span_s] for entry in run.manifest["cases"]
@@ -95,9 +95,9 @@ def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.Data
     return found.dropna(subset=["scale"])[[*_PLACE, "span_s", "work_s", "exchange_s", "scale", "on_device"]]
 
 
-@once
+@memoize
 def exposed_communication_frac(run: Run) -> "pd.Series[float]":
-    """Share of each case's communication on its devices that no computation hides, where a trace told it."""
+    """Return the exposed share of each case's communication (not overlapped by compute), if a trace has it."""
     rows = run.counters[run.counters["source"] == "kineto"]
     spent = rows.pivot_table(index="case", columns="counter", values="value", aggfunc="sum")
     spent = spent.reindex(columns=["exposed_communication_s", "communication_s"])
@@ -105,7 +105,7 @@ def exposed_communication_frac(run: Run) -> "pd.Series[float]":
 
 
 def _around_operators(covered: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The time of each phase in no operator, and that of exchanging data."""
+    """Return the time of each phase in no operator, and its communication time."""
     idle_s = covered["span_s"] - covered["work_s"] - covered["exchange_s"]
     name = covered["on_device"].map({True: WAITING, False: OUTSIDE_OPERATORS})
     idle = covered[_PLACE].assign(operator_type=name, limit="host", time_s=idle_s * covered["scale"])
@@ -114,7 +114,7 @@ def _around_operators(covered: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 def _in_operators(operators: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The time of calling operators, and that of their work by layer and type, as scaled to the timing pass."""
+    """Return the time of calling operators, and of their work by layer and type, scaled to the timing pass."""
     rows = operators[~operators["exchanges"]].copy()
     rows["time_s"] *= rows["scale"]
     calling_s = (rows["num_calls"] * rows["launch_s"]).fillna(0.0).clip(upper=rows["time_s"])

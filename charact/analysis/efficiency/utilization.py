@@ -1,10 +1,10 @@
-"""How well the device is used: the five metrics of the literature against their ideal, and what an iteration costs."""
+"""Utilization of the device: five metrics against their ideal, and the energy of an iteration."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason, passes_taken
 from charact.analysis.common.script_attribution import is_imported, is_watched
 from charact.analysis.efficiency.ceilings import case_ceilings
@@ -19,18 +19,18 @@ _METERS = ("nvml", "rapl")
 """Sources of energy."""
 _PREFERRED = ("pm", "ncu", "gpm", "kineto")
 _MODEL = "flop pass"
-"""Source of a rate that is counted FLOP over measured time."""
+"""Source name of a rate from counted FLOP and measured time."""
 _COLUMNS = ["case", "metric", "value", "value_frac", "ideal", "source", "method", "reason"]
 
 
 def utilization(run: Run) -> pd.DataFrame:
-    """The five metrics of each case against their ideal, from the best source that gave them.
+    """Return the five metrics of each case against their ideal, from the best available source.
 
-    Columns: case; metric, of `UTILIZATION_METRICS`; value; ideal, 1 of a share and of a rate the GEMM ceiling of the
-    case's precision; value_frac = value / ideal, above 1 where the ceiling was surpassed; source, method; reason, why
-    value_frac is null. A rate that no counter gives is modelled: counted FLOP / median iteration time.
+    Columns: case; metric, of `UTILIZATION_METRICS`; value; ideal, 1 for shares, for a rate the GEMM ceiling of the
+    case's precision; value_frac = value / ideal, above 1 if it exceeds the ceiling; source, method; reason, why
+    value_frac is null. A rate without a counter is modelled: counted FLOP / median iteration time.
 
-    *Error*: a mean over devices, where there are several; a sampled value holds for all that ran on the device.
+    *Error*: the mean over several devices; a sampled value covers everything that ran on the device.
     """
     values = counter_values(run).groupby(["case", "counter", "source"], sort=False)["value"].mean()
     read = {key: float(value) for key, value in values.items()}
@@ -63,51 +63,51 @@ def _rank(source: str) -> int:
 
 
 def _why_not_read(run: Run, entry: dict[str, Any], metric: str) -> str:
-    """Why no source gave a metric, in the order in which they are preferred."""
+    """Return why no source has a metric, in the order of preference."""
     on_cpu = entry.get("device") == "cpu"
     if metric in _WARP_METRICS and on_cpu:
         return "a CPU has no warps"
     if is_imported(run):
-        return "the trace does not tell"
+        return "not in the trace"
     if metric == "flop_per_s" and (reason := work_reason(run, entry["case"])):
         return reason
     if reason := pass_reason(run, entry["case"], "counters"):
         return reason
     if on_cpu:
-        return "no counter of a CPU tells"
+        return "a CPU has no counter for it"
     outcomes = entry["passes"]["counters"].get("sources", {})
     able = [source for source in _PREFERRED if counter_meaning(run, source, metric)]
-    told = [f"{source}: {_reason_of(outcomes[source], metric)}" for source in able if source in outcomes]
+    reasons = [f"{source}: {_reason_of(outcomes[source], metric)}" for source in able if source in outcomes]
     unasked = [source for source in able if source not in outcomes]
     if unasked:
-        told.append(f"not asked for: --counters {' or '.join(unasked)}")
-    return "; ".join(told) or "no source gives it"
+        reasons.append(f"not requested: --counters {' or '.join(unasked)}")
+    return "; ".join(reasons) or "no source provides it"
 
 
 def _reason_of(outcome: dict[str, Any], metric: str) -> str:
-    return str(outcome["reason"] or outcome["missing"].get(metric) or "it gave none")
+    return str(outcome["reason"] or outcome["missing"].get(metric) or "no value was read")
 
 
 def energy_reason(run: Run) -> str | None:
-    """Why nothing tells the energy of a run's iterations; None where anything does."""
+    """Return why a run has no energy per iteration; None if it has."""
     if not energy(run).empty:
         return None
     if is_imported(run):
-        return "the trace does not tell"
+        return "not in the trace"
     if "counters" not in passes_taken(run):
-        return "not measured: " + ("charact run --passes counters does that" if is_watched(run) else "--counters auto")
+        return "not measured: " + ("run charact run --passes counters" if is_watched(run) else "use --counters auto")
     on_cpu = all(entry.get("device") == "cpu" for entry in run.manifest["cases"])
     sources = counter_sources(run).set_index("source")
     sources = sources[sources.index.isin(("rapl",) if on_cpu else _METERS) & ~sources.index.duplicated()]
     lacking = missing_counters(run).query("counter == 'energy_j'").drop_duplicates("source")
     reasons = sources["reason"].fillna(lacking.set_index("source")["reason"]).dropna()
     return "; ".join(f"{source}: {reason}" for source, reason in reasons.items()) or (
-        "not asked for: --counters auto" if sources.empty else "no source gave it")
+        "not requested: --counters auto" if sources.empty else "no source provided it")
 
 
-@once
+@memoize
 def energy(run: Run) -> pd.DataFrame:
-    """What an iteration of each case costs, as each source tells it of each device.
+    """Return the energy of an iteration of each case, by source and device.
 
     Columns: case; device; source; energy_per_iteration_j and energy_per_sample_j, the energy of the counter pass over
     its iterations and samples; power_w, its mean; reason, why there is no energy.
@@ -126,6 +126,6 @@ def energy(run: Run) -> pd.DataFrame:
     frame["energy_per_sample_j"] = frame["energy_per_iteration_j"] / frame["case"].map(batch_sizes).astype("float64")
     frame["power_w"] = frame["power_w"].fillna(frame["energy_j"] / of_pass("duration_s"))
     missing = missing_counters(run).query("counter == 'energy_j'").set_index(["case", "source"])["reason"].to_dict()
-    reasons = [missing.get(key, "power alone was read") for key in zip(frame["case"], frame["source"], strict=True)]
+    reasons = [missing.get(key, "only power was read") for key in zip(frame["case"], frame["source"], strict=True)]
     frame["reason"] = pd.Series(reasons, dtype="str", index=frame.index).where(frame["energy_j"].isna())
     return frame[[*keys, "energy_per_iteration_j", "energy_per_sample_j", "power_w", "reason"]]

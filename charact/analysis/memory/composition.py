@@ -1,16 +1,16 @@
-"""Where memory goes: its composition at the peak and in each phase, weights against intermediate results."""
+"""Composition of memory at the peak and in each phase; weights against intermediate results."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.row_order import in_order
 from charact.record.reader import Run
 
 _INTERMEDIATE = ("activations", "temporary")
-"""What the literature calls mediate results and temporary memory."""
+"""Categories of intermediate results: activations and temporary memory."""
 _PREDICTED = [
     "low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes", "calibration",
     "calibration_points", "calibration_reason", "uncertain", "duration_s",
@@ -21,23 +21,23 @@ _PREDICTED_NEEDS = ["context_bytes", "needed_bytes", "device_memory_bytes"]
 
 
 def is_memory_run(run: Run) -> bool:
-    """Whether the run looks at memory alone (`charact memory`)."""
+    """Return whether the run analyses memory only (`charact memory`)."""
     return bool(run.manifest.get("options", {}).get("command") == "memory")
 
 
-@once
+@memoize
 def memory_composition(run: Run) -> pd.DataFrame:
-    """Bytes of each category at the iteration's peak, categories in the order of the schema.
+    """Return the bytes of each category at the iteration's peak, categories in the order of the schema.
 
-    Columns: case; method (measured or predicted); phase in which the peak lies; category; bytes; share_frac of the
-    peak. The categories of a case and method sum to its peak.
+    Columns: case; method (measured or predicted); phase of the peak; category; bytes; share_frac of the peak. The
+    categories of a case and method sum to its peak.
     """
     return _composition(run, "peak")
 
 
-@once
+@memoize
 def memory_by_phase(run: Run) -> pd.DataFrame:
-    """Bytes of each category at the peak of each phase; columns as in `memory_composition`."""
+    """Return the bytes of each category at the peak of each phase; columns as in `memory_composition`."""
     return _composition(run, "phase_peak")
 
 
@@ -51,7 +51,7 @@ def _composition(run: Run, kind: str) -> pd.DataFrame:
 
 
 def weights_and_intermediate(run: Run) -> pd.DataFrame:
-    """What the weights take at the peak against intermediate results, that is activations and temporary memory.
+    """Return weights against intermediate results at the peak, that is activations and temporary memory.
 
     Columns: case; method; weights_bytes; intermediate_bytes; ratio = intermediate / weights (null without weights);
     rest_bytes, the other categories. The three sum to the peak.
@@ -72,16 +72,16 @@ def _part_of(category: str) -> str:
     return "intermediate_bytes" if category in _INTERMEDIATE else "rest_bytes"
 
 
-@once
+@memoize
 def memory_peaks(run: Run) -> pd.DataFrame:
-    """Measured beside predicted: one row a case, those that failed included; what a case lacks is null.
+    """Return measured and estimated peaks: one row for each case, including failed ones; missing values are null.
 
     Columns: case; status and reason; measured_bytes and predicted_bytes, the iteration's peak by either method, each
-    with why it is missing (measured_reason, predicted_reason); low_bytes to high_bytes, the prediction's stated
-    uncertainty; error_frac = predicted / measured - 1; is_within (0 or 1), whether that range holds what was measured;
-    tensors_bytes, workspaces_bytes and rounding_bytes, the predicted peak's parts; calibration ('calibrated',
-    'modelled' or 'none needed'), calibration_points (input size × batch size) and calibration_reason; uncertain,
-    operators whose own memory is not known; duration_s, what predicting took.
+    with why it is missing (measured_reason, predicted_reason); low_bytes to high_bytes, the estimate's stated
+    uncertainty; error_frac = predicted / measured - 1; is_within (0 or 1), whether that range contains the measured
+    value; tensors_bytes, workspaces_bytes and rounding_bytes, the parts of the estimated peak; calibration
+    ('calibrated', 'modelled' or 'none needed'), calibration_points (input size × batch size) and calibration_reason;
+    uncertain, operators with unknown workspaces; duration_s of the estimation.
     """
     totals = memory_composition(run).groupby(["case", "method"])["bytes"].sum()
     rows = [_peak(run, entry, totals) for entry in run.manifest["cases"]]
@@ -119,15 +119,14 @@ def _why_none(run: Run, entry: dict[str, Any], name: str, method: str) -> str:
 
 
 def memory_needs(run: Run) -> pd.DataFrame:
-    """What a device and a process must have beside what is allocated: one row a case with a measurement or prediction.
+    """Return memory needed beyond allocations: one row for each case with a measurement or estimate.
 
-    Columns: case; device_kind, cpu or cuda, that it ran on; target, the device that the prediction is for;
-    allocated_bytes, measured at the peak;
-    reserved_peak_bytes and allocator_peak_bytes, CUDA's own statistics; reserved_ratio = reserved / allocated;
-    process_before_bytes and process_peak_bytes, the process's resident set before the case and at most since it began;
-    process_ratio = (that most - before) / allocated; predicted_reserved_bytes; context_bytes, an estimate;
-    needed_bytes, what `target` must have for the case, uncertainty included; device_memory_bytes, what it has;
-    margin_bytes, the difference; fits (0 or 1).
+    Columns: case; device_kind, cpu or cuda, of the run; target, the device of the estimate; allocated_bytes, measured
+    at the peak; reserved_peak_bytes and allocator_peak_bytes, CUDA's own statistics; reserved_ratio = reserved /
+    allocated; process_before_bytes and process_peak_bytes, the process's resident set before the case and its maximum
+    since; process_ratio = (maximum - before) / allocated; predicted_reserved_bytes; context_bytes, an estimate;
+    needed_bytes, the memory that `target` needs for the case, including uncertainty; device_memory_bytes, the memory
+    that it has; margin_bytes, the difference; fits (0 or 1).
     """
     rows = []
     for entry in run.manifest["cases"]:

@@ -1,28 +1,28 @@
-"""How memory grows with the input: against picture area or sequence length, and training against inference."""
+"""Growth of memory with the input: against image area or sequence length, and training against inference."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.memory.composition import memory_composition
 from charact.core.statistics import Line, fitted_line
 from charact.record.reader import Run
 
 SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device"]
-"""What cases of one series have in common: they differ in input size only."""
+"""Columns that are equal in the cases of a series, which differ only in input size."""
 _POSITIONS = {"image": "pixel", "sequence": "token"}
 _LINE = ["slope_bytes", "slope_error_bytes", "slope_low_bytes", "slope_high_bytes",
          "fixed_bytes", "fixed_error_bytes", "fixed_low_bytes", "fixed_high_bytes"]  # fmt: skip
 
 
 def case_series(run: Run) -> pd.DataFrame:
-    """The series that each case belongs to, and how large its input is; cases that do not tell their size are left out.
+    """Return the series and input size of each case; cases without a recorded size are left out.
 
     Columns: case; workload, variant, mode, batch_size, precision, device (together: a series); input_size; position
-    ('pixel', 'token', or 'unit of S' where a model's own input spec says what the size means); num_positions of a
-    sample: the square of the side for pictures, else the input size.
+    ('pixel', 'token', or 'unit of S' if a model's own input spec defines the size); num_positions of a sample: the
+    square of the side for images, else the input size.
     """
     columns = ["case", *SERIES, "input_size", "input_kind"]
     cases = run.cases.reindex(columns=columns).astype({"case": "str"})
@@ -34,15 +34,15 @@ def case_series(run: Run) -> pd.DataFrame:
 
 
 def of_series(rows: pd.DataFrame, one: Any, columns: Sequence[str] = SERIES) -> pd.DataFrame:
-    """Those rows that have in common with one other row what makes a series, or some columns of that."""
+    """Return the rows that equal another row in some columns, by default those that define a series."""
     return rows[pd.DataFrame({name: rows[name] == getattr(one, name) for name in columns}).all(axis="columns")]
 
 
-@once
+@memoize
 def memory_by_size(run: Run) -> pd.DataFrame:
-    """Peak memory against input size: a row a category, of cases that differ in input size only, smallest first.
+    """Return peak memory by category for cases that differ only in input size, smallest first.
 
-    Columns: those of `case_series`; method; phase in which the peak lies; category; bytes.
+    Columns: those of `case_series`; method; phase of the peak; category; bytes.
     """
     rows = case_series(run).merge(memory_composition(run), on="case", how="inner")
     rows = rows.sort_values([*SERIES, "input_size"], kind="stable", ignore_index=True)
@@ -50,20 +50,20 @@ def memory_by_size(run: Run) -> pd.DataFrame:
 
 
 def _peaks(run: Run) -> pd.DataFrame:
-    """Peak of each case that tells its size, by method: columns of `case_series`, method, bytes."""
+    """Return the peak of each case with a recorded size, by method: columns of `case_series`, method, bytes."""
     totals = memory_composition(run).groupby(["case", "method"], sort=False, as_index=False)[["bytes"]].sum()
     return case_series(run).merge(totals, on="case", how="inner")
 
 
 def memory_growth(run: Run) -> pd.DataFrame:
-    """What a pixel or token adds to the peak, and what is there without any: a line through each series' sizes.
+    """Return a line fitted to the peaks of each series: bytes per pixel or token, and a fixed part.
 
-    Columns: the series; position; method; num_sizes; slope_bytes (bytes a position, of the whole batch) and
-    fixed_bytes, each with its standard error and 95 % interval (_error, _low, _high, and _half of its width);
-    sample_slope_bytes = slope_bytes / batch size; reason, why errors or all of it are missing.
+    Columns: the series; position; method; num_sizes; slope_bytes (bytes per position, for the whole batch) and
+    fixed_bytes, each with its standard error and 95 % interval (_error, _low, _high, and its half-width _half);
+    sample_slope_bytes = slope_bytes / batch size; reason, why errors or all values are missing.
 
-    *Error*: least squares, intervals from Student's t. Predictions have no noise: there, and mostly where measured,
-    the error tells how far the peak is from growing in a line (another phase's peak, sizes rounded, attention).
+    *Error*: least squares, intervals from Student's t. Estimates have no noise, and measurements little: the error
+    mostly shows how far the growth is from linear (another phase's peak, sizes rounded, attention).
     """
     rows: list[dict[str, Any]] = []
     for key, group in _peaks(run).groupby([*SERIES, "position", "method"], sort=False):
@@ -79,21 +79,21 @@ def memory_growth(run: Run) -> pd.DataFrame:
 
 
 def _line_bytes(line: Line | None) -> dict[str, Any]:
-    """A line in the columns of `memory_growth`."""
+    """Return a line as columns of `memory_growth`."""
     if line is None:
         return {"reason": "one input size only"}
     found: dict[str, Any] = {"slope_bytes": line.slope, "fixed_bytes": line.intercept}
     if line.errors is None:
         return found | {"reason": "two input sizes: a line through two points has no error"}
     for name, value, exact in zip(("slope", "fixed"), (line.slope, line.intercept), line.errors, strict=True):
-        error = round(exact, 6)  # a millionth of a byte is the arithmetic's own noise
+        error = round(exact, 6)  # below a millionth of a byte is rounding error
         found |= {f"{name}_error_bytes": error, f"{name}_low_bytes": value - line.factor * error,
                   f"{name}_high_bytes": value + line.factor * error}  # fmt: skip
     return found
 
 
 def training_to_inference(run: Run) -> pd.DataFrame:
-    """Peak of training over that of inference where all else is equal, smallest input first.
+    """Return peaks of training over those of inference with all else equal, smallest input first.
 
     Columns: workload, variant, batch_size, precision, device; input_size, position, num_positions; method, the same for
     both; train_case and infer_case; train_bytes and infer_bytes; ratio.

@@ -1,4 +1,4 @@
-"""What fits into a memory, and what did not."""
+"""Largest cases that fit into a memory, and cases that ran out of memory."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from charact.analysis.memory.growth import SERIES, case_series
 from charact.record.reader import Run
 from charact.record.schema import MEMORY_CATEGORIES, column_names
 
-_TOLD = ["phase", "composition_source", "fits_reason"]
+_FACTS = ["phase", "composition_source", "fits_reason"]
 _LIMITS = ["requested_bytes", "free_bytes", "limit_bytes"]
 
 
 def memory_fits(run: Run) -> pd.DataFrame:
-    """The largest batch or input that fits a device, a row a search.
+    """Return the largest batch or input that fits a device, one row for each search.
 
-    Columns: those of the table `fits`, but `device` is called `target`; and the series of the search's case with its
+    Columns: those of the table `fits`, with `device` renamed to `target`; and the series of the search's case with its
     input_size.
     """
     fits = run.fits.rename(columns={"device": "target"})
@@ -26,38 +26,37 @@ def memory_fits(run: Run) -> pd.DataFrame:
 
 
 def out_of_memory(run: Run) -> pd.DataFrame:
-    """Cases that ran out of memory and have told how, one row each.
+    """Return cases that ran out of memory with details in the record, one row for each.
 
-    Columns: case; reason; phase in which it did; requested_bytes, what was asked for, with free_bytes of limit_bytes
-    (null where not told, and where it was only predicted); held_bytes, the sum of `out_of_memory_composition`, which is
-    of that moment where composition_source is 'measured', and of the peak where it is 'predicted'; fits_batch_size and
-    fits_input_size, the largest that would have fitted, predicted (null where not even the smallest does, or for
-    fits_reason).
+    Columns: case; reason; phase in which it happened; requested_bytes of the failed allocation, with free_bytes of
+    limit_bytes (null if not available or only estimated); held_bytes, the sum of `out_of_memory_composition`: of that
+    time if composition_source is 'measured', of the peak if it is 'predicted'; fits_batch_size and fits_input_size, the
+    largest that would have fitted, estimated (null if not even the smallest does, or for fits_reason).
     """
     rows = []
-    for case, facts in _told(run):
+    for case, facts in _out_of_memory_facts(run):
         fits = facts.get("fits") or {}
         held = sum((facts.get("composition") or {}).values())
-        rows.append([case, *(facts.get(name) for name in _TOLD), *(facts.get(name) for name in _LIMITS), held,
+        rows.append([case, *(facts.get(name) for name in _FACTS), *(facts.get(name) for name in _LIMITS), held,
                      fits.get("batch_size"), fits.get("input_size")])  # fmt: skip
     numbers = [*_LIMITS, "held_bytes", "fits_batch_size", "fits_input_size"]
-    told = pd.DataFrame(rows, columns=["case", *_TOLD, *numbers])
+    found = pd.DataFrame(rows, columns=["case", *_FACTS, *numbers])
     reasons = {entry["case"]: entry.get("reason") for entry in run.manifest["cases"]}
-    told["reason"] = told["case"].map(reasons)
-    return told.astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
+    found["reason"] = found["case"].map(reasons)
+    return found.astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
 
 
 def out_of_memory_composition(run: Run) -> pd.DataFrame:
-    """What was held when a case ran out of memory: columns case; category; bytes."""
+    """Return the memory in use when a case ran out of memory: columns case; category; bytes."""
     rows = [
         [case, category, float(facts["composition"][category])]
-        for case, facts in _told(run)
+        for case, facts in _out_of_memory_facts(run)
         for category in MEMORY_CATEGORIES
         if category in (facts.get("composition") or {})
     ]
     return pd.DataFrame(rows, columns=["case", "category", "bytes"]).astype({"bytes": "float64"})
 
 
-def _told(run: Run) -> list[tuple[str, dict[str, Any]]]:
-    told = [(entry["case"], entry.get("out_of_memory")) for entry in run.manifest["cases"]]
-    return [(case, facts) for case, facts in told if facts]
+def _out_of_memory_facts(run: Run) -> list[tuple[str, dict[str, Any]]]:
+    entries = [(entry["case"], entry.get("out_of_memory")) for entry in run.manifest["cases"]]
+    return [(case, facts) for case, facts in entries if facts]

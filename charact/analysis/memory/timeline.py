@@ -1,37 +1,36 @@
-"""What one iteration holds from moment to moment, and the moment at which it holds most."""
+"""Timeline of the memory of one iteration, and its peak."""
 
 import pandas as pd
 
 from charact.analysis.common.row_order import in_order
 from charact.record.reader import Run
 
-_MOMENT = ["case", "method", "moment", "time_s", "phase", "layer", "operator"]
+_SNAPSHOT = ["case", "method", "moment", "time_s", "phase", "layer", "operator"]
 
 
 def memory_timeline(run: Run) -> pd.DataFrame:
-    """Bytes of each category at the recorded moments of an iteration, in the order of time.
+    """Return the bytes of each category at the recorded snapshots of an iteration, in order of time.
 
-    Columns: case; method; moment, numbered from 0; time_s since the iteration's start (null where predicted: a
-    prediction knows the order of events, not their times); phase; layer and operator at work, null outside of any and
-    where not told; category; bytes. Moments of long timelines were thinned out when they were recorded, but never the
-    peaks.
+    Columns: case; method; moment, the snapshot's index from 0; time_s since the iteration's start (null for estimates,
+    which have the order of events but no times); phase; running layer and operator, null outside any and if not
+    recorded; category; bytes. Long timelines were thinned out when recorded, but never at peaks.
     """
     rows = run.memory
     rows = rows[rows["kind"] == "timeline"]
-    # The first records number no moments: there a moment is its time.
+    # The first records have no snapshot indices: there, the time identifies a snapshot.
     moment = rows["moment"].astype("float64").fillna(
         rows.groupby(["case", "method"])["time_s"].rank(method="dense") - 1
     )
     rows = rows.assign(moment=moment)
-    held = rows.groupby([*_MOMENT, "category"], dropna=False, as_index=False)[["bytes"]].sum()
+    held = rows.groupby([*_SNAPSHOT, "category"], dropna=False, as_index=False)[["bytes"]].sum()
     held = in_order(held, run, "category").sort_values(["method", "moment"], kind="stable")
-    return in_order(held, run, "case")[[*_MOMENT, "category", "bytes"]]
+    return in_order(held, run, "case")[[*_SNAPSHOT, "category", "bytes"]]
 
 
 def peak_moments(run: Run) -> pd.DataFrame:
-    """Where in the iteration the peak lies: one row a case and method.
+    """Return the place of the peak in the iteration: one row for each case and method.
 
-    Columns: case; method; phase; layer and operator at work at the peak, null outside of any and where not told; bytes.
+    Columns: case; method; phase; layer and operator running at the peak, null outside any and if not recorded; bytes.
     """
     rows = run.memory
     keys = ["case", "method", "phase", "layer", "operator"]

@@ -1,1 +1,1 @@
-"""Times and speeds of basic operations."""
+"""Times and rates of basic operations."""

@@ -1,4 +1,4 @@
-"""Sparse against dense products: where leaving out zeros begins to pay."""
+"""Sparse against dense products, and the density at which they are equally fast."""
 
 import math
 from collections import Counter
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.operations.timings import operation_times
 from charact.core.units import share
 from charact.record.reader import Run
@@ -19,17 +19,16 @@ _KINDS = ("sparse", "dense")
 _CROSSOVER = ["crossover_density_frac", "from_density_frac", "to_density_frac"]
 
 
-@once
+@memoize
 def sparse_speeds(run: Run) -> pd.DataFrame:
-    """Time of every sparse product beside a dense one of the same size, the sparsest first.
+    """Return the time of every sparse product and of a dense one of the same size, sparsest first.
 
-    A dense product of that size is one of the kind `sparse_gemm` in the layout 'dense', or a `gemm` of the same sizes
-    that transposes nothing.
+    The dense product is a `sparse_gemm` in the layout 'dense', or a `gemm` of the same sizes without transposition.
 
-    Columns: case; size (MxNxK); layout; precision; device; direction; density_frac, the share of numbers that are not
-    zero; time_s; dense_s, the median of the dense products' times (null where none was measured); ratio, time_s /
-    dense_s: below 1 sparse is faster; low to high, between which it lies: from the lower end of the sparse time's 95 %
-    interval over the highest of the dense ones', to the upper end over the lowest (null where an interval is).
+    Columns: case; size (MxNxK); layout; precision; device; direction; density_frac, the share of nonzero numbers;
+    time_s; dense_s, the median of the dense products' times (null if not measured); ratio, time_s / dense_s: below 1
+    sparse is faster; low to high, its range: from the lower end of the sparse time's 95 % interval over the highest of
+    the dense ones', to the upper end over the lowest (null if an interval is).
     """
     times = operation_times(run)
     times = times[times["operation"].isin(["gemm", "sparse_gemm"]) & times["median_s"].notna()]
@@ -50,25 +49,25 @@ def sparse_speeds(run: Run) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Point:
-    """A density that was measured, and the ratio of sparse to dense there."""
+    """A measured density, and the ratio of sparse to dense there."""
 
     density_frac: float
     ratio: float
     faster: str
-    """'sparse' or 'dense', where the ratio's interval holds no 1; else why that is not told, which ends in "which"."""
+    """'sparse' or 'dense', if the ratio's interval excludes 1; else why that is unknown, which ends in "which"."""
 
 
-@once
+@memoize
 def sparse_crossover(run: Run) -> pd.DataFrame:
-    """Density below which a sparse product is faster than the dense one of the same size.
+    """Return the density below which a sparse product is faster than the dense one of the same size.
 
-    It lies between two densities that were measured: at the lower sparse is faster beyond the noise, at the higher
-    dense is. Where exactly, is told by a line through the logarithms of ratio and density at the two neighbours between
-    which the ratio first passes 1. Where it does so more than once, the lowest density counts.
+    It is between two measured densities: at the lower, sparse is significantly faster; at the higher, dense is. Its
+    value is interpolated on log ratio and log density between the two neighbours where the ratio first exceeds 1. If
+    that happens more than once, the lowest density counts.
 
     Columns: size; layout; precision; device; direction; num_densities; low_density_frac and high_density_frac, the
-    range that was measured; crossover_density_frac, and from_density_frac to to_density_frac, between which it lies;
-    reason, why there is none.
+    measured range; crossover_density_frac, with from_density_frac and to_density_frac, the measured densities around
+    it; reason, why there is none.
     """
     rows = []
     for key, found in sparse_speeds(run).groupby(_SERIES, sort=False):
@@ -82,14 +81,14 @@ def sparse_crossover(run: Run) -> pd.DataFrame:
 
 
 def _point(density_frac: float, same: pd.DataFrame) -> _Point:
-    """What was measured at one density, in one case or several."""
+    """Return the result at one density, from one or several cases."""
     hidden = "too few repetitions hide which" if same["low"].isna().any() else "noise hides which"
     faster = "sparse" if (same["high"] < 1).all() else "dense" if (same["low"] > 1).all() else hidden
     return _Point(density_frac, float(same["ratio"].median()), faster)
 
 
 def _crossover(points: list[_Point]) -> tuple[float, float, float] | None:
-    """Density where ratios first pass 1 upwards, and those that it lies between; points are by rising density."""
+    """Return the density where ratios first exceed 1, and the measured densities around it; points are sorted."""
     certain = [number for number, point in enumerate(points) if point.faster in _KINDS]
     for first, last in pairwise(certain):
         if (points[first].faster, points[last].faster) == ("sparse", "dense"):
@@ -103,7 +102,7 @@ def _crossover(points: list[_Point]) -> tuple[float, float, float] | None:
 
 
 def _reason(points: list[_Point]) -> str:
-    """Why there is no density at which ratios pass 1 for certain."""
+    """Return why there is no density at which ratios significantly pass 1."""
     if any(math.isnan(point.ratio) for point in points):
         return "no dense product of this size was measured"
     lowest, highest = share(points[0].density_frac), share(points[-1].density_frac)
@@ -111,8 +110,8 @@ def _reason(points: list[_Point]) -> str:
         return f"no crossover found: at {lowest}, the only density measured, {points[0].faster} is faster"
     numbers = Counter(point.faster for point in points)
     names = [*_KINDS, *sorted(numbers.keys() - _KINDS)]
-    told = [f"{name} is faster at {_of_all(numbers[name], len(points))}" for name in names if numbers[name]]
-    return f"no crossover found between {lowest} and {highest}: {', '.join(told)}"
+    parts = [f"{name} is faster at {_of_all(numbers[name], len(points))}" for name in names if numbers[name]]
+    return f"no crossover found between {lowest} and {highest}: {', '.join(parts)}"
 
 
 def _of_all(number: int, num_densities: int) -> str:

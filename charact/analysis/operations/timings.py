@@ -1,10 +1,10 @@
-"""Basic operations: the time and rates of each problem, and the totals of suites as they are published."""
+"""Time and rates of each problem of basic operations, and totals of suites."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.efficiency.ceilings import case_ceilings, transfer_ceiling
 from charact.analysis.efficiency.roofline import lower_bounds
 from charact.core.statistics import median_interval
@@ -13,25 +13,24 @@ from charact.record.reader import Run
 _TIMES = ["median_s", "low_s", "high_s", "num_repetitions"]
 _TRANSFERS = ("host_to_device", "device_to_host")
 _NO_CEILING = {"all_reduce": "no ceiling of communication is measured"}
-"""Operations that neither products nor the memory of one device bound."""
+"""Operations that neither products nor the memory of one device bound, with the reason."""
 _TEXTS = ["operation", "problem", "suite", "set", "layout", "precision", "device", "status", "reason"]
 _SUITE = ["suite", "set", "operation", "layout", "precision", "device"]
 
 
-@once
+@memoize
 def operation_times(run: Run) -> pd.DataFrame:
-    """Time, work and rates of one call of each problem in each direction, in the order they ran.
+    """Return time, work and rates of one call of each problem in each direction, in the order they ran.
 
     Columns: case; operation, problem, suite, set, direction, layout and hot, as in the table `problems`; precision;
-    device; median_s, of the repetitions on the device's clock where there is one, with its 95 % interval low_s to
-    high_s (null below 6 repetitions); num_repetitions and ended_by, what ended them; flop; published_flop, null where
-    the suite counts the same; convention of the suite; bytes, modelled: inputs read and outputs written once;
-    flop_per_byte; flop_per_s and bytes_per_s; share_frac, the time that the work needs at the machine's ceilings over
-    median_s; limit, the nearer ceiling ('compute' or 'bandwidth'); sparsity_frac; max_error and tolerance, over the
-    result's largest magnitude; status and reason of the case; time_reason, why there is no time; share_reason, why
-    there is no share.
+    device; median_s of the repetitions, on the device's clock if it has one, with its 95 % interval low_s to high_s
+    (null below 6 repetitions); num_repetitions and ended_by, what ended them; flop; published_flop, null if the suite
+    counts the same; convention of the suite; bytes, modelled: inputs read and outputs written once; flop_per_byte;
+    flop_per_s and bytes_per_s; share_frac, the time that the work needs at the machine's ceilings over median_s; limit,
+    the tighter ceiling ('compute' or 'bandwidth'); sparsity_frac; max_error and tolerance, over the result's largest
+    magnitude; status and reason of the case; time_reason, why there is no time; share_reason, why there is no share.
 
-    *Error*: bytes that come from a cache, as those of --hot do, can make share_frac exceed 1; it stays as it is.
+    *Error*: with cache hits, as with --hot, share_frac can exceed 1; it is not clipped.
     """
     rows = run.problems.merge(_statistics(run), on=["case", "direction"], how="left")
     facts = run.cases.reindex(columns=["case", "precision", "device", "status", "reason"]).astype({"case": "str"})
@@ -56,12 +55,12 @@ def operation_times(run: Run) -> pd.DataFrame:
     ]]  # fmt: skip
 
 
-@once
+@memoize
 def call_times(run: Run) -> pd.DataFrame:
-    """Time of a call in each repetition.
+    """Return the time of a call in each repetition.
 
-    Columns: those of the table `repetitions`; time_s, on the device's clock where there is one, else on the host's;
-    flop_per_s, null where no FLOP are counted.
+    Columns: those of the table `repetitions`; time_s, on the device's clock if it has one, else on the host's;
+    flop_per_s, null if no FLOP are counted.
     """
     keys = ["case", "direction"]
     calls = run.repetitions.merge(run.problems[[*keys, "flop"]], on=keys, how="left")
@@ -79,12 +78,12 @@ def _statistics(run: Run) -> pd.DataFrame:
 
 
 def _ended_by(run: Run, case: str, direction: str) -> str | None:
-    told = run.passes(case).get("ops", {}).get("directions", {}).get(direction, {}).get("ended_by")
-    return None if told is None else str(told)
+    ended_by = run.passes(case).get("ops", {}).get("directions", {}).get(direction, {}).get("ended_by")
+    return None if ended_by is None else str(ended_by)
 
 
 def _bandwidth(run: Run, row: dict[Any, Any]) -> float:
-    """What feeds an operation at best (B/s): the device's memory, or its link to the host."""
+    """Return the bandwidth ceiling of an operation (B/s): of the device's memory, or of its link to the host."""
     way = str(row["problem"]).rpartition(":")[2]
     return transfer_ceiling(run, row["device"], way) if way in _TRANSFERS else float(row["peak_bytes_per_s"])
 
@@ -100,16 +99,16 @@ def _share_reason(row: dict[Any, Any]) -> str | None:
         return None
     if pd.isna(row["median_s"]):
         return str(row["time_reason"])
-    told = None if pd.isna(row["share_reason"]) else str(row["share_reason"])
-    return _NO_CEILING.get(row["operation"]) or told or "neither FLOP nor bytes are counted"
+    reason = None if pd.isna(row["share_reason"]) else str(row["share_reason"])
+    return _NO_CEILING.get(row["operation"]) or reason or "neither FLOP nor bytes are counted"
 
 
-@once
+@memoize
 def operation_cases(run: Run) -> pd.DataFrame:
-    """Every problem as a whole, its directions taken together, in the order they ran, failed ones included.
+    """Return every problem as a whole, summed over directions, in the order they ran, including failed ones.
 
     Columns: case; operation, problem, suite, set and layout; precision; device; num_directions; time_s, the sum of the
-    directions' medians; flop, published_flop (null where the suite counts the same) with convention, and bytes, their
+    directions' medians; flop, published_flop (null if the suite counts the same) with convention, and bytes, their
     sums; status and reason of the case.
     """
     cases = run.cases.reindex(columns=["case", "workload", "precision", "device", "status", "reason"])
@@ -132,13 +131,12 @@ def operation_cases(run: Run) -> pd.DataFrame:
                  "status", "reason"]]  # fmt: skip
 
 
-@once
+@memoize
 def operation_shares(run: Run) -> pd.DataFrame:
-    """How near the problems of each operation come to the machine's ceilings, by direction.
+    """Return how close the problems of each operation come to the machine's ceilings, by direction.
 
-    Columns: operation; direction; layout; precision; device; num_problems, of those that were timed; flop_per_s and
-    bytes_per_s, the best of them; median_share_frac and best_share_frac of the ceilings; share_reason, why there are
-    none.
+    Columns: operation; direction; layout; precision; device; num_problems that were timed; flop_per_s and bytes_per_s,
+    the best of them; median_share_frac and best_share_frac of the ceilings; share_reason, why there are none.
     """
     times = operation_times(run)
     keys = ["operation", "direction", "layout", "precision", "device"]
@@ -149,15 +147,15 @@ def operation_shares(run: Run) -> pd.DataFrame:
     )  # fmt: skip
 
 
-@once
+@memoize
 def suite_totals(run: Run) -> pd.DataFrame:
-    """Total execution time of each suite's problems of one operation: each of them once, in every direction.
+    """Return the total time of each suite's problems of one operation: each once, in every direction.
 
-    Problems that belong to no suite have no total.
+    Problems outside suites have no total.
 
-    Columns: suite; set; operation; layout; precision; device; num_problems; num_failed; total_s and flop, of those that
-    did not fail (null where all did); published_flop, what the suite counts for the same (null where it counts no
-    other), with convention; flop_per_s.
+    Columns: suite; set; operation; layout; precision; device; num_problems; num_failed; total_s and flop of those that
+    did not fail (null if all did); published_flop, the suite's own count (null if it is the same), with convention;
+    flop_per_s.
     """
     cases = operation_cases(run).dropna(subset=["suite"])
     rows = []

@@ -1,26 +1,26 @@
-"""Where an iteration's time goes: by phase (timing pass), then by operator and its type (operator pass)."""
+"""Breakdown of an iteration's time: by phase (timing pass), by operator and operator type (operator pass)."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.record.reader import Run
 
 OUTSIDE_OPERATORS = "outside operators"
-"""Type of the time of a phase that no operator covers: Python, the data loader, waiting."""
+"""Operator type of a phase's time in no operator: Python, the data loader, waiting."""
 
 
-@once
+@memoize
 def phase_breakdown(run: Run) -> pd.DataFrame:
-    """Time of each phase of each case, phases in the order they run.
+    """Return the time of each phase of each case, phases in the order they run.
 
-    Columns: case; phase; median_s and mean_s over all iterations of the case, those without the phase counted as 0;
-    share_frac, the phase's part of the time of all iterations (a case's shares sum to 1); time_s = share_frac × the
-    case's median iteration time, so that a case's phases sum to its headline number (medians do not sum); host_s and
-    device_s, the means of the two clocks.
+    Columns: case; phase; median_s and mean_s over all iterations of the case, 0 in those without the phase; share_frac,
+    the phase's part of the time of all iterations (a case's shares sum to 1); time_s = share_frac × the case's median
+    iteration time, so that a case's phases sum to its headline number (medians do not sum); host_s and device_s, the
+    means of the two clocks.
     """
     phases = _every_phase_of_every_iteration(run).groupby(["case", "phase"], sort=False, as_index=False).agg(
         median_s=("time_s", "median"), mean_s=("time_s", "mean"), total_s=("time_s", "sum"),
@@ -34,7 +34,7 @@ def phase_breakdown(run: Run) -> pd.DataFrame:
 
 
 def _every_phase_of_every_iteration(run: Run) -> pd.DataFrame:
-    """Rows of `phase_times`, and zeros where an iteration lacks a phase that others of its case have."""
+    """Return `phase_times`, with zeros if an iteration lacks a phase that others of its case have."""
     times = phase_times(run)
     keys = ["case", "iteration", "phase"]
     walls = times.groupby(keys[:2], sort=False, as_index=False).agg(on_device=("device_s", "count"))
@@ -44,21 +44,21 @@ def _every_phase_of_every_iteration(run: Run) -> pd.DataFrame:
     return every.fillna({"host_s": 0.0, "time_s": 0.0})
 
 
-@once
+@memoize
 def operator_times(run: Run) -> pd.DataFrame:
-    """Rows of `operators` with `time_s`: device time in cases that have it, else host time without nested operators."""
+    """Return `operators` with `time_s`: device time in cases that have it, else host time without nested operators."""
     rows = run.operators
     on_device = rows.groupby("case")["device_s"].transform("count") > 0
     return rows.assign(time_s=rows["self_host_s"].mask(on_device, rows["device_s"].fillna(0.0)))
 
 
-@once
+@memoize
 def operator_types(run: Run) -> pd.DataFrame:
-    """Time of each operator type in each phase, as measured under the profiler; longest first within a phase.
+    """Return the time of each operator type in each phase, as measured under the profiler; longest first in a phase.
 
     Columns: case; phase; operator_type; num_calls and time_s per iteration; share_frac of the phase. In cases timed on
-    the host a row `OUTSIDE_OPERATORS` holds what is left of the phase in the operator pass, so that the shares of a
-    phase sum to 1; in cases timed on a device they are shares of the phase's kernel time, and there is no such row.
+    the host, a row `OUTSIDE_OPERATORS` has the rest of the phase in the operator pass, so that a phase's shares sum to
+    1. In cases timed on a device, they are shares of the phase's kernel time, without such a row.
 
     *Error*: the profiler lengthens short operators; its overhead ratio is in the manifest.
     """
@@ -90,7 +90,7 @@ def _operator_passes(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def top_operators(run: Run) -> pd.DataFrame:
-    """Operators of each case by phase, layers and shapes taken together; longest first within a case.
+    """Return operators of each case by phase, summed over layers and shapes; longest first in a case.
 
     Columns: case; phase; operator; operator_type; num_calls and time_s per iteration; share_frac of the operator time
     of the case's iteration; flop and bytes per iteration; flop_per_s = flop / time_s. Null FLOP were not counted.
@@ -105,7 +105,7 @@ def top_operators(run: Run) -> pd.DataFrame:
 
 
 def operator_coverage(run: Run) -> pd.DataFrame:
-    """Share of each case's operator time whose type is known, that is not 'other'.
+    """Return the share of each case's operator time whose type is known, that is not 'other'.
 
     Columns: case; time_s, all operators of an iteration; other_s, those of type 'other'; coverage_frac.
     """

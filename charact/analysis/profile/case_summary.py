@@ -1,10 +1,10 @@
-"""The headline of each case: time per iteration with its interval, rates, FLOP and peak memory."""
+"""Headline numbers of each case: time per iteration with its interval, rates, FLOP and peak memory."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.memory.composition import is_memory_run, memory_composition
 from charact.core.statistics import median_interval
 from charact.record.reader import Run
@@ -21,20 +21,20 @@ _COORDINATES = [
 _TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
 
 
-@once
+@memoize
 def phase_times(run: Run) -> pd.DataFrame:
-    """Time of each phase of each iteration, the phase's parts (models, optimizers) taken together.
+    """Return the time of each phase of each iteration, summed over its parts (models, optimizers).
 
-    Columns: case; iteration; phase; host_s; device_s; time_s, the device's time where it was taken, else the host's.
+    Columns: case; iteration; phase; host_s; device_s; time_s, the device's time if available, else the host's.
     """
     keys = ["case", "iteration", "phase"]
     rows = run.iterations.groupby(keys, sort=False, as_index=False)[["host_s", "device_s"]].sum(min_count=1)
     return rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
 
 
-@once
+@memoize
 def iteration_times(run: Run) -> pd.DataFrame:
-    """Wall time of each timed iteration (s): the sum of its phases, `other` included.
+    """Return the wall time of each timed iteration (s): the sum of its phases, including `other`.
 
     Columns: case, iteration, wall_s.
     """
@@ -42,15 +42,15 @@ def iteration_times(run: Run) -> pd.DataFrame:
     return walls.rename(columns={"time_s": "wall_s"})
 
 
-@once
+@memoize
 def case_summary(run: Run) -> pd.DataFrame:
-    """One row a case in the order they ran, failed ones included; what a case lacks is null.
+    """Return one row for each case in the order they ran, including failed ones; missing values are null.
 
     Columns: the case's coordinates, status and reason; kind (see `case_kinds`); num_iterations; median_s with the 95 %
     interval of the median low_s to high_s (null below 6 iterations), p5_s and p95_s of the iterations' wall times;
-    samples_per_s (batch size / median_s); flop (counted, per iteration; operators without a formula are left out);
-    flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, held through PyTorch's
-    allocator); compile_s (what compiling the model took; null where it was not compiled).
+    samples_per_s (batch size / median_s); flop (counted, per iteration, without operators that lack a formula);
+    flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, in PyTorch's allocator);
+    compile_s (time to compile the model; null without compilation).
     """
     summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
     summary["kind"] = case_kinds(run)
@@ -83,8 +83,8 @@ def _kind(run: Run, entry: dict[str, Any]) -> str:
 
 
 def _compile_s(entry: dict[str, Any]) -> float | None:
-    told = (facts.get("compile_s") for facts in entry.get("passes", {}).values())
-    return next((compile_s for compile_s in told if compile_s is not None), None)
+    times = (facts.get("compile_s") for facts in entry.get("passes", {}).values())
+    return next((compile_s for compile_s in times if compile_s is not None), None)
 
 
 def _time_statistics(run: Run) -> pd.DataFrame:

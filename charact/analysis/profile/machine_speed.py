@@ -1,19 +1,19 @@
-"""How fast a program is at present, and what holds it up: from its latest iterations, while it runs."""
+"""Current speed and bottleneck of a running program, from its latest iterations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 BOUND_FRAC = 0.3
-"""From this share of the time on, what is no computing of the model is what bounds a program."""
+"""Share of the time from which anything but the model's own computation bounds a program."""
 _NO_COMPUTING = ("data", "communication", "other")
 
 
 @dataclass(frozen=True)
 class TimedIteration:
-    """An iteration that has ended: whether it trained, when it ended (s, any clock), and the time of its phases (s).
+    """A finished iteration: whether it trained, its end (s, any clock), and the time of its phases (s).
 
-    `batch_size` is None where the program does not tell it.
+    `batch_size` is None if unknown.
     """
 
     training: bool
@@ -23,17 +23,17 @@ class TimedIteration:
 
     @property
     def wall_s(self) -> float:
-        """Its wall time (s): phases and `other` sum to it."""
+        """Wall time (s): the sum of all phases, including `other`."""
         return sum(self.phase_s.values())
 
 
 @dataclass(frozen=True)
-class Pace:
-    """The pace of the latest iterations of one mode.
+class Speed:
+    """The speed of the latest iterations of one mode.
 
     `median_s` is of an iteration; `samples_per_s` is the last one's batch size / `median_s`, or None; `share_frac` has
-    a share for each phase; `bottleneck` is the phase to look at, and `is_bound` tells whether it is one that computes
-    nothing of the model.
+    a share for each phase; `bottleneck` is the phase to look at; `is_bound` is true if that is data, communication or
+    `other`.
     """
 
     training: bool
@@ -45,11 +45,11 @@ class Pace:
     is_bound: bool
 
 
-def pace(latest: Sequence[TimedIteration]) -> Pace:
-    """Pace of the latest iterations, at least one; of the mode of the last where they are of both.
+def current_speed(latest: Sequence[TimedIteration]) -> Speed:
+    """Return the speed of the latest iterations, at least one; only those of the last one's mode count.
 
-    The bottleneck is the larger of data, communication and `other` where that takes 30 % of the time or more; else it
-    is the largest phase.
+    The bottleneck is the largest of data, communication and `other` if it takes 30 % of the time or more; else it is
+    the largest phase.
     """
     training = latest[-1].training
     of_mode = [one for one in latest if one.training == training]
@@ -61,4 +61,4 @@ def pace(latest: Sequence[TimedIteration]) -> Pace:
     bottleneck = idle if idle is not None and is_bound else max(shares, key=shares.__getitem__)
     median_s, batch_size = median(one.wall_s for one in of_mode), latest[-1].batch_size
     samples_per_s = batch_size / median_s if batch_size is not None and median_s > 0 else None
-    return Pace(training, len(of_mode), median_s, samples_per_s, shares, bottleneck, is_bound)
+    return Speed(training, len(of_mode), median_s, samples_per_s, shares, bottleneck, is_bound)

@@ -1,21 +1,20 @@
-"""Where an iteration's time goes by model and optimizer, in programs that have several."""
+"""Breakdown of an iteration's time by model and optimizer, in programs that have several."""
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times
 from charact.record.reader import Run
 
 
-@once
+@memoize
 def part_breakdown(run: Run) -> pd.DataFrame:
-    """Time of each model's or optimizer's phases, in cases that have several; other cases have no rows.
+    """Return the time of each model's or optimizer's phases, in cases that have several; other cases have no rows.
 
-    Columns: case; phase; part, the model or optimizer, null for what belongs to none (such as data); time_s
-    = share_frac × the case's median iteration time; share_frac, its part of the time of all iterations. The rows of a
-    case sum to its headline number, those of a phase to that phase's row in `phase_breakdown`. Parts stand in the order
-    in which they are first at work, what belongs to none last.
+    Columns: case; phase; part, the model or optimizer, null for time of none (such as data); time_s = share_frac × the
+    case's median iteration time; share_frac of the time of all iterations. The rows of a case sum to its headline
+    number, those of a phase to its row in `phase_breakdown`. Parts are in the order in which they first ran, null last.
     """
     rows = run.iterations
     rows = rows[rows["case"].isin(rows.loc[rows["part"].notna(), "case"])]

@@ -1,4 +1,4 @@
-"""Cases that several runs hold: what they come to over the runs."""
+"""Summary of cases that several runs have."""
 
 from typing import Any
 
@@ -10,14 +10,15 @@ _NUMBERS = ["median_s", "low_s", "high_s", "fastest_s", "slowest_s", "flop", "fl
 
 
 def repeated_cases(cases: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each case that several runs hold; of other cases none.
+    """Return one row for each case that several runs have.
 
     Args:
         cases: rows of `case_summary` of all runs, with the column verdict of `bottlenecks`.
 
-    Columns: case; num_runs that hold it; num_ok, those in which it ended well; median_s, the median over these of the
+    Columns: case; num_runs with the case; num_ok, those in which it ended well; median_s, the median over these of the
     median iterations, with its 95 % interval low_s to high_s (null below 6 runs); fastest_s and slowest_s of them;
-    verdict, the most frequent one (null without any), and num_verdict, the runs that have it; flop, flop_per_s and
+    verdict, the most frequent one (null without any), and num_verdict, the runs with it; flop, flop_per_s and
+    peak_bytes, medians over the runs.
     peak_bytes, medians over the runs.
     """
     rows = [_over_runs(str(case), some) for case, some in cases.groupby("case", sort=False) if len(some) > 1]

@@ -1,10 +1,10 @@
-"""Training and inference as a whole: what their total time is spent on, and how well the task is done meanwhile."""
+"""Training and inference as a whole: total time by stage, and quality of the result."""
 
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.cache import once
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times
 from charact.record.reader import Run
@@ -14,17 +14,17 @@ TRAINING_STAGES = ("training", "validation", "checkpointing")
 """Stages of an epoch, in order: together they are the total execution time."""
 
 INFERENCE_PARTS = (*LOAD_PHASES, "prediction")
-"""What the total inference time is made of: the phases of a load, then the prediction."""
+"""Parts of the total inference time: the phases of a load, then the prediction."""
 
 _QUANTILES = {"p50_s": 0.5, "p90_s": 0.9, "p95_s": 0.95, "p99_s": 0.99}
 
 
-@once
+@memoize
 def stage_times(run: Run) -> pd.DataFrame:
-    """Wall time of each stage of each epoch, of each load and of the prediction.
+    """Return the wall time of each stage of each epoch, of each load and of the prediction.
 
     Columns: case; stage; number (epoch or repetition, from 1); wall_s on the host's clock; num_iterations;
-    num_samples; samples_per_s = num_samples / wall_s (null where a stage has no samples).
+    num_samples; samples_per_s = num_samples / wall_s (null if a stage has no samples).
     """
     times = run.table("stages").groupby(["case", "stage", "number"], as_index=False).agg(
         wall_s=("host_s", "sum"), num_iterations=("num_iterations", "max"), num_samples=("num_samples", "max"),
@@ -34,10 +34,10 @@ def stage_times(run: Run) -> pd.DataFrame:
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
-    """Time of each phase of each stage of a training, over all epochs.
+    """Return the time of each phase of each stage of a training, over all epochs.
 
     Columns: case; stage (one of `TRAINING_STAGES`); phase; time_s; share_frac of the case's total execution time. A
-    case's rows sum to its total execution time: where phases have device times, these share out the stage's wall time.
+    case's rows sum to its total execution time: if phases have device times, these divide the stage's wall time.
     """
     rows = stage_phase_times(run)
     rows = rows[rows["stage"].isin(TRAINING_STAGES)]
@@ -46,9 +46,9 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     return in_order(parts, run, "case", "stage", "phase")
 
 
-@once
+@memoize
 def stage_phase_times(run: Run) -> pd.DataFrame:
-    """Rows of `stages` with `time_s`, the phase's part of its stage's wall time."""
+    """Return `stages` with `time_s`, the phase's part of its stage's wall time."""
     rows = run.table("stages")
     rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
     groups = rows.groupby(["case", "stage", "number"])
@@ -56,9 +56,9 @@ def stage_phase_times(run: Run) -> pd.DataFrame:
     return rows
 
 
-@once
+@memoize
 def learning_curves(run: Run) -> pd.DataFrame:
-    """Loss and metrics of each epoch of each training.
+    """Return loss and metrics of each epoch of each training.
 
     Columns: case; epoch (from 1); stage (training or validation); metric; value, the mean over the stage's samples, or
     null with a reason; elapsed_s, the total execution time at the end of that stage.
@@ -71,23 +71,23 @@ def learning_curves(run: Run) -> pd.DataFrame:
 
 
 def _elapsed(run: Run) -> pd.DataFrame:
-    """Total execution time at the end of each stage: columns case, stage, epoch, elapsed_s."""
+    """Return total execution time at the end of each stage: columns case, stage, epoch, elapsed_s."""
     times = stage_times(run).rename(columns={"number": "epoch"})
     times = times[times["stage"].isin(TRAINING_STAGES)].sort_values("epoch", kind="stable")
     times["elapsed_s"] = times.groupby("case")["wall_s"].cumsum()
     return times[["case", "stage", "epoch", "elapsed_s"]]
 
 
-@once
+@memoize
 def training_summary(run: Run) -> pd.DataFrame:
-    """One row a training case, those that failed included; what a case lacks is null.
+    """Return one row for each training case, including failed ones; missing values are null.
 
-    Columns: case, status, reason; data, the data set's name; num_epochs_asked and num_epochs, those that were finished;
+    Columns: case, status, reason; data, the data set's name; num_epochs_asked (requested) and num_epochs (finished);
     total_s, the total execution time, and its stages training_s, validation_s and checkpointing_s; samples_per_s,
-    samples trained on / training_s; best_metric, best_value and best_epoch; training_loss and validation_loss of the
-    last finished epoch; target_metric and target_value asked for, reached_epoch, time_to_target_s (total execution time
-    at the end of the validation that reached it) and target_reason, why there is none; compile_s, what compiling the
-    model took of the total (null where it was not compiled).
+    training samples / training_s; best_metric, best_value and best_epoch; training_loss and validation_loss of the last
+    finished epoch; the requested target_metric and target_value, reached_epoch, time_to_target_s (total execution time
+    at the end of the validation that reached it) and target_reason, why there is none; compile_s, the part of the total
+    for compiling the model (null without compilation).
     """
     rows = [_outcome(entry) for entry in run.manifest["cases"] if "training" in entry.get("passes", {})]
     summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str", "compile_s": "float64"})
@@ -107,13 +107,13 @@ def training_summary(run: Run) -> pd.DataFrame:
 
 
 def _of_case(summary: pd.DataFrame, table: pd.DataFrame, column: Any) -> "pd.Series[float]":
-    """A column of a table whose index is the case; null where the table has no such column or case."""
+    """Return a column of a table with the case as index; null if the table lacks the column or case."""
     values = table[column] if column in table else pd.Series(dtype="float64")
     return summary["case"].map(values).astype("float64")
 
 
 def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest tells of a training, in the columns of `training_summary`."""
+    """Return the manifest's facts about a training, in the columns of `training_summary`."""
     facts = entry.get("passes", {}).get("training", {})
     best, until = facts.get("best") or {}, facts.get("until") or {}
     target_reason = None
@@ -137,14 +137,14 @@ def _times_to_target(run: Run, summary: pd.DataFrame) -> list[float | None]:
     return [elapsed.get(key) for key in keys]
 
 
-@once
+@memoize
 def inference_summary(run: Run) -> pd.DataFrame:
-    """One row an inference case, those that failed included; what a case lacks is null.
+    """Return one row for each inference case, including failed ones; missing values are null.
 
     Columns: case, batch_size, status, reason; data, the data set's name; load_cold_s and cold_reason, why there is
     none; load_warm_s, the median of num_warm_loads; prediction_s; total_cold_s and total_warm_s, load + prediction;
     samples_per_s, samples / prediction_s; num_batches; p50_s, p90_s, p95_s and p99_s, percentiles of the time of a
-    batch; compile_s, what compiling the model took beside all that (null where it was not compiled).
+    batch; compile_s, additional time to compile the model (null without compilation).
     """
     entries = [entry for entry in run.manifest["cases"] if "inference" in entry.get("passes", {})]
     summary = pd.DataFrame(
@@ -170,7 +170,7 @@ def inference_summary(run: Run) -> pd.DataFrame:
 
 
 def inference_breakdown(run: Run) -> pd.DataFrame:
-    """What the total inference time is made of, with a cold and with a warm load.
+    """Return the parts of the total inference time, with a cold and with a warm load.
 
     Columns: case; load (cold or warm); part (one of `INFERENCE_PARTS`); time_s; share_frac of the total. Parts sum to
     total_cold_s or total_warm_s of `inference_summary`: a phase of the warm load is its share of all warm loads' time
@@ -192,6 +192,6 @@ def inference_breakdown(run: Run) -> pd.DataFrame:
 
 
 def prediction_metrics(run: Run) -> pd.DataFrame:
-    """Loss and metrics of each prediction: columns case; metric; value, or null with a reason."""
+    """Return loss and metrics of each prediction: columns case; metric; value, or null with a reason."""
     rows = run.table("metrics")
     return in_order(rows[rows["stage"] == "prediction"], run, "case")[["case", "metric", "value", "reason"]]

@@ -26,7 +26,7 @@ from charact.bricks.suite.index import (
     private_directory,
 )
 from charact.core.errors import UserError
-from charact.core.files import is_begun, lock, release, whole, writing
+from charact.core.files import atomic_write, is_begun, lock, release, writing
 
 _WRITTEN_AT = 315_532_800
 """Fixed modification time, so that a suite does not reveal the order in which it was written: the start of 1980, the
@@ -189,7 +189,7 @@ def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[
 
 
 def _write(path: Path, data: bytes, *, durable: bool = True) -> None:
-    with whole(path, durable=durable) as temporary:
+    with atomic_write(path, durable=durable) as temporary:
         temporary.write_bytes(data)
         os.utime(temporary, (_WRITTEN_AT, _WRITTEN_AT))
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 import psutil
 
-from charact.analysis.profile.machine_speed import TimedIteration, pace
+from charact.analysis.profile.machine_speed import TimedIteration, current_speed
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.files import lock
@@ -67,7 +67,7 @@ class Tail:
         """Return the current state."""
         latest = list(self._latest) or [self._timed(one) for one in self._segmenter.so_far()]
         return State(
-            self._name, self._num_iterations or len(latest), pace(latest) if latest else None,
+            self._name, self._num_iterations or len(latest), current_speed(latest) if latest else None,
             time.monotonic() - self._last_s, self._memory_bytes())
 
     def _take(self, done: list[Iteration]) -> None:

@@ -1,7 +1,7 @@
-"""Published tables as records: what a study printed, where it stands, and what it does not tell.
+"""Published tables as run records.
 
-Each JSON file holds one machine's figures. A case has the coordinates that `charact train` with the study's protocol
-gives it, so that a record of one's own is matched with it. A published number has no interval.
+Each JSON file has one machine's figures. A case has the same coordinates as `charact train` with the study's protocol
+gives it, so that it matches the user's own record. A published number has no interval.
 """
 
 import json
@@ -17,21 +17,21 @@ from charact.record.reader import Rows, Run, arrow_schema
 from charact.record.schema import SCHEMA_VERSION, TABLES
 
 PREFIX = "reference:"
-"""What stands before a reference's name where a run's directory could stand."""
+"""Prefix of a reference's name, used in place of a run's directory."""
 
 _Rows = dict[str, Rows]
 
 
 def reference_names() -> list[str]:
-    """Names of the published tables, in alphabetical order."""
+    """Return the names of the published tables, in alphabetical order."""
     return sorted(file.name.removesuffix(".json") for file in files(__name__).iterdir() if file.name.endswith(".json"))
 
 
 def reference(name: str) -> Run:
-    """A published table as a run, whose tables hold what was published.
+    """Return a published table as a run.
 
-    Its manifest has `reference`: source, what is unstated, and notes. A training's stage has the number of the last
-    epoch and stands for all of them, and its time is in the phase `other`: none was published by phase.
+    Its manifest has `reference`: source, what is unstated, and notes. A training has one stage with the number of the
+    last epoch, which covers all epochs; its time is in the phase `other`, because none was published by phase.
 
     Raises:
         UserError: there is no such table.
@@ -68,7 +68,7 @@ def _entry(case: str, facts: dict[str, Any], passes: dict[str, Any], device_name
 
 
 def _of_workload(case: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
-    """A training or an inference: its entry in the manifest and its rows."""
+    """Return the manifest entry and the rows of a training or an inference."""
     names = ("workload", "variant", "mode", "precision", "input_size", "batch_size", "data")
     facts = {name: case[name] for name in names} | {"input_kind": "image", "device": "cuda"}
     data = f"-{case['data']}" if case["data"] else ""
@@ -96,13 +96,13 @@ def _training(case: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str
 
 
 def _inference(case: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
-    """Load and prediction were published as one number, which stands in the pass's facts."""
+    """Return the facts of an inference; load and prediction were published as one number."""
     reason = "published as one number with the prediction"
     return {"inference": {"status": "ok", "reason": None, "cold_reason": reason, "total_s": case["total_s"]}}, {}
 
 
 def _operation(case: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
-    """The problems of a set, of which the sum of the times was published: as one problem, timed once."""
+    """Return the problems of a set as one problem, timed once, because only the sum of their times was published."""
     problem = f"vo:{case['set']} ({case['num_problems']} problems)"
     facts = {"workload": problem, "variant": "vo", "mode": "op", "precision": case["precision"],
              "device": case["device"], "input_kind": None, "input_size": None, "batch_size": None, "data": None}

@@ -12,7 +12,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
 from charact.analysis.profile.case_summary import case_summary
-from charact.core.files import whole
+from charact.core.files import atomic_write
 from charact.record.presentable import presentable
 from charact.record.reader import Run
 from charact.views.case_kind import all_kinds
@@ -94,7 +94,7 @@ def write_scalars(run: Run, directory: Path) -> Path:
     run = presentable(run)
     path = directory / EVENTS_FILE
     started = datetime.fromisoformat(run.manifest.get("started") or _NO_TIME).timestamp()
-    with whole(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         writer = Writer(_EventsFile(file, started))
         for point in scalars(run):
             writer.add_scalar(point.tag, point.value, point.step, wall_time=started)

@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from charact.analysis.profile.machine_speed import Pace
+from charact.analysis.profile.machine_speed import Speed
 from charact.record.schema import PHASES
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -27,12 +27,12 @@ class State:
     """State of a running program.
 
     `num_iterations` have finished so far; `since_s` is the time since the last one finished, or since watching began;
-    `memory_bytes` is the resident memory of the process; `pace` is None before the first iteration finished.
+    `memory_bytes` is the resident memory of the process; `speed` is None before the first iteration finished.
     """
 
     name: str
     num_iterations: int
-    pace: Pace | None
+    speed: Speed | None
     since_s: float
     memory_bytes: int | None
 
@@ -41,8 +41,8 @@ def panel(state: State, console: Console) -> list[str]:
     """Return the panel: at most `NUM_LINES` colored lines, as wide as the console."""
     title = Text.assemble(("charact ", "bold"), f"{state.name}, {_mode(state)}")
     shown: list[RenderableType] = [Rule(title, align="left", style="dim"), _cropped(_verdict(state), "bold")]
-    if state.pace is not None:
-        shown.append(Bar(", ".join(_numbers(state, state.pace)), _parts(state.pace)))
+    if state.speed is not None:
+        shown.append(Bar(", ".join(_numbers(state, state.speed)), _parts(state.speed)))
     else:
         shown.append(_cropped(_memory(state)))
     with console.capture() as captured:
@@ -52,10 +52,10 @@ def panel(state: State, console: Console) -> list[str]:
 
 def line(state: State) -> str:
     """Return the same content on one line without colors."""
-    if state.pace is None:
+    if state.speed is None:
         return f"{state.name}: {_verdict(state)}, {_memory(state)}"
-    shares = ", ".join(f"{part.name} {fmt.share(part.share_frac)}" for part in _parts(state.pace))
-    return f"{state.name}, {_mode(state)}: {', '.join(_numbers(state, state.pace))}; {shares}; {_verdict(state)}"
+    shares = ", ".join(f"{part.name} {fmt.share(part.share_frac)}" for part in _parts(state.speed))
+    return f"{state.name}, {_mode(state)}: {', '.join(_numbers(state, state.speed))}; {shares}; {_verdict(state)}"
 
 
 def _cropped(text: str, style: str = "") -> Text:
@@ -63,36 +63,37 @@ def _cropped(text: str, style: str = "") -> Text:
 
 
 def _mode(state: State) -> str:
-    if state.pace is None:
+    if state.speed is None:
         return "starting"
-    return f"{'training' if state.pace.training else 'inference'}, iteration {state.num_iterations:,}"
+    return f"{'training' if state.speed.training else 'inference'}, iteration {state.num_iterations:,}"
 
 
-def _numbers(state: State, pace: Pace) -> list[str]:
-    samples = fmt.number(pace.samples_per_s, "batch size not known")
-    rate = f"samples/s {samples}" if pace.samples_per_s is None else f"{samples} samples/s"
-    return [f"{fmt.seconds(pace.median_s)} per iteration", rate, _memory(state)]
+def _numbers(state: State, speed: Speed) -> list[str]:
+    samples = fmt.number(speed.samples_per_s, "batch size not known")
+    rate = f"samples/s {samples}" if speed.samples_per_s is None else f"{samples} samples/s"
+    return [f"{fmt.seconds(speed.median_s)} per iteration", rate, _memory(state)]
 
 
 def _memory(state: State) -> str:
     return f"memory {fmt.num_bytes(state.memory_bytes, 'the process has ended')}"
 
 
-def _parts(pace: Pace) -> list[Part]:
+def _parts(speed: Speed) -> list[Part]:
     """Return the parts of the bar, in the order in which phases run."""
     return [
-        Part(phase, pace.share_frac[phase], fmt.seconds(pace.share_frac[phase] * pace.median_s), palette.PHASES[phase])
-        for phase in PHASES if phase in pace.share_frac
+        Part(phase, speed.share_frac[phase], fmt.seconds(speed.share_frac[phase] * speed.median_s),
+             palette.PHASES[phase])
+        for phase in PHASES if phase in speed.share_frac
     ]  # fmt: skip
 
 
 def _verdict(state: State) -> str:
     """Return what bounds the program, or that no iteration has finished for a long time."""
-    if state.pace is None:
+    if state.speed is None:
         return f"no iteration has finished in {fmt.duration(round(state.since_s))}"
-    if state.since_s > max(_STALLED_S, _STALLED_RATIO * state.pace.median_s):
+    if state.since_s > max(_STALLED_S, _STALLED_RATIO * state.speed.median_s):
         return f"no iteration has finished for {fmt.duration(round(state.since_s))}"
-    share = fmt.share(state.pace.share_frac[state.pace.bottleneck])
-    if state.pace.is_bound:
-        return _VERDICTS[state.pace.bottleneck].format(share)
-    return f"most time is spent in {state.pace.bottleneck}: {share}"
+    share = fmt.share(state.speed.share_frac[state.speed.bottleneck])
+    if state.speed.is_bound:
+        return _VERDICTS[state.speed.bottleneck].format(share)
+    return f"most time is spent in {state.speed.bottleneck}: {share}"

@@ -185,7 +185,7 @@ def assert_whole_or_refused(directory: Path) -> None:
         assert directory.name.startswith(PARTIAL_PREFIX)
         if "holds no run.json" in said:
             return
-        assert said == f"{directory} was not finished: charact report --partial reads what it holds"
+        assert said == f"{directory} was not finished: read it with charact report --partial"
     run = load_run(directory, partial=True)
     assert run.partial == (said is not None)
     assert run.partial or len(run.cases) == 3
@@ -593,7 +593,7 @@ def test_a_table_that_is_gone_is_missed(tmp_path: Path) -> None:
     assert load_run(path).manifest["tables"] == ["layers"]
     assert load_run(path).iterations.empty  # never held
     (path / "layers.parquet").unlink()
-    with pytest.raises(UserError, match=r"layers.parquet is missing, which the record once held: restore it"):
+    with pytest.raises(UserError, match=r"layers.parquet is missing, but was part of the record: restore it"):
         load_run(path).table("layers")
 
 
@@ -661,7 +661,7 @@ class TestReopening:
         assert load_run(writer.publish()).manifest["status"] == "complete"
 
     def test_a_finished_run_is_refused(self, record: Path) -> None:
-        with pytest.raises(UserError, match="is finished: there is nothing to go on with"):
+        with pytest.raises(UserError, match="is finished: there is nothing to resume"):
             RunWriter.reopen(record)
         with pytest.raises(UserError, match=f"has ended: its run is {record}$"):
             RunWriter.reopen(record.with_name(f"{PARTIAL_PREFIX}{record.name}"))
@@ -758,7 +758,7 @@ class TestChecksums:
 
 class TestValues:
     @pytest.mark.parametrize(("table", "column", "value", "problem"), [
-        ("iterations", "phase", "forwards", "'forwards' is none of data, forward, loss, backward, update,"),
+        ("iterations", "phase", "forwards", "'forwards' is not one of data, forward, loss, backward, update,"),
         ("iterations", "host_s", math.nan, "a number is not finite"),
         ("iterations", "host_s", math.inf, "a number is not finite"),
         ("iterations", "host_s", None, "1 rows have no value"),
@@ -766,8 +766,8 @@ class TestValues:
         ("iterations", "iteration", -1, "-1 is less than 0"),
         ("iterations", "iteration", 1, "rows with the same case, iteration, phase, part"),
         ("operators", "num_calls", -1.0, "-1.0 is less than 0"),
-        ("operators", "input_shapes", "[[1,", "is not the JSON that belongs there"),
-        ("memory", "category", "\x1b[31mweights", "is none of weights, gradients,"),
+        ("operators", "input_shapes", "[[1,", "is not valid JSON for this column"),
+        ("memory", "category", "\x1b[31mweights", "is not one of weights, gradients,"),
     ])
     def test_a_value_that_the_schema_does_not_allow_is_one_line(self, record: Path, table: str, column: str,
                                                                 value: Any, problem: str) -> None:
@@ -799,7 +799,7 @@ class TestValues:
          "Expected `int | null`, got `str` - at `$.cases[0].passes.timing.num_iterations`"),
         ({"passes": {"timing": {}}}, "missing required field `status` - at `$.cases[0].passes.timing`"),
         ({"passes": {"frames": {"status": "ok", "num_samples": 1, "frames": [
-            {"place": "a", "function": "b", "num_samples": 2}]}}}, "the frames have more samples than there are"),
+            {"place": "a", "function": "b", "num_samples": 2}]}}}, "the frames have more samples than the pass"),
     ])
     def test_a_case_that_is_damaged_says_so_and_the_others_are_read(self, record: Path, change: dict[str, Any],
                                                                     reason: str | None) -> None:

@@ -59,7 +59,7 @@ def test_a_part_that_is_damaged_is_named_and_the_others_are_kept(tmp_path: Path)
         writer.add_case(entry(case), {"layers": [{"layer": "x"}]})
     path = writer.directory / "parts" / "layers-0001.parquet"
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(UserError, match=r"layers-0001\.parquet is corrupt .*: remove it, and all other rows"):
+    with pytest.raises(UserError, match=r"layers-0001\.parquet is corrupt .*: remove it to read the other rows"):
         writer.close("complete")
     path.unlink()
     writer.close("complete")

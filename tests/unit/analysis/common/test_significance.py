@@ -146,7 +146,7 @@ def test_a_run_among_others_is_not_known_better_than_they_are() -> None:
 
 def test_what_is_counted_differs_or_does_not() -> None:
     assert judged(Sample(100.0, exact=True), Sample(101.0, exact=True)) == Judgement(
-        1.01, significant=True, reason="counted: it does not scatter")
+        1.01, significant=True, reason="a count: no variation")
     assert not judged(Sample(100.0, exact=True), Sample(100.0, exact=True)).significant
     assert judged(runs(100.0, 100.0), runs(102.0, 102.0)).significant
 
@@ -158,7 +158,7 @@ def test_what_is_counted_differs_or_does_not() -> None:
     (timed([1.0] * 6), timed([0.0] * 6), "0 here"),
     (timed([0.0] * 4 + [1.0] * 5), timed([1.0] * 6), "0 in some of the iterations"),
     (Sample(1.0, basis="10 epochs"), Sample(1.0, basis="1 epoch"),
-     "1 epoch here, 10 epochs in the baseline: they do not compare"),
+     "not comparable: 1 epoch here, 10 epochs in the baseline"),
     (runs(0.0, 1.0, 1.0), runs(1.0, 1.0), "0 in some of the runs"),
 ])
 def test_what_cannot_be_told_has_a_reason(base: Sample, new: Sample, reason: str) -> None:

@@ -35,7 +35,7 @@ def test_of_a_profile(tmp_path: Path) -> None:
     assert memory["base"] == pytest.approx(held + 1e3 * 32**2)
     assert memory["value"] == pytest.approx(held + 1.5e3 * 32**2)
     assert memory["significant"]
-    assert memory["reason"] == "counted: it does not scatter"
+    assert memory["reason"] == "a count: no variation"
     assert found["reason"][["accuracy", "total_time", "inference_time", "energy"]].to_list() == ["not measured"] * 4
 
 
@@ -84,7 +84,7 @@ def test_totals_of_different_work_do_not_compare(tmp_path: Path, published: list
     shorter = Run(tmp_path, one, _tables=published[1].runs[0]._tables)
     found = metric_ratios([ten, side("short", shorter)]).query("metric == 'total_time'")
     assert found["ratio"].isna().all()
-    assert set(found["reason"]) == {"1 epoch here, 10 epochs in the baseline: they do not compare"}
+    assert set(found["reason"]) == {"not comparable: 1 epoch here, 10 epochs in the baseline"}
     assert set(speedups([ten, side("short", shorter)])["metric"]) == {"time"}
 
 
@@ -114,6 +114,6 @@ def test_energy_of_other_meters_does_not_compare(tmp_path: Path) -> None:
     found = metric_ratios(sides).query("metric == 'energy'").set_index("side")
     assert found["base"].to_list() == [5.0, 5.0]
     assert pd.isna(found["ratio"]["b"])
-    assert found["reason"]["b"] == "nvml here, rapl in the baseline: they do not compare"
+    assert found["reason"]["b"] == "not comparable: nvml here, rapl in the baseline"
     assert found["ratio"]["c"] == pytest.approx(0.8)
     assert not found["significant"]["c"]

@@ -78,9 +78,9 @@ def test_what_was_not_measured_is_said_with_its_reason(tmp_path: Path) -> None:
     sides = [side("base", run), side("new", run)]
     judged = judge([parse("accuracy < 0.99"), parse("phase.communication > 1.1"), parse("time > 1.05")], sides)
     assert judged["outcome"].tolist() == ["n/a", "n/a", "ok"]
-    assert judged["reason"].tolist()[:2] == ["not measured", "neither side has such a phase"]
+    assert judged["reason"].tolist()[:2] == ["not measured", "neither group of runs has this phase"]
     assert not has_failed(judged)
-    with pytest.raises(UserError, match=r"^nothing could be judged .*not measured.*such a phase.*both sides have$"):
+    with pytest.raises(UserError, match=r"^no threshold could be checked .*not measured.*this phase.*both groups of runs have$"):
         has_failed(judged.iloc[:2])
 
 

@@ -40,7 +40,7 @@ def test_repeats_of_a_side_stand_together(tmp_path: Path) -> None:
     ({"batch_size": 16}, "batch size 8 here, 16 there"),
     ({"mode": "infer"}, "mode train here, infer there"),
     ({"precision": "bf16", "rank": 1}, "precision fp32 here, bf16 there, rank 0 here, 1 there"),
-    ({"variant": ""}, "variant imagenet here, not told there"),
+    ({"variant": ""}, "variant imagenet here, unknown there"),
     ({"workload": "alexnet"}, "it has no case of vgg16"),
     ({"world_size": 2}, "world size 1 here, 2 there"),
 ])

@@ -82,7 +82,7 @@ def test_operations_are_compared_by_problem(tmp_path: Path) -> None:
 
 
 def test_an_unknown_part_is_refused(base_and_new: list[Side]) -> None:
-    with pytest.raises(UserError, match="nothing is compared by 'stream': choose from case, phase,"):
+    with pytest.raises(UserError, match="cannot compare by 'stream': choose from case, phase,"):
         ratios(base_and_new, "stream")
 
 

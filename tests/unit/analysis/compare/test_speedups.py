@@ -55,7 +55,7 @@ def test_a_case_without_times_counts_for_nothing(tmp_path: Path) -> None:
 
 
 def test_an_unknown_group_is_refused(published: list[Side]) -> None:
-    with pytest.raises(UserError, match="there is no mean by 'machine': choose from workload,"):
+    with pytest.raises(UserError, match="cannot group by 'machine': choose from workload,"):
         geometric_means(published, "machine")
 
 

@@ -66,7 +66,7 @@ def test_what_a_rule_means(text: str, metric: str, sign: str, limit: float) -> N
     ("time > ١", 8, "expected a limit"),
 ])  # fmt: skip
 def test_what_is_wrong_is_told_in_one_line_with_its_place(text: str, character: int, words: str) -> None:
-    with pytest.raises(UserError, match=r"^rule ") as caught:
+    with pytest.raises(UserError, match=r"^threshold ") as caught:
         parse(text)
     message = str(caught.value)
     assert f", character {character}, at " in message

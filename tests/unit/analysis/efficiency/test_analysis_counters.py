@@ -183,7 +183,7 @@ class TestUtilization:
     def test_a_cpu_has_no_warps(self, cpu: Run) -> None:
         used = utilization(cpu).set_index("metric")
         assert set(used["reason"].iloc[:3]) == {"a CPU has no warps"}
-        assert used.loc["bandwidth_utilization_frac", "reason"] == "no counter of a CPU tells"
+        assert used.loc["bandwidth_utilization_frac", "reason"] == "a CPU has no counter for it"
         assert used["value"].iloc[:4].isna().all()
 
     def test_what_is_missing_says_why_of_each_source(self, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ class TestUtilization:
         del sources["ncu"]
         tables["counters"] = [each for each in tables["counters"] if each["source"] in ("nvml", "kineto")]
         used = utilization(run_of(tmp_path, entry, tables)).set_index("metric")
-        unasked = "not asked for: --counters ncu"
+        unasked = "not requested: --counters ncu"
         assert used.loc["nonpredicated_efficiency_frac", "reason"] == f"pm: for administrators only; {unasked}"
         assert used.loc["bandwidth_utilization_frac", "reason"] == (
             f"pm: for administrators only; gpm: not on this GPU; {unasked}")
@@ -237,7 +237,7 @@ class TestEnergy:
         tables["counters"] = [each for each in tables["counters"] if each["counter"] != "energy_j"]
         entry = gpu_entry()
         (spent,) = utilization_analysis.energy(run_of(tmp_path, entry, tables)).to_dict("records")
-        assert spent["reason"] == "power alone was read"
+        assert spent["reason"] == "only power was read"
         assert pd.isna(spent["energy_per_iteration_j"])
         entry["passes"]["counters"]["sources"]["nvml"]["missing"] = {"energy_j": "Pascal does not tell"}
         (spent,) = utilization_analysis.energy(run_of(tmp_path / "b", entry, tables)).to_dict("records")
@@ -249,7 +249,7 @@ class TestEnergy:
         entry["passes"]["counters"]["sources"]["rapl"] |= {"status": "n/a", "reason": "for administrators only"}
         assert energy_reason(run_of(tmp_path, entry, {})) == "rapl: for administrators only"
         del entry["passes"]["counters"]
-        assert energy_reason(run_of(tmp_path / "b", entry, {})) == "not measured: --counters auto"
+        assert energy_reason(run_of(tmp_path / "b", entry, {})) == "not measured: use --counters auto"
 
     def test_no_energy_of_a_sample_where_the_batch_size_is_not_told(self, tmp_path: Path) -> None:
         run = run_of(tmp_path, cpu_entry() | {"batch_size": None}, cpu_tables())

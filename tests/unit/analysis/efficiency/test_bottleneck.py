@@ -75,7 +75,7 @@ class TestVerdict:
             self, tmp_path: Path, cores_frac: float, is_said: bool) -> None:
         rows = [row | {"cores_frac": cores_frac if row["ceiling"] == "gemm" else None} for row in ceilings_of("cpu")]
         evidence = judge(shared(tmp_path, compute=0.8, ceilings=rows))["evidence"]
-        assert ("1.00 TFLOP/s (too low, measured beside other load), by" in evidence) == is_said
+        assert ("1.00 TFLOP/s (too low, measured under other load), by" in evidence) == is_said
 
     def test_every_case_has_a_row(self, tmp_path: Path) -> None:
         run = load_run(records.write_record(tmp_path, oom=True))
@@ -138,7 +138,7 @@ class TestMemory:
                                           "out_of_memory": {"limit_bytes": 2e9, "fits": {"batch_size": 3}}})
         found = judge(run)
         assert found["verdict"] == "memory-capacity-bound"
-        assert found["evidence"] == "the memory of 2.00 GB did not suffice: out of memory: asked for 64.0 GB"
+        assert found["evidence"] == "the case did not fit into the memory of 2.00 GB: out of memory: asked for 64.0 GB"
         assert found["advice"].startswith("--batch-sizes 3 and --accumulate 3, which makes the same update")
 
     @pytest.mark.parametrize(("entry", "advice"), [
@@ -155,14 +155,14 @@ class TestNoVerdict:
     @pytest.mark.parametrize(("told", "reason"), [
         ({"ceilings": []}, "no ceilings were measured before this run: run charact doctor --ceilings"),
         ({"entry": {"passes": {"flop": {"status": "failed", "reason": "RuntimeError: no"}}}}, "RuntimeError: no"),
-        ({}, "neither FLOP nor bytes of these operators are known"),
-        ({"manifest": {"options": {"traces": ["a"]}}}, "a trace tells no FLOP"),
+        ({}, "neither FLOP nor bytes of these operators are available"),
+        ({"manifest": {"options": {"traces": ["a"]}}}, "a trace has no FLOP"),
     ])
     def test_where_the_limit_of_much_of_the_time_is_not_known(
             self, tmp_path: Path, told: dict[str, Any], reason: str) -> None:
         found = judge(shared(tmp_path, data=0.2, **told))
         assert found["verdict"] is None
-        assert found["reason"].startswith(f"what limits 80.0 % of the iteration is not known: {reason}")
+        assert found["reason"].startswith(f"the limit of 80.0 % of the iteration is unknown: {reason}")
 
     @pytest.mark.parametrize(("options", "reason"), [
         ({}, "operators: RuntimeError: busy (charact profile measures them)"),
@@ -172,13 +172,13 @@ class TestNoVerdict:
     def test_without_operators(self, tmp_path: Path, options: dict[str, Any], reason: str) -> None:
         failed = {"operators": {"status": "failed", "reason": "RuntimeError: busy"}}
         run = judged(tmp_path, {"data": 0.02, "forward": 0.08}, entry={"passes": failed}, manifest={"options": options})
-        assert judge(run)["reason"] == f"what limits 80.0 % of the iteration is not known: {reason}"
+        assert judge(run)["reason"] == f"the limit of 80.0 % of the iteration is unknown: {reason}"
 
     @pytest.mark.parametrize(("options", "remedy"), [
-        ({}, ""), ({"script": "a.py"}, ": charact run --sample tells where")])
+        ({}, ""), ({"script": "a.py"}, ": charact run --sample shows where")])
     def test_where_most_lies_in_no_phase(self, tmp_path: Path, options: dict[str, Any], remedy: str) -> None:
         run = judged(tmp_path, {"data": 0.02, "other": 0.08}, manifest={"options": options})
-        assert judge(run)["reason"].endswith(f"most of it lies in no phase{remedy}")
+        assert judge(run)["reason"].endswith(f"most of it is in no phase{remedy}")
 
     def test_but_what_bounds_all_the_same_is_told(self, tmp_path: Path) -> None:
         failed = {"operators": {"status": "failed", "reason": "RuntimeError: busy"}}
@@ -195,18 +195,18 @@ class TestNoVerdict:
 
     def test_of_a_training(self, tmp_path: Path) -> None:
         reasons = bottlenecks(load_run(records.write_training(tmp_path)))["reason"].tolist()
-        assert reasons[0] == "its iterations were not timed by phase: charact profile does that"
+        assert reasons[0] == "its iterations were not timed by phase: run charact profile"
         assert reasons[-1] == "the loss was nan in iteration 17 of epoch 3"
 
 
 class TestAdvice:
     @pytest.mark.parametrize(("data", "options", "advice"), [
-        (0.4, {}, "load batches in processes beside the rest: --workers 1"),
-        (0.7, {}, "load batches in processes beside the rest: --workers 2"),  # 3 would help: there are 2 cores
-        (0.6, {"workers": 1}, "load batches in processes beside the rest: --workers 2"),
+        (0.4, {}, "load batches in parallel processes: --workers 1"),
+        (0.7, {}, "load batches in parallel processes: --workers 2"),  # 3 would help: there are 2 cores
+        (0.6, {"workers": 1}, "load batches in parallel processes: --workers 2"),
         (0.6, {"workers": 2}, "make samples cheaper to load"),
-        (0.6, {"script": "a.py"}, "load batches in processes beside the rest: num_workers of the DataLoader"),
-        (0.6, {"traces": ["a"]}, "load batches in processes beside the rest: num_workers of the DataLoader"),
+        (0.6, {"script": "a.py"}, "load batches in parallel processes: num_workers of the DataLoader"),
+        (0.6, {"traces": ["a"]}, "load batches in parallel processes: num_workers of the DataLoader"),
     ])
     def test_where_data_binds(self, tmp_path: Path, data: float, options: dict[str, Any], advice: str) -> None:
         found = judge(shared(tmp_path, data=data, compute=1 - data, manifest={"options": options}))
@@ -227,13 +227,13 @@ class TestAdvice:
 
     @pytest.mark.parametrize(("reached_frac", "kind", "told", "advice"), [
         (0.71, "GEMM", {}, "--precision bf16: its ceiling is 2 times that of fp32"),
-        (0.71, "GEMM", {"entry": {"precision": "bf16"}}, "larger products"),
+        (0.71, "GEMM", {"entry": {"precision": "bf16"}}, "larger matrix products"),
         (0.71, "GEMM", {"ceilings": [ceiling("gemm", 1e12, "fp32")]}, "this is nearly all that the device can do"),
-        (0.69, "GEMM", {}, "larger products come nearer to the ceiling: --batch-sizes 16, or --compile"),
+        (0.69, "GEMM", {}, "larger matrix products get closer to the ceiling: --batch-sizes 16, or --compile"),
         (0.69, "GEMM", {"manifest": {"options": {"compiled": True}}},
-         "larger products come nearer to the ceiling: --batch-sizes 16"),
+         "larger matrix products get closer to the ceiling: --batch-sizes 16"),
         (0.69, "convolution", {}, "--channels-last"),
-        (0.69, "convolution", {"manifest": {"options": {"channels_last": True}}}, "larger products"),
+        (0.69, "convolution", {"manifest": {"options": {"channels_last": True}}}, "larger matrix products"),
     ])  # fmt: skip
     def test_where_products_bind(
             self, tmp_path: Path, reached_frac: float, kind: str, told: dict[str, Any], advice: str) -> None:
@@ -241,12 +241,12 @@ class TestAdvice:
         assert judge(judged(tmp_path, {"forward": 0.1}, operators, **told))["advice"].startswith(advice)
 
     @pytest.mark.parametrize(("phase", "kind", "told", "advice"), [
-        ("update", "elementwise", {}, "an optimizer that reads and writes once (fused=True)"),
+        ("update", "elementwise", {}, "an optimizer with one read and write (fused=True)"),
         ("forward", "GEMM", {}, "use each weight that is read for more samples: --batch-sizes 16"),
         ("forward", "elementwise", {}, "--compile, which fuses operators"),
         ("forward", "elementwise", {"manifest": {"options": {"compiled": True}}}, "--precision pure-bf16"),
         ("forward", "elementwise", {"manifest": {"options": {"compiled": True}}, "entry": {"precision": "pure-bf16"}},
-         "operators that are fused by hand"),
+         "operators fused by hand"),
     ])
     def test_where_bytes_bind(
             self, tmp_path: Path, phase: str, kind: str, told: dict[str, Any], advice: str) -> None:
@@ -254,11 +254,11 @@ class TestAdvice:
         assert judge(judged(tmp_path, {phase: 0.1}, operators, **told))["advice"].startswith(advice)
 
     def test_where_ranks_wait_for_each_other(self, tmp_path: Path) -> None:
-        assert judge(shared(tmp_path, communication=0.5))["advice"].startswith("exchange less often")
+        assert judge(shared(tmp_path, communication=0.5))["advice"].startswith("communicate less often")
 
     def test_where_nothing_bounds(self, tmp_path: Path) -> None:
         found = judge(shared(tmp_path, compute=0.45, bandwidth=0.40, data=0.15))
-        assert found["advice"] == "nothing stands out: begin with compute, the largest part with 45.0 %"
+        assert found["advice"] == "no single limit dominates: begin with compute, the largest part with 45.0 %"
 
 
 @pytest.mark.parametrize(("reached_frac", "is_far"), [(0.24, True), (0.26, False)])

@@ -42,12 +42,12 @@ class TestCeilings:
     @pytest.mark.parametrize(("case", "other", "reason"), [
         ({"device": "cuda:1"}, {}, "no ceilings of cuda:1 were measured: run charact doctor --ceilings"),
         ({"precision": "fp16"}, {}, "no ceiling of products in fp16 was measured on cpu"),
-        ({"precision": "as written"}, {}, "the precision of a watched program is not known"),
-        ({}, {"ceilings": [CEILINGS[0]]}, "the bandwidth of cpu’s memory was not measured"),
+        ({"precision": "as written"}, {}, "the precision of a watched program is unknown"),
+        ({}, {"ceilings": [CEILINGS[0]]}, "the memory bandwidth of cpu was not measured"),
         ({}, {"ceilings": [], "ceilings_reason": "none were asked for: charact doctor --ceilings"},
          "none were asked for: charact doctor --ceilings"),
         ({}, {"ceilings": []}, "no ceilings were measured before this run: run charact doctor --ceilings"),
-        ({}, {"ceilings": [], "options": {"traces": ["a"]}}, "a trace does not tell what its machine can reach"),
+        ({}, {"ceilings": [], "options": {"traces": ["a"]}}, "a trace has no ceilings of its machine"),
     ])  # fmt: skip
     def test_are_missed_with_a_reason(
             self, tmp_path: Path, case: dict[str, Any], other: dict[str, Any], reason: str) -> None:
@@ -133,12 +133,12 @@ class TestRoofline:
         rows = roofline(judged(tmp_path, PHASES, OPERATORS, ceilings=CEILINGS[1:]), "phase")
         assert rows["limit"].tolist() == [None, "bandwidth"]
         assert rows["reason"].tolist() == [
-            "no ceiling of products in fp32 was measured on cpu, which may have no instructions for them", None]
+            "no ceiling of products in fp32 was measured on cpu, which may not support them", None]
 
     @pytest.mark.parametrize(("changes", "reason"), [
         ({"entry": {"passes": {"flop": {"status": "failed", "reason": "RuntimeError: no"}}}}, "RuntimeError: no"),
-        ({"manifest": {"options": {"traces": ["a"]}}}, "a trace tells no FLOP"),
-        ({"manifest": {"options": {"script": "a.py"}}}, "FLOP are counted of workloads and of --model"),
+        ({"manifest": {"options": {"traces": ["a"]}}}, "a trace has no FLOP"),
+        ({"manifest": {"options": {"script": "a.py"}}}, "FLOP are counted for workloads and --model"),
     ])
     def test_a_case_without_work_has_a_row_with_the_reason(
             self, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

@@ -10,7 +10,7 @@ from support.records import watched_rows, write_watched
 from charact.analysis.common.script_attribution import attribution, is_watched, sampled_frames
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import phase_times
-from charact.analysis.profile.machine_speed import TimedIteration, pace
+from charact.analysis.profile.machine_speed import TimedIteration, current_speed
 from charact.analysis.profile.model_parts import part_breakdown
 from charact.record.reader import Run, load_run
 
@@ -108,17 +108,17 @@ def timed(training: bool = True, batch_size: int | None = None, **phase_s: float
 ])
 def test_what_computes_nothing_is_the_bottleneck_from_30_percent_on(
         phase_s: dict[str, float], bottleneck: str, is_bound: bool) -> None:
-    now = pace([timed(**phase_s)])
+    now = current_speed([timed(**phase_s)])
     assert (now.bottleneck, now.is_bound) == (bottleneck, is_bound)
     assert now.share_frac == pytest.approx(phase_s)
 
 
 def test_pace_is_of_the_mode_of_the_last_iteration() -> None:
     latest = [timed(forward=1.0), timed(forward=2.0, loss=1.0), timed(forward=2.0), timed(False, forward=9.0)]
-    now = pace(latest[:3])
+    now = current_speed(latest[:3])
     assert (now.training, now.num_iterations, now.median_s) == (True, 3, 2.0)
     assert now.share_frac == pytest.approx({"forward": 5 / 6, "loss": 1 / 6})
-    assert pace(latest).share_frac == {"forward": 1.0}
-    assert (pace(latest).training, pace(latest).median_s) == (False, 9.0)
-    assert pace(latest).samples_per_s is None
-    assert pace([*latest, timed(False, 27, forward=9.0)]).samples_per_s == 3.0
+    assert current_speed(latest).share_frac == {"forward": 1.0}
+    assert (current_speed(latest).training, current_speed(latest).median_s) == (False, 9.0)
+    assert current_speed(latest).samples_per_s is None
+    assert current_speed([*latest, timed(False, 27, forward=9.0)]).samples_per_s == 3.0

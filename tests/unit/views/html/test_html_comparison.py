@@ -46,7 +46,7 @@ def test_published_tables_are_compared_and_have_no_sections_of_their_own(tmp_pat
     found = [Side(name, (reference(name),)) for name in ("northeastern-k80", "northeastern-p100")]
     html = comparison_report(found)
     assert 'id="run-1"' not in html
-    for text in ("2.63", "2.87", "NVIDIA Tesla K80", "Not told there: optimizer"):
+    for text in ("2.63", "2.87", "NVIDIA Tesla K80", "Not stated there: optimizer"):
         assert text in html
 
 

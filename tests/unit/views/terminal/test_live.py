@@ -11,12 +11,14 @@ from rich.console import Console
 from support.screen import Screen
 from support.terminal import set_size
 
-from charact.analysis.profile.machine_speed import Pace
+from charact.analysis.profile.machine_speed import Speed
 from charact.views.terminal.bottom_lines import BottomLines
 from charact.views.terminal.live import NUM_LINES, State, line, panel
 
-PACE = Pace(True, 50, 0.020, 3200.0, {"forward": 0.3, "backward": 0.45, "data": 0.2, "update": 0.05}, "backward", False)
-STATE = State("train", 1234, PACE, 0.1, 1_500_000_000)
+SPEED = Speed(
+    True, 50, 0.020, 3200.0, {"forward": 0.3, "backward": 0.45, "data": 0.2, "update": 0.05}, "backward", False
+)
+STATE = State("train", 1234, SPEED, 0.1, 1_500_000_000)
 NUM_ROWS, WIDTH = 24, 80
 
 
@@ -36,7 +38,7 @@ def test_the_panel_tells_pace_shares_and_bottleneck() -> None:
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("color", [False, True])
 def test_it_is_no_larger_than_it_may_be(width: int, color: bool) -> None:
-    for state in (STATE, replace(STATE, pace=None), replace(STATE, name="long name " * 30)):
+    for state in (STATE, replace(STATE, speed=None), replace(STATE, name="long name " * 30)):
         lines = shown(state, width=width, color=color)
         screen = Screen(NUM_LINES, width)
         screen.feed("\r\n".join(lines))
@@ -51,8 +53,8 @@ def test_it_is_no_larger_than_it_may_be(width: int, color: bool) -> None:
 ])
 def test_what_bounds_it_is_said_in_words(bottleneck: str, words: str) -> None:
     shares = {"data": 0.2, "communication": 0.5, "other": 0.4}
-    pace = replace(PACE, share_frac=shares, bottleneck=bottleneck, is_bound=True)
-    assert words in line(replace(STATE, pace=pace))
+    speed = replace(SPEED, share_frac=shares, bottleneck=bottleneck, is_bound=True)
+    assert words in line(replace(STATE, speed=speed))
 
 
 def test_a_line_tells_the_same() -> None:
@@ -62,12 +64,12 @@ def test_a_line_tells_the_same() -> None:
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"pace": None, "since_s": 12.3}, "train: no iteration has finished in 12.0 s"),
+    ({"speed": None, "since_s": 12.3}, "train: no iteration has finished in 12.0 s"),
     ({"since_s": 7.4}, "no iteration has finished for 7.00 s"),
     ({"since_s": 2.9}, "most time is spent in backward"),
-    ({"pace": replace(PACE, samples_per_s=None)}, "samples/s n/a (batch size not known), memory"),
+    ({"speed": replace(SPEED, samples_per_s=None)}, "samples/s n/a (batch size not known), memory"),
     ({"memory_bytes": None}, "memory n/a (the process has ended)"),
-    ({"pace": replace(PACE, training=False)}, "train, inference, iteration"),
+    ({"speed": replace(SPEED, training=False)}, "train, inference, iteration"),
 ])
 def test_what_is_not_there_is_said(changes: dict[str, Any], words: str) -> None:
     assert words in line(replace(STATE, **changes))
