@@ -256,7 +256,7 @@ class TestGoingOn:
         self, record: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
     ) -> None:
         for path, message in ((unbroken[1].path, "is finished: there is nothing to resume"),
-                              (record, "is no training: --resume takes what `charact train` left unfinished"),
+                              (record, "is not a training: --resume needs an unfinished directory of `charact train`"),
                               (tmp_path, "holds no run.json"), (tmp_path / "absent", "holds no run.json")):
             done = here("train", "--resume", str(path), cwd=tmp_path)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
