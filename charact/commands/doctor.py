@@ -10,7 +10,7 @@ from charact.core.output import show
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from charact.machine.ceilings_cache import Ceiling, Kept
+    from charact.machine.ceilings_cache import CachedCeilings, Ceiling
     from charact.measure.capabilities import Check
 
 _MARKS = {"ok": ("✓ ok", "green"), "limited": ("! limited", "yellow"), "n/a": ("– n/a", "dim")}
@@ -49,18 +49,18 @@ def command(
         _print_ceilings(device, kept)
 
 
-def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, Kept]":
+def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, CachedCeilings]":
     """Return the ceilings of every device: from the cache, unless they are to be measured again."""
     from charact.commands._shared.ceilings import kept_ceilings, new_ceilings
-    from charact.machine.ceilings_cache import NotKept
+    from charact.machine.ceilings_cache import NotCached
 
     reached = {}
     for device in ("cpu", *(f"cuda:{gpu['index']}" for gpu in machine["gpus"])):
         try:
             if refresh:
-                raise NotKept("to be measured again")
+                raise NotCached("to be measured again")
             reached[device] = kept_ceilings(machine["fingerprint"], device)
-        except NotKept:
+        except NotCached:
             reached[device] = new_ceilings(machine["fingerprint"], device, quiet=False)
     return reached
 
@@ -101,7 +101,7 @@ def _row(check: "Check") -> "list[Text]":
     return [Text(f"  {check.name}"), Text(mark, style=style), finding]
 
 
-def _print_ceilings(device: str, kept: "Kept") -> None:
+def _print_ceilings(device: str, kept: "CachedCeilings") -> None:
     from charact.commands._shared.print_table import print_table
 
     sources = list(dict.fromkeys(row["datasheet_source"] for row in kept.ceilings if row["datasheet_source"]))

@@ -1,1 +1,1 @@
-"""Data sets, one file each, found by scanning: each file holds a list `DATASETS`."""
+"""Data sets, one module each, with a list `DATASETS` that the registry finds."""

@@ -1,4 +1,4 @@
-"""The published files of a stored dataset: which are there and right, and fetching those that are not."""
+"""Verification and download of the published files of stored data sets."""
 
 import os
 import tempfile
@@ -10,7 +10,7 @@ from typing import Any
 from charact.core.bounded_reading import limit_bytes
 from charact.core.errors import UserError
 from charact.core.files import write_text
-from charact.datasets._common.download import Told, check_address, download
+from charact.datasets._common.download import Progress, check_address, download
 from charact.datasets._common.registry import find_dataset
 from charact.datasets._common.spec import (
     Kind,
@@ -24,23 +24,23 @@ from charact.datasets._common.spec import (
 )
 
 _SAMPLES: dict[Kind, tuple[str, Callable[[Any], int]]] = {
-    "image": ("pictures", lambda content: len(content[1])),
+    "image": ("images", lambda content: len(content[1])),
     "language_model": ("words", lambda content: len(content[0])),
-    # Which pairs are in a split is told after those too long are left out.
+    # The split of pairs is known only after too long ones are left out.
     "translation": ("pairs in all splits and of all lengths", len),
     "cloze": ("questions", lambda content: len(content[0])),
 }
 
 
 def stored_dataset(name: str, source: str | None = None) -> StoredDatasetSpec:
-    """Dataset of a name that has files; a source is fetched from in place of the published address.
+    """Return a stored data set by name; `source` replaces the published address.
 
     Raises:
-        UserError: there is none, its data are made up, or the source is no address.
+        UserError: there is none, its data are synthetic, or the source is not an address.
     """
     spec = find_dataset(name)
     if not isinstance(spec, StoredDatasetSpec):
-        raise UserError(f"{name} data are made up: there are no files of them")
+        raise UserError(f"{name} data are synthetic: they have no files")
     if source is None:
         return spec
     check_address(source)
@@ -48,7 +48,7 @@ def stored_dataset(name: str, source: str | None = None) -> StoredDatasetSpec:
 
 
 def file_state(spec: StoredDatasetSpec, file: PublishedFile, directory: Path) -> str:
-    """How a file compares with what was published of it, without reading what it holds."""
+    """Return how a file compares with the published one, without parsing it."""
     path = spec.place(directory, file.name)
     if path is None:
         return "absent"
@@ -57,16 +57,16 @@ def file_state(spec: StoredDatasetSpec, file: PublishedFile, directory: Path) ->
         if flaw is not None:
             return f"wrong: {flaw}"
         if file.checksum is not None:
-            return "right, by its checksum"
+            return "correct, by its checksum"
         if has_digest(path):
-            return "as it was fetched, by its recorded checksum"
+            return "unchanged since it was fetched, by its recorded checksum"
     except UserError as error:
         return f"wrong: {error}"
-    return "there" if file.num_bytes is None else "there, of the right size"
+    return "present" if file.num_bytes is None else "present, with the correct size"
 
 
 def split_samples(spec: StoredDatasetSpec, directory: Path, split: Split) -> str:
-    """How many samples a split has, in words.
+    """Return the number of samples of a split, as text.
 
     Raises:
         UserError: it cannot be read.
@@ -75,11 +75,13 @@ def split_samples(spec: StoredDatasetSpec, directory: Path, split: Split) -> str
     return f"{count(spec.load(directory, split)):,} {unit}"
 
 
-def fetch_file(spec: StoredDatasetSpec, file: PublishedFile, directory: Path, told: Told) -> tuple[Path, str | None]:
-    """Place of a file, and what it was before: None where it is there and right, else it is fetched.
+def fetch_file(
+    spec: StoredDatasetSpec, file: PublishedFile, directory: Path, progress: Progress
+) -> tuple[Path, str | None]:
+    """Return a file's path, and its previous state: None if it was present and correct, else it is downloaded.
 
     Raises:
-        UserError: it cannot be fetched, or what was sent is wrong.
+        UserError: it cannot be downloaded, or its content is wrong.
     """
     address = spec.source + file.name
 
@@ -87,9 +89,9 @@ def fetch_file(spec: StoredDatasetSpec, file: PublishedFile, directory: Path, to
         try:
             content = prove(spec, file, part)
         except UserError as error:
-            raise UserError(f"{address} is not the published file, what it sent is deleted: {error}") from error
+            raise UserError(f"{address} is not the published file and was deleted: {error}") from error
         if file.checksum is None:
-            # First the digest: a file whose record is that of an older one counts as wrong, and is fetched again.
+            # The digest first: a file with an outdated digest counts as wrong, and is fetched again.
             write_text(digest_path(target), f"{sha256(content)}  {file.name}\n")
 
     place = spec.place(directory, file.name)
@@ -102,14 +104,14 @@ def fetch_file(spec: StoredDatasetSpec, file: PublishedFile, directory: Path, to
         else:
             return place, None
     target = place or directory / spec.home / file.name
-    download(address, target, file.num_bytes, limit_bytes(file.most_bytes), verify, told)
+    download(address, target, file.num_bytes, limit_bytes(file.most_bytes), verify, progress)
     return target, before
 
 
 def prove(spec: StoredDatasetSpec, file: PublishedFile, path: Path) -> bytes:
-    """Compare a file with the published one; where no checksum was published, by reading the first of its splits.
+    """Compare a file with the published one and return its content.
 
-    Returns its content.
+    Without a published checksum, the first of its splits is read.
 
     Raises:
         UserError: they differ.

@@ -1,9 +1,8 @@
-"""Children's Book Test: 20 sentences of a book, and the next with a word left out, to be chosen among ten.
+"""Children's Book Test: 20 sentences of a book, and the next with a missing word, to be chosen among ten.
 
-A sample is 20 lines `1 <sentence>` to `20 <sentence>`, a line `21 <query with XXXXX><TAB>answer<TAB><TAB>c1|…|c10`
-and an empty line. Words are apart by spaces and are lower-cased; of the candidates the first ten are used. The words of
-the training file make the vocabulary where it lies beside the split that is read, else the split's own do; any other
-word is one unknown word.
+A sample has 20 lines `1 <sentence>` to `20 <sentence>`, a line `21 <query with XXXXX><TAB>answer<TAB><TAB>c1|…|c10`
+and an empty line. Words are separated by spaces and lower-cased; only the first ten candidates are used. The
+vocabulary has the words of the training file if it is present, else those of the split itself; other words are unknown.
 
 Source: Hill et al., "The Goldilocks Principle", ICLR 2016; lower case and ten candidates after kevinkwl/AoAReader;
 the archive's checksum as ParlAI has it. Its publisher has no https.
@@ -27,29 +26,29 @@ if TYPE_CHECKING:
 
 PADDING, UNKNOWN, PLACEHOLDER = 0, 1, 2
 MARKS = ("<pad>", "<unk>", "xxxxx")
-"""Filling, words that the vocabulary lacks, and the place of the word that was left out."""
+"""Padding, unknown words, and the missing word."""
 NUM_SENTENCES = 20
 NUM_CANDIDATES = 10
 QUERY_LENGTH = 64
-"""Words that a query is cut or filled up to, so that shapes depend on the document's length alone."""
+"""Length in words to which queries are cut or padded, so that shapes depend only on the document's length."""
 NUM_SAMPLES: dict[str, dict[Split, int]] = {
     "NE": {"train": 108_719, "valid": 2_000, "test": 2_500}, "CN": {"train": 120_769, "valid": 2_000, "test": 2_500},
 }
 NUM_SYNTHETIC_SAMPLES: dict[Split, int] = {"train": 2_000, "test": 500, "valid": 500}
 ARCHIVE = "CBTest.tgz"
 MOST_BYTES = 3 * 2**27
-"""Limit of a split's file and the training file together, of which the largest has some 300 million bytes."""
+"""Limit in bytes of a split's file and the training file together; the largest have some 300 million."""
 MOST_LINE_BYTES = 2**16
 MOST_WORDS = 2_000_000
-"""Limit of a vocabulary; those of the published files have some 50,000 words."""
+"""Limit of a vocabulary; the published files have some 50,000 words."""
 _FILE_SPLITS: dict[Split, str] = {"train": "train", "valid": "valid_2000ex", "test": "test_2500ex"}
 
 Words = NDArray[np.int32]
-"""(N,) numbers of words; half the memory of int64, of which the training files would need some 400 MB."""
+"""(N,) word indices; half the memory of int64, with which the training files need some 400 MB."""
 
 
 class Question(NamedTuple):
-    """A sample in words; the answer is among the candidates."""
+    """A sample as words; the answer is one of the candidates."""
 
     document: list[str]
     query: list[str]
@@ -58,7 +57,7 @@ class Question(NamedTuple):
 
 
 class EncodedQuestion(NamedTuple):
-    """A sample in numbers; the answer is its place among the candidates."""
+    """A sample as word indices; the answer is the index of a candidate."""
 
     document: Words
     query: Words
@@ -70,10 +69,10 @@ Questions = tuple[Sequence[EncodedQuestion], Vocabulary]
 
 
 def parse_questions(content: bytes, path: Path) -> Iterator[Question]:
-    """Samples of a file's content, one by one: all words at once would fill gigabytes. `path` is for messages.
+    """Yield the samples of a file's content; all words at once would need gigabytes. `path` is for messages.
 
     Raises:
-        UserError: the content is not UTF-8, has an absurdly long line, or a sample has not the published form.
+        UserError: the content is not UTF-8, has an extremely long line, or a malformed sample.
     """
     document: list[str] = []
     expected = 1
@@ -86,7 +85,7 @@ def parse_questions(content: bytes, path: Path) -> Iterator[Question]:
         try:
             line = raw.decode().strip()
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} is no UTF-8 text in line {place:,}: fetch it again") from error
+            raise UserError(f"{path} is not UTF-8 text in line {place:,}: fetch it again") from error
         if expected == 1 and not line:
             continue
         number, _, text = line.partition(" ")
@@ -110,16 +109,16 @@ def _question(document: list[str], text: str, place: str) -> Question:
     candidates = [word for word in (part.strip() for part in columns[3].split("|")) if word][:NUM_CANDIDATES]
     if not document or not answer or not candidates or not any(MARKS[PLACEHOLDER] in word for word in query):
         raise UserError(f"{place} lacks the document, XXXXX, the answer or the candidates of a query: fetch it again")
-    if answer not in candidates:  # it is a word too many, or is not among them at all
+    if answer not in candidates:  # it is the eleventh, or missing
         candidates[NUM_CANDIDATES - 1:] = [answer]
     return Question(document, query, candidates, answer)
 
 
 def encode_questions(questions: Iterable[Question], numbers: dict[str, int], *, grow: bool) -> list[EncodedQuestion]:
-    """Samples in numbers; where the vocabulary may grow, new words get the next numbers in `numbers`.
+    """Return encoded samples; with `grow`, new words get the next indices in `numbers`.
 
     Raises:
-        UserError: it grows beyond any language's.
+        UserError: the vocabulary is larger than any language's.
     """
     def encode(words: Iterable[str]) -> Words:
         found = (numbers.setdefault(word, len(numbers)) if grow else numbers.get(word, UNKNOWN) for word in words)
@@ -134,16 +133,16 @@ def encode_questions(questions: Iterable[Question], numbers: dict[str, int], *, 
         encoded.append(EncodedQuestion(encode(document), encode(query[start: start + QUERY_LENGTH]),
                                        encode(candidates), candidates.index(answer)))
         if len(numbers) > MOST_WORDS:
-            raise UserError(f"cbtest has more than {MOST_WORDS:,} different words, which no book has: fetch it again")
+            raise UserError(f"cbtest has more than {MOST_WORDS:,} different words, more than any book: fetch it again")
     return encoded
 
 
 def make_questions(request: "DataRequest", length: int, num_words: int) -> list[EncodedQuestion]:
-    """Made-up samples that can be answered: the query repeats a stretch of the document with one word left out.
+    """Return synthetic samples that can be answered: the query repeats a part of the document with a word missing.
 
-    Words follow Zipf's law; if nothing else was asked for, documents fill about 85 % of `length`, as CBTest's mean of
-    433 does of 512. The other candidates are words of the document, fewer than nine where it has no more. The
-    vocabulary holds `num_words` words, marks included.
+    Words follow Zipf's law. By default, documents fill about 85 % of `length`, like CBTest's mean of 433 of 512. The
+    other candidates are words of the document, fewer than nine if it has no more. The vocabulary has `num_words` words,
+    including special tokens.
     """
     asked = request.synthetic
     generator = np.random.default_rng((request.seed, [*NUM_SYNTHETIC_SAMPLES].index(request.split)))
@@ -174,7 +173,7 @@ def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:
         if path.name == ARCHIVE:
             contents = tar_files(content, (name, train_name), path, MOST_BYTES)
             if name not in contents:
-                raise UserError(f"{path} holds no {name}: fetch it again from {spec.source}")
+                raise UserError(f"{path} has no {name}: fetch it again from {spec.source}")
         elif spec.place(directory, train_name) is not None:
             contents[train_name] = spec.find(directory, train_name)[1]
         numbers = {mark: number for number, mark in enumerate(MARKS)}
@@ -194,7 +193,7 @@ def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:
 DATASETS = [
     StoredDatasetSpec(
         name=f"cbtest_{kind.lower()}", kind="cloze", splits=("train", "valid", "test"), read=_reader(kind),
-        description=f"a word left out of a children's book, to be chosen among ten {words}",
+        description=f"a missing word of a children's book, to be chosen among ten {words}",
         source="http://www.thespermwhale.com/jaseweston/babi/",
         home="cbtest", folders=("CBTest/data", "data"),
         files=(PublishedFile(ARCHIVE, 120_547_669, "932df0cadc1337b2a12b4c696b1041c1d1c6d4b6bd319874c6288f02e4a61e92",

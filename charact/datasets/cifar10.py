@@ -1,10 +1,10 @@
-"""CIFAR-10: coloured 32×32 pictures in 10 classes, in its binary form, or in the pickled one without unpickling it.
+"""CIFAR-10: 32×32 colour images in 10 classes, in binary or pickled form, read without unpickling.
 
-A binary batch holds records of one label byte and 3×32×32 bytes (red, green, blue planes); a pickled one is a
-dictionary with the array `data` of such rows and the list `labels`. The binary form is preferred where both lie there,
-and of each form the archive; an archive is read without unpacking it on the disk.
-Source: the formats' description on the dataset's home page; sizes and checksums as TensorFlow Datasets,
-Keras and torchvision have them.
+A binary batch has records of one label byte and 3×32×32 bytes (red, green, blue planes); a pickled one is a dictionary
+with the array `data` of such rows and the list `labels`. The binary form is preferred, and of each form the archive,
+which is read without unpacking it on the disk.
+Source: the formats' description on the dataset's home page; sizes and checksums from TensorFlow Datasets,
+Keras and torchvision.
 """
 
 from collections.abc import Callable
@@ -32,44 +32,44 @@ PICTURE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
 BATCH_PICTURES = 10_000
 MOST_BYTES = 2**28
-"""Limit of what the files of a split unpack to, some 155 million bytes."""
+"""Limit of the unpacked size of a split's files, some 155 million bytes."""
 
 
 def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
-    """Pictures (N, 3, 32, 32) and labels (N,) of a batch file's content; `path` is for messages.
+    """Return images (N, 3, 32, 32) and labels (N,) of a batch file's content; `path` is for messages.
 
     Raises:
         UserError: the content is not a whole number of records.
     """
     if not content or len(content) % RECORD_BYTES:
-        raise UserError(f"{path} has {len(content):,} bytes, no whole number of {RECORD_BYTES:,}-byte records: "
+        raise UserError(f"{path} has {len(content):,} bytes, not a multiple of {RECORD_BYTES:,}-byte records: "
                         "fetch it again")
     records = np.frombuffer(content, np.uint8).reshape(-1, RECORD_BYTES)
     return records[:, 1:].reshape(-1, *PICTURE_SHAPE), records[:, 0].astype(np.int64)
 
 
 def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
-    """Pictures (N, 3, 32, 32) and labels (N,) of a pickled batch's content; `path` is for messages.
+    """Return images (N, 3, 32, 32) and labels (N,) of a pickled batch's content; `path` is for messages.
 
     Raises:
-        UserError: the pickle is damaged, holds anything but plain values, or no rows of a picture and its label.
+        UserError: the pickle is damaged, has anything but plain values, or lacks the rows of images and labels.
     """
     batch = read_pickle(content, path)
     labels, rows = batch.get("labels"), batch.get("data")
     if not isinstance(rows, PickledArray) or not isinstance(labels, list):
-        raise UserError(f"{path} holds no array 'data' and list 'labels': fetch it again")
-    # The lengths are compared before anything is made of them.
+        raise UserError(f"{path} has no array 'data' and list 'labels': fetch it again")
+    # The lengths are compared before any array is created.
     shape = (len(labels), RECORD_BYTES - 1)
     if not labels or rows.shape != shape or rows.dtype != "u1" or len(rows.content) != shape[0] * shape[1]:
-        raise UserError(f"{path} holds {len(labels):,} labels and not as many rows of {shape[1]:,} bytes: "
+        raise UserError(f"{path} has {len(labels):,} labels and a different number of rows of {shape[1]:,} bytes: "
                         "fetch it again")
     if not all(type(label) is int and 0 <= label < NUM_CLASSES for label in labels):
-        raise UserError(f"{path} holds labels that are not from 0 to {NUM_CLASSES - 1}: fetch it again")
+        raise UserError(f"{path} has labels that are not from 0 to {NUM_CLASSES - 1}: fetch it again")
     return np.frombuffer(rows.content, np.uint8).reshape(-1, *PICTURE_SHAPE), np.array(labels, np.int64)
 
 
 def unpack(archive: bytes, names: tuple[str, ...], path: Path) -> list[bytes]:
-    """Contents of an archive's files of these names, in their order; `path` is for messages.
+    """Return the contents of an archive's files with these names, in order; `path` is for messages.
 
     Raises:
         UserError: the archive is damaged, lacks a file, or unpacks to more than the limit.
@@ -77,19 +77,19 @@ def unpack(archive: bytes, names: tuple[str, ...], path: Path) -> list[bytes]:
     contents = tar_files(archive, names, path, MOST_BYTES)
     for name in names:
         if name not in contents:
-            raise UserError(f"{path} holds no {name}: fetch it again")
+            raise UserError(f"{path} has no {name}: fetch it again")
     return [contents[name] for name in names]
 
 
 class Form(NamedTuple):
-    """One of the two forms: its archive, its unpacked files, and how one of them is read."""
+    """One of the two forms: its archive, its unpacked files, and a parser."""
 
     archive: str
     batches: dict[Split, tuple[str, ...]]
     parse: Callable[[bytes, Path], tuple[Pictures, Labels]]
 
     def first(self, split: Split) -> tuple[str, str]:
-        """Names of which one is there where the form is."""
+        """Return the names of which one exists if the form is present."""
         return self.archive, self.batches[split][0]
 
 
@@ -97,7 +97,7 @@ FORMS = (Form(ARCHIVE, BATCHES, parse_batch), Form(PICKLED_ARCHIVE, PICKLED_BATC
 
 
 def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
-    """Pictures (N, 3, 32, 32) and labels (N,) of a split.
+    """Return images (N, 3, 32, 32) and labels (N,) of a split.
 
     Raises:
         UserError: a file is missing, truncated or foreign.
@@ -124,7 +124,7 @@ _PICKLED_MD5 = {
 
 DATASETS = [
     StoredImagesSpec(
-        name="cifar10", description="objects and animals, coloured 32×32, 50,000 + 10,000 pictures",
+        name="cifar10", description="objects and animals, 32×32 colour, 50,000 + 10,000 images",
         source="https://www.cs.toronto.edu/~kriz/", num_classes=NUM_CLASSES,
         num_pictures={split: len(names) * BATCH_PICTURES for split, names in BATCHES.items()},
         home="cifar10",

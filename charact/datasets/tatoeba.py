@@ -1,16 +1,16 @@
-"""English-French sentence pairs of the Tatoeba project, in the selection that PyTorch's translation tutorial trains on.
+"""English-French sentence pairs of the Tatoeba project, as selected by PyTorch's translation tutorial.
 
 A line is `english<TAB>french`, in newer files with a third column of attribution, which is not read. Sentences are
-decomposed (NFD) and lose their accents, are lower-cased, and keep letters, `!` and `?` alone. A pair is kept whose
-sentences are both shorter than the input size in words, so that an end mark fits, and whose English begins like
-"I am" or "he is".
+decomposed (NFD), stripped of accents and lower-cased, and keep only letters, `!` and `?`. A pair is kept if both
+sentences have fewer words than the input size, so that an end mark fits, and the English one begins like "I am" or
+"he is".
 
-Published: 135,842 pairs, of which at 10 words 11,445 are kept, with 4,601 French and 2,991 English words. No split was
-published: here the pairs of every tenth different English sentence are the test split, and both splits share the
+Published: 135,842 pairs, of which 11,445 are kept at 10 words, with 4,601 French and 2,991 English words. No split was
+published: here the pairs of every tenth distinct English sentence are the test split, and both splits share the
 vocabularies of all kept pairs. Source: pytorch/tutorials, "Translation with a Sequence to Sequence Network".
 
 Tatoeba grows every week, and no checksum of the tutorial's archive was published. Its digest is recorded when it is
-fetched, and compared whenever it is read.
+fetched, and compared on each read.
 """
 
 import re
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from charact.datasets._common.request import DataRequest
 
 SOS = PADDING = 0
-"""The start mark; what fills a sentence up has the same number, since it is never a target before the end mark."""
+"""The start mark; padding has the same index, which is never a target before the end mark."""
 EOS = 1
 MARKS = ("<sos>", "<eos>")
 ARCHIVE, FILE = "data.zip", "eng-fra.txt"
 MOST_BYTES = 2**26
-"""Limit of the file, which has some ten million bytes; newer ones have four times as many."""
+"""Limit of the file in bytes; it has some ten million, newer ones four times as many."""
 MOST_PAIRS = 1_000_000
 MOST_LINE_LETTERS = 10_000
 ENGLISH_BEGINNINGS = (
@@ -44,7 +44,7 @@ ENGLISH_BEGINNINGS = (
     "they re ",
 )
 NUM_SYNTHETIC_PAIRS: dict[Split, int] = {"train": 10_000, "test": 1_000, "valid": 1_000}
-"""About as many as the tutorial keeps."""
+"""About as many pairs as the tutorial uses."""
 
 Pair = tuple[str, str]
 """English and French."""
@@ -52,7 +52,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Sentences as numbers: sources and targets (N, length), each ended by its mark and filled up with zeros."""
+    """Encoded sentences: sources and targets (N, length), each with its end mark and padded with zeros."""
 
     sources: Tokens
     targets: Tokens
@@ -61,9 +61,9 @@ class EncodedPairs:
 
 
 class _Bare(dict[int, str]):
-    """What is left of each letter without its accents, found when it is first asked for.
+    """Cache of letters without accents.
 
-    Letter by letter: normalizing a whole sentence takes quadratic time where it has many accents in a row.
+    Works letter by letter: normalizing a sentence takes quadratic time if it has many accents in a row.
     """
 
     def __missing__(self, letter: int) -> str:
@@ -76,21 +76,21 @@ _BARE = _Bare()
 
 
 def normalize(sentence: str) -> str:
-    """Words of a sentence, lower-case and without accents, one space apart; `!` and `?` are words."""
+    """Return the words of a sentence, lower-case, without accents, separated by one space; `!` and `?` are words."""
     bare = sentence.lower().translate(_BARE)
     return re.sub(r"[^a-z!?]+", " ", re.sub(r"([.!?])", r" \1", bare)).strip()
 
 
 def parse_pairs(content: bytes, path: Path) -> list[Pair]:
-    """Normalized pairs of a file's content; `path` is for messages.
+    """Return the normalized pairs of a file's content; `path` is for messages.
 
     Raises:
-        UserError: the content is not UTF-8, has absurdly many or long lines, or a line has not two or three columns.
+        UserError: the content is not UTF-8, has extremely many or long lines, or a line without two or three columns.
     """
     try:
         lines = content.decode("utf-8-sig").strip().split("\n", MOST_PAIRS)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no UTF-8 text from byte {error.start:,} on: fetch it again") from error
+        raise UserError(f"{path} is not UTF-8 text from byte {error.start:,} on: fetch it again") from error
     pairs = []
     for number, line in enumerate(lines, start=1):
         if number > MOST_PAIRS or len(line) > MOST_LINE_LETTERS:
@@ -104,7 +104,7 @@ def parse_pairs(content: bytes, path: Path) -> list[Pair]:
 
 
 def select(pairs: Iterable[Pair], length: int) -> list[Pair]:
-    """Pairs that the tutorial would keep: both sentences below `length` words, the English one of its kind."""
+    """Return the pairs of the tutorial: both sentences below `length` words, the English one with a known start."""
     return [
         (english, french) for english, french in pairs
         if french and english.startswith(ENGLISH_BEGINNINGS)
@@ -113,13 +113,13 @@ def select(pairs: Iterable[Pair], length: int) -> list[Pair]:
 
 
 def in_split(pairs: Sequence[Pair], split: Split) -> list[Pair]:
-    """Pairs of a split; translations of one English sentence stay together."""
+    """Return the pairs of a split; translations of one English sentence stay together."""
     numbers = {english: number for number, english in enumerate(dict.fromkeys(english for english, _ in pairs))}
     return [pair for pair in pairs if (numbers[pair[0]] % 10 == 9) == (split == "test")]
 
 
 def encode_pairs(pairs: Sequence[Pair], split: Split, length: int) -> EncodedPairs:
-    """Selected pairs of a split as numbers, French to English; words are numbered by first occurrence, as published.
+    """Return the selected pairs of a split, French to English; words are indexed by first occurrence, as published.
 
     Raises:
         UserError: no pair of the split is short enough.
@@ -139,7 +139,7 @@ def encode_pairs(pairs: Sequence[Pair], split: Split, length: int) -> EncodedPai
 
 
 def padded(sentences: Sequence[Tokens], length: int) -> Tokens:
-    """Sentences as rows (N, length): the words, the end mark, zeros."""
+    """Return sentences as rows (N, length): the words, the end mark, zeros."""
     rows = np.full((len(sentences), length), PADDING, np.int64)
     for row, sentence in zip(rows, sentences, strict=True):
         row[: len(sentence)] = sentence
@@ -148,10 +148,10 @@ def padded(sentences: Sequence[Tokens], length: int) -> Tokens:
 
 
 def make_pairs(request: "DataRequest", length: int, num_source_words: int, num_target_words: int) -> EncodedPairs:
-    """Made-up pairs: independent words after Zipf's law, mean length 7 tenths of what fits if no other was asked for.
+    """Return synthetic pairs of independent words under Zipf's law, with a default mean length of 0.7 of the longest.
 
-    Both sentences of a pair have the same length. The vocabularies hold `num_source_words` and `num_target_words`
-    words, marks included.
+    Both sentences of a pair have the same length. The vocabularies have `num_source_words` and `num_target_words`
+    words, including special tokens.
     """
     asked = request.synthetic
     generator = np.random.default_rng((request.seed, [*NUM_SYNTHETIC_PAIRS].index(request.split)))
@@ -173,19 +173,19 @@ def _numbered_words(num_words: int) -> Vocabulary:
 
 
 def unpack(archive: bytes, path: Path) -> bytes:
-    """Content of the file of pairs in the tutorial's archive; `path` is for messages.
+    """Return the file of pairs in the tutorial's archive; `path` is for messages.
 
     Raises:
-        UserError: the archive is damaged, does not hold the file, or unpacks to more than the limit.
+        UserError: the archive is damaged, lacks the file, or unpacks to more than the limit.
     """
     content = zip_file(archive, FILE, path, MOST_BYTES)
     if content is None:
-        raise UserError(f"{path} holds no {FILE}: fetch it again")
+        raise UserError(f"{path} has no {FILE}: fetch it again")
     return content
 
 
 def read_pairs(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[Pair]:
-    """All normalized pairs, whatever the split: which are in it is told after those too long are left out.
+    """Return all normalized pairs for any split, because the split is known only after too long ones are left out.
 
     Raises:
         UserError: the file is missing or foreign.

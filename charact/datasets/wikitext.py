@@ -1,8 +1,8 @@
-"""WikiText-2: articles of Wikipedia, one paragraph a line, words apart by spaces and rare ones replaced by `<unk>`.
+"""WikiText-2: Wikipedia articles, one paragraph per line, words separated by spaces, rare ones replaced by `<unk>`.
 
-A line's words are followed by `<eos>`, those of an empty line too. The vocabulary is that of the train file, by first
-occurrence; where that file is not there, the split's own, which is smaller.
-Source: Merity et al., "Pointer Sentinel Mixture Models", ICLR 2017; the files as pytorch/examples has them
+The words of each line, including empty ones, are followed by `<eos>`. The vocabulary has the words of the train file,
+by first occurrence; without that file, those of the split, which are fewer.
+Source: Merity et al., "Pointer Sentinel Mixture Models", ICLR 2017; the files as in pytorch/examples
 (`word_language_model`), or under the names of the original archive.
 """
 
@@ -15,12 +15,12 @@ from charact.datasets._common.vocabulary import Tokens, Vocabulary
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 NUM_LINES: dict[Split, int] = {"train": 36_718, "valid": 3_760, "test": 4_358}
 NUM_TOKENS: dict[Split, int] = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
-"""Words of each split, with one `<eos>` a line."""
+"""Words of each split, with one `<eos>` per line."""
 MOST_LINES = 1_000_000
 
 
 def tokenize(content: bytes, path: Path) -> list[list[str]]:
-    """Words of every line of a file's content, each line with its end; `path` is for messages.
+    """Return the words of every line of a file's content, each with its end mark; `path` is for messages.
 
     Raises:
         UserError: the content is not UTF-8.
@@ -28,8 +28,8 @@ def tokenize(content: bytes, path: Path) -> list[list[str]]:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no text in UTF-8 (byte {error.start:,}): fetch it again") from error
-    # Not splitlines(): articles hold characters that it takes for the end of a line.
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start:,}): fetch it again") from error
+    # Not splitlines(): articles have characters that it treats as the end of a line.
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -37,7 +37,7 @@ def tokenize(content: bytes, path: Path) -> list[list[str]]:
 
 
 def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[Tokens, Vocabulary]:
-    """Words of a split, as numbers, and their vocabulary.
+    """Return the encoded words of a split, and their vocabulary.
 
     Raises:
         UserError: the split's file is missing, or a file is truncated or foreign.
@@ -51,7 +51,7 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
 
 
 def _check(spec: StoredDatasetSpec, split: Split, path: Path, num_lines: int, num_tokens: int) -> None:
-    """Compare a split's lines and words with the published numbers.
+    """Compare a split's numbers of lines and words with the published ones.
 
     Raises:
         UserError: there are more or fewer.
@@ -65,7 +65,7 @@ def _check(spec: StoredDatasetSpec, split: Split, path: Path, num_lines: int, nu
 def _read(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[str]:
     path, content = spec.find(directory, *_names(split))
     num_lines = content.count(b"\n") + (not content.endswith(b"\n"))
-    if num_lines > MOST_LINES:  # a list for each would fill the memory
+    if num_lines > MOST_LINES:  # a list for each would need too much memory
         raise UserError(f"{path} has {num_lines:,} lines, {NUM_LINES[split]:,} were published: fetch it again")
     lines = tokenize(content, path)
     _check(spec, split, path, len(lines), sum(map(len, lines)))
@@ -90,7 +90,7 @@ DATASETS = [
                           splits=("valid",)),
             PublishedFile("test.txt", 1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
                           splits=("test",)),
-            # Of these, the published numbers of lines and words are compared.
+            # For these, the published numbers of lines and words are compared.
             *(PublishedFile(f"wiki.{split}.tokens", None, None, most_bytes=2**24) for split in NUM_LINES),
         ),
         read=read_split,

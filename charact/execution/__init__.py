@@ -1,1 +1,1 @@
-"""One case and its iterations, without any instrument: devices, batches, precision, interrupts, outcomes."""
+"""Execution of one case without instruments: devices, batches, precision, interrupts, outcomes."""

@@ -12,15 +12,15 @@ from charact.execution.case import Case
 
 
 class Batches:
-    """A dataset's batches on the case's device, an epoch at a time.
+    """Batches of a data set on the case's device, one epoch at a time.
 
     Args:
-        case: tells the batch size, the device and how the data are loaded.
+        case: sets the batch size, the device and the loading of data.
         dataset: the samples.
-        shuffle: whether their order is drawn anew in each epoch, unless it is part of the data.
-        whole: leave out the last batch where it is smaller, so that all iterations are alike.
-        persistent: keep the workers from epoch to epoch, which spares their start; their random numbers then depend
-            on all epochs before.
+        shuffle: whether to shuffle in each epoch, unless the order of samples is part of the data.
+        whole: drop a smaller last batch, so that all iterations have the same size.
+        persistent: keep the workers between epochs, which saves their start; their random numbers then depend on all
+            previous epochs.
     """
 
     def __init__(self, case: Case, dataset: Dataset[Any], *, shuffle: bool, whole: bool,
@@ -39,22 +39,22 @@ class Batches:
         )
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return len(self._loader)
 
     def size(self, number: int) -> int:
-        """Samples of a batch; numbers count from 0."""
+        """Return the number of samples in a batch, by index from 0."""
         return min(self._case.batch_size, self._num_samples - number * self._case.batch_size)
 
     def epoch(self, seed: int | None = None) -> Iterator[Any]:
-        """One epoch's batches; a seed makes their order and new workers' random numbers a function of it."""
+        """Return one epoch's batches; a seed determines their order and the random numbers of new workers."""
         if seed is not None:
             self._generator.manual_seed(seed)
-        # `map` lets go of what it was given: a loop's variable would hold the batch a second time.
+        # `map` releases its argument: a loop's variable would hold the batch a second time.
         return iter(self._loader) if self._in_place else map(self._move, self._loader)
 
     def first(self, seed: int) -> Iterator[Any]:
-        """The batch that the epoch of that seed begins with, over and over, each time fetched anew."""
+        """Yield the first batch of the epoch with a seed, again and again, fetched each time."""
         self._generator.manual_seed(seed)
         indices = iter(self._loader)._next_index()  # type: ignore[no-untyped-call]
         again = DataLoader(self._loader.dataset, batch_sampler=itertools.repeat(indices),

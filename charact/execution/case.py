@@ -1,4 +1,4 @@
-"""A case: one point of a sweep, and what is checked of it before anything is written."""
+"""A case: one point of a sweep, with checks before a run is written."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
-from charact.execution.precision import PRECISIONS, refusal
+from charact.execution.precision import PRECISIONS, unsupported_reason
 from charact.workload.base import Workload
 
 
@@ -28,7 +28,7 @@ class Case:
     num_workers: int = 0
     channels_last: bool = False
     compiled: bool = False
-    """Whether the model goes through torch.compile."""
+    """Whether the model is compiled with torch.compile."""
     accumulate: int = 1
     """Batches whose gradients are summed before an update; together they are one iteration."""
 
@@ -46,30 +46,30 @@ class Case:
 
     @property
     def training(self) -> bool:
-        """Whether the case trains; else it infers."""
+        """Whether the case trains; otherwise it infers."""
         return self.mode == "train"
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Type that weights and pictures are brought to; None where the workload's keep those that they have."""
+        """Type to which weights and images are converted; None if the workload keeps its own types."""
         return None if self.workload.keeps_types else PRECISIONS[self.precision].weights
 
     def dataset(self) -> Dataset[Any]:
-        """Samples of the case's data at its input size."""
+        """Return the samples of the case's data at its input size."""
         return self.workload.dataset(self.input_size, replace(self.data, batch_size=self.batch_size))
 
     def check(self, *, here: bool = True) -> None:
-        """Refuse what cannot run, before anything is written.
+        """Check that the case can run, before anything is written.
 
         Args:
-            here: whether the device is here; one that is not cannot be asked what it is capable of.
+            here: whether the device is on this machine; the capabilities of others are not checked.
 
         Raises:
             UserError: the input is too small for the network, or the precision or data do not fit.
         """
         self.check_size()
         asked = here or self.device.type == "cpu"
-        if reason := (refusal(self.precision, self.device) if asked else None) or self._option_refusal():
+        if reason := (unsupported_reason(self.precision, self.device) if asked else None) or self._unfit_option():
             raise UserError(reason)
         num_samples = len(self.dataset())  # type: ignore[arg-type]
         if num_samples < self.batch_size:
@@ -77,7 +77,7 @@ class Case:
                             f"{self.data.name}: choose a smaller --batch-sizes")
 
     def check_size(self) -> None:
-        """Refuse an input that the network's layers do not allow.
+        """Check that the network's layers allow the input size.
 
         Raises:
             UserError: it is too small.
@@ -87,16 +87,16 @@ class Case:
             raise UserError(f"input size {self.input_size} is too small for {self._full_name} "
                             f"(needs at least {smallest})")
 
-    def _option_refusal(self) -> str | None:
-        """Why an option does not fit the case; None where all do."""
+    def _unfit_option(self) -> str | None:
+        """Return why an option does not fit the case; None if all do."""
         if self.channels_last and self.workload.input_kind != "image":
-            return f"--channels-last orders the axes of pictures, {self.workload.name} reads text: leave it out"
+            return f"--channels-last orders the axes of images, but {self.workload.name} reads text: leave it out"
         if self.compiled and self.device.type == "cpu" and not any(map(shutil.which, _compilers())):
-            return f"--compile on a CPU needs a C++ compiler, there is no {' or '.join(_compilers())}: install one"
+            return f"--compile on a CPU needs a C++ compiler, but there is no {' or '.join(_compilers())}: install one"
         return None
 
 
 def _compilers() -> list[str]:
-    """Names of the compilers that PyTorch would call."""
+    """Return the names of the compilers that PyTorch calls."""
     named = os.environ.get("CXX")
     return [named] if named else ["g++", "clang++"]

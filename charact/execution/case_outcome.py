@@ -1,4 +1,4 @@
-"""What a case leaves in the manifest: its coordinates, and how it ended."""
+"""Manifest entry of a case: its coordinates and its outcome."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from charact.machine.facts import device_name
 
 
 def case_entry(case: Case, name: str | None = None) -> dict[str, Any]:
-    """A case's entry in the manifest, before anything has run; its device's name is asked of it where it is not given.
+    """Return a case's entry in the manifest, before anything has run.
 
-    A device that is not there cannot be asked.
+    `name` is the device's name, needed if the device is not on this machine.
     """
     return {
         "case": case.id, "workload": case.workload.name, "variant": case.workload.variant,
@@ -22,7 +22,7 @@ def case_entry(case: Case, name: str | None = None) -> dict[str, Any]:
 
 
 def failure(error: Exception) -> dict[str, Any]:
-    """What an error changes in the entry: status, reason, and the size that there was no memory for."""
+    """Return the changes that an error makes in the entry: status, reason, and the size of a failed allocation."""
     if is_out_of_memory(error):
         return {"status": "oom", "reason": f"out of memory: {reason_line(error)}",
                 "requested_bytes": requested_bytes(error)}
@@ -30,13 +30,13 @@ def failure(error: Exception) -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one line: its type, and the first line of what it says."""
+    """Return an error as one line: its type, and the first line of its message."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in words, e.g. 1.5 GB, in powers of ten as in the views."""
+    """Return a number of bytes as text, e.g. 1.5 GB, in powers of ten as in the views."""
     unit, factor = next(((unit, factor) for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
                          if num_bytes >= factor), ("B", 1.0))
     return f"{num_bytes / factor:.4g} {unit}"

@@ -1,4 +1,4 @@
-"""Cases on fake tensors, which have shapes and types but no values: an iteration costs no memory and little time."""
+"""Cases on fake tensors, which have shapes and types but no values: they need no memory and little time."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,20 +14,20 @@ from charact.execution.loop import Loop
 from charact.execution.precision import PRECISIONS
 
 _AS_COMPUTED = {"fp16": "bf16", "tf32": "fp32"}
-"""Fake tensors have no values to scale by, and the work and the size of these are alike."""
+"""Substitutes with equal work and sizes, because fake tensors have no values to scale by."""
 
 
 def fake_case(case: Case) -> Case:
-    """The case as it runs on fake tensors: on the CPU, whatever its device."""
+    """Return the case for fake tensors: on the CPU, whatever its device."""
     return replace(case, device=torch.device("cpu"), channels_last=False, compiled=False,
                    precision=_AS_COMPUTED.get(case.precision, case.precision))
 
 
 @contextlib.contextmanager
 def fake_tensors(case: Case, fake: FakeTensorMode | None = None) -> Iterator[FakeTensorMode]:
-    """Make tensors fake, and of the type that the case keeps its weights in: fake ones cannot be converted.
+    """Make new tensors fake, with the case's type of weights as default: fake tensors cannot be converted.
 
-    Fake tensors of one mode go with no others: a mode that is given is gone on with.
+    Fake tensors of different modes cannot be combined: pass `fake` to use an existing mode.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(PRECISIONS[fake_case(case).precision].weights)
@@ -39,9 +39,9 @@ def fake_tensors(case: Case, fake: FakeTensorMode | None = None) -> Iterator[Fak
 
 
 def fake_loop(case: Case, batches: Iterator[Any], fake: FakeTensorMode) -> Loop:
-    """Loop over fake batches; a model that reads numbers as it is made is made in earnest, and its tensors then faked.
+    """Return a loop over fake batches; a model that reads values on creation is created with real tensors.
 
-    Optimizers update many tensors at once where they would on the case's device.
+    Optimizers use foreach updates if they would on the case's device.
     """
     on_cpu = fake_case(case)
     try:
@@ -58,7 +58,7 @@ def fake_loop(case: Case, batches: Iterator[Any], fake: FakeTensorMode) -> Loop:
 
 
 def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
-    """Put fake tensors in the place of parameters and buffers; one that is shared stays so."""
+    """Replace parameters and buffers by fake tensors; shared ones stay shared."""
     made: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -72,7 +72,7 @@ def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
 
 
 def _choose_foreach(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Let optimizers update many tensors at once, as PyTorch chooses by itself where parameters are on a GPU."""
+    """Set optimizers to foreach updates, PyTorch's default for parameters on a GPU."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):

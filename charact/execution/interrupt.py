@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: they end what is being measured, never what is being written."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP: they end measurements, but never interrupt writing."""
 
 import contextlib
 import os
@@ -10,16 +10,16 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """Turns signals into `KeyboardInterrupt` inside `with interrupt.allowed():`, and holds them elsewhere.
+    """Raises `KeyboardInterrupt` for signals inside `with interrupt.allowed():`, and defers them elsewhere.
 
-    They are SIGINT, SIGTERM and SIGHUP, but for a SIGHUP that is ignored, as under nohup.
+    Handles SIGINT, SIGTERM and SIGHUP, except an ignored SIGHUP, as under nohup.
 
-    Use as a context manager in the main thread: the handlers that were there come back at its end.
+    Use as a context manager in the main thread: the previous handlers are restored at its end.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        """The signal that came; None while none has."""
+        """The received signal; None if there was none."""
         self._allowed = False
         self._terminals = [file for file in (0, 1, 2) if _is_terminal(file)]
 
@@ -33,12 +33,12 @@ class Interrupt:
             signal.signal(number, handler)
 
     def ending(self) -> dict[str, str]:
-        """What the signal that came changes in a case's entry: status and reason."""
+        """Return the changes that the received signal makes in a case's entry: status and reason."""
         return {"status": "interrupted", "reason": f"by {signal.Signals(self.signal or signal.SIGINT).name}"}
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Let the signals interrupt what runs inside; one that came before does so at once."""
+        """Let signals interrupt the block; an earlier signal does so immediately."""
         self._allowed = True
         try:
             if self.signal is not None:
@@ -52,11 +52,11 @@ class Interrupt:
             self._leave_terminals()
         first = self.signal is None
         self.signal = self.signal or number
-        if self._allowed and first:  # a second one must not break what the first has set going
+        if self._allowed and first:  # a second one must not interrupt the handling of the first
             raise KeyboardInterrupt
 
     def _leave_terminals(self) -> None:
-        """Let output go nowhere where its terminal is gone: else each line printed would be an error."""
+        """Redirect output to /dev/null if its terminal is gone: otherwise each printed line would raise an error."""
         for file in self._terminals:
             if not _is_terminal(file):
                 nowhere = os.open(os.devnull, os.O_RDWR)

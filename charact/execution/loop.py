@@ -1,4 +1,4 @@
-"""The iteration, written once: every pass runs this loop and differs only in the marks that it puts around phases."""
+"""The iteration of a case: every pass runs this loop, with its own annotations around phases."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ from charact.execution.case import Case
 from charact.execution.precision import PRECISIONS
 
 Mark = Callable[[str], AbstractContextManager[Any]]
-"""Gives, for a phase's name, the context that is entered around it."""
+"""Function that returns, for a phase's name, a context manager around it."""
 
 
 class Step(NamedTuple):
-    """What an iteration leaves: its batch, the model's outputs, and the loss where one was computed."""
+    """Result of an iteration: its batch, the model's outputs, and the loss if one was computed."""
 
     batch: Any
     outputs: Any
@@ -25,12 +25,12 @@ class Step(NamedTuple):
 
 
 class Loop:
-    """A case brought to life: its model on the device, its optimizers, and one iteration after another.
+    """A case in execution: its model on the device, its optimizers, and its iterations.
 
     Args:
-        case: what to run.
-        batches: batches on the device; by default those of the case's data, epoch after epoch without end.
-        dataset: the case's data; by default read anew.
+        case: the case to run.
+        batches: batches on the device; by default those of the case's data, in endless epochs.
+        dataset: the case's data; read again by default.
         model: its model, `placed`; by default one with random weights.
     """
 
@@ -43,25 +43,25 @@ class Loop:
         self.dataset = case.dataset() if dataset is None else dataset
         self.model = placed(self.workload.model(self.dataset), case) if model is None else model
         self.model.train(case.training)
-        # `model.compile()` would skip a model that is made of PyTorch's own modules alone.
+        # `model.compile()` would skip a model that consists only of PyTorch's own modules.
         self._called: Any = torch.compile(self.model) if case.compiled else self.model
         self._compiling = case.compiled
         if case.compiled:
             torch._dynamo.utils.counters.clear()
         self.optimizers = self.workload.optimizers(self.model) if case.training else []
-        # From PyTorch's own initial scale the first steps overflow and are skipped, which would make updates too short.
+        # With PyTorch's default scale the first steps overflow and are skipped, which would make updates too short.
         self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,
                                            enabled=case.training and self.precision.scaled)
         self.batch: Any = None
-        """Batch of the iteration that is going on, on the device; None between iterations."""
+        """Batch of the current iteration, on the device; None between iterations."""
         self._batches = self._endless_batches() if batches is None else batches
 
     def iteration(self, mark: Mark) -> Step:
         """Run one iteration, each phase inside `mark(phase)`.
 
         Raises:
-            StopIteration: the batches are at their end.
-            RuntimeError: the model was to be compiled, and nothing of it was.
+            StopIteration: there are no more batches.
+            RuntimeError: the model should be compiled, but no part of it was.
         """
         step = self._train(mark) if self.case.training else self._predict(mark)
         self.batch = None
@@ -71,10 +71,10 @@ class Loop:
         return step
 
     def validate(self, mark: Mark) -> Step:
-        """Predict a batch and tell its loss, without gradients; the caller puts the model into evaluation mode.
+        """Predict a batch and compute its loss, without gradients; the caller sets the evaluation mode.
 
         Raises:
-            StopIteration: the batches are at their end.
+            StopIteration: there are no more batches.
         """
         step = self._predict(mark)
         with mark("loss"), torch.inference_mode(), self.autocast():
@@ -83,7 +83,7 @@ class Loop:
         return step._replace(loss=loss)
 
     def feed(self, batches: Iterator[Any]) -> None:
-        """Go on with other batches, on the device, as from the beginning of an epoch."""
+        """Continue with other batches, on the device, as at the beginning of an epoch."""
         self.workload.start_epoch()
         self._batches = batches
 
@@ -91,21 +91,21 @@ class Loop:
         """Fetch the next batch, on the device.
 
         Raises:
-            StopIteration: the batches are at their end.
+            StopIteration: there are no more batches.
         """
         return next(self._batches)
 
     @property
     def num_compiled(self) -> int:
-        """Graphs that were compiled so far: one for each shape that comes up, and mode of the model."""
+        """Number of compiled graphs so far: one for each shape, and mode of the model."""
         return torch._dynamo.utils.counters["stats"]["unique_graphs"] if self.case.compiled else 0
 
     def close(self) -> None:
-        """Let go of the loader, which stops its workers."""
+        """Release the loader, which stops its workers."""
         self._batches = iter(())
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Autocast of the case's precision; nothing where it has none."""
+        """Return the autocast context of the case's precision; an empty one if it has none."""
         dtype = self.precision.autocast
         return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
 
@@ -138,9 +138,9 @@ class Loop:
         return Step(self.batch, outputs, None)
 
     def _check_compiled(self) -> None:
-        """Refuse to measure as compiled what PyTorch left as it was, which it does without a word."""
+        """Raise an error if PyTorch silently compiled nothing."""
         if not self.num_compiled:
-            raise RuntimeError("torch.compile left all of this model as it was (it cannot compile PyTorch's recurrent "
+            raise RuntimeError("torch.compile compiled no part of this model (it cannot compile PyTorch's recurrent "
                                "layers): leave --compile out")
 
     def _endless_batches(self) -> Iterator[Any]:
@@ -153,13 +153,13 @@ class Loop:
 
 
 def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
-    """The model on the case's device, in its type and layout."""
+    """Return the model on the case's device, with its type and layout."""
     dtype = case.dtype
     if dtype is not None and (dtype != torch.float32 or any(
             one.is_floating_point() and one.dtype != dtype for one in model.parameters())):
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
-                tensor.data = tensor.data.to(dtype)  # `model.to` refuses fake ones, and takes complex ones for real
+                tensor.data = tensor.data.to(dtype)  # `model.to` rejects fake ones, and treats complex ones as real
     if case.device.type != "cpu":
         model = model.to(case.device)
     if case.channels_last:

@@ -1,4 +1,4 @@
-"""A limit of memory on a device that has more, set for real: what does not fit fails as it would on a smaller one."""
+"""Memory limits on a device: allocations beyond them fail as on a smaller device."""
 
 import contextlib
 import ctypes
@@ -16,22 +16,22 @@ from charact.execution.out_of_memory import data_growth_limit, free_host_bytes, 
 
 _GIVE_BACK_FROM_BYTES = 65_536
 _BESIDE_BYTES = 2 * 2**20
-"""What Python and the profiler were seen to take while a case runs on a CPU: it is granted on top of a limit."""
+"""Allowance on top of a CPU limit, for measured allocations of Python and the profiler while a case runs."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What a case may take of a device's memory."""
+    """Memory that a case may use on a device."""
 
     device: torch.device
     limit_bytes: int
-    """All that it may take, a CUDA context and other programs included."""
+    """Total limit, including a CUDA context and other programs."""
     before_bytes: int
-    """What was taken before it began: on a CPU of the process's data, on CUDA of the device beside the allocator."""
+    """Memory in use before the case: on a CPU the process's data, on CUDA the device's memory outside the allocator."""
 
     def free_bytes(self) -> int:
-        """What is left of it now."""
+        """Return the remaining bytes."""
         if self.device.type == "cuda":
             return max(0, self.limit_bytes - self.before_bytes - torch.cuda.memory_reserved(self.device))
         return max(0, self.limit_bytes - (process_data_bytes() - self.before_bytes))
@@ -39,16 +39,16 @@ class Limit:
 
 @contextlib.contextmanager
 def memory_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limit]:
-    """Let what runs inside take no more of a device's memory; by default no more than is free.
+    """Limit the memory of a device within the block; by default to the free memory.
 
-    On a CPU it is this process's data that may grow by so much. Of CUDA's devices PyTorch's allocator may keep the
-    limit less what is taken beside it.
+    On a CPU the limit applies to the growth of this process's data. On CUDA, PyTorch's allocator may use the limit
+    minus the memory in use outside it.
 
-    *Error*: on a CPU what libraries and Python take counts too, and what fits into holes of the heap does not: some MB
-    up or down. See `give_back_to_system`.
+    *Error*: on a CPU, memory of libraries and Python counts too, and allocations in free parts of the heap do not: some
+    MB more or less. See `give_back_to_system`.
 
     Raises:
-        UserError: a limit on a CPU, and the system is not Linux; or one that a CUDA context exceeds.
+        UserError: a limit on a CPU on another system than Linux; or one that a CUDA context exceeds.
     """
     if device.type == "cuda":
         with _cuda_limit(device, limit_bytes) as limit:
@@ -59,15 +59,15 @@ def memory_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limi
         beside = 0 if limit_bytes is None else _BESIDE_BYTES
         with data_growth_limit(allowed + beside):
             yield Limit(device, allowed, process_data_bytes() + beside)
-    elif limit_bytes is None:  # nothing tells what counts
+    elif limit_bytes is None:  # other systems have no such limit
         yield Limit(device, free_host_bytes(), process_data_bytes())
     else:
-        raise UserError("only Linux limits the memory of a process on a CPU: predict it with --predict")
+        raise UserError("only Linux limits the memory of a process on a CPU: estimate it with --predict")
 
 
 @contextlib.contextmanager
 def growth_limit(device: torch.device, num_bytes: int) -> Iterator[None]:
-    """Let what runs inside take no more than so much in addition to what the process holds of a device's memory."""
+    """Limit the additional memory of a device that the block may use."""
     if device.type == "cuda":
         _, total = torch.cuda.mem_get_info(device)
         before = torch.cuda.get_per_process_memory_fraction(device)
@@ -80,7 +80,7 @@ def growth_limit(device: torch.device, num_bytes: int) -> Iterator[None]:
     elif sys.platform == "linux":
         with data_growth_limit(num_bytes):
             yield
-    else:  # nothing tells what counts
+    else:  # other systems have no such limit
         yield
 
 
@@ -90,7 +90,7 @@ def _cuda_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limit
     beside = total - free - torch.cuda.memory_reserved(device)
     allowed = total if limit_bytes is None else min(limit_bytes, total)
     if allowed <= beside:
-        raise UserError(f"--device-memory: {beside} bytes of {device} are taken before anything runs: give it more")
+        raise UserError(f"--device-memory: {beside} bytes of {device} are in use before anything runs: set more")
     before = torch.cuda.get_per_process_memory_fraction(device)
     torch.cuda.set_per_process_memory_fraction((allowed - beside) / total, device)
     try:
@@ -101,7 +101,7 @@ def _cuda_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limit
 
 @cache
 def warm_up_process() -> None:
-    """Do once what the first case would do for all: PyTorch's imports, threads, and the profiler's start."""
+    """Run PyTorch's one-time initialization once: imports, threads, and the profiler's start."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 30 * 30, 10))
     optimizer = torch.optim.Adam(model.parameters())
     with torch.autograd.profiler.profile(profile_memory=True):
@@ -111,9 +111,9 @@ def warm_up_process() -> None:
 
 @cache
 def give_back_to_system() -> None:
-    """Have the C library give freed blocks back to the system (glibc); else it keeps many, which then count.
+    """Make the C library return freed blocks to the system (glibc); otherwise cached blocks count as in use.
 
-    It makes iterations slower: for processes in which no time is measured.
+    This slows down iterations: only for processes in which no time is measured.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
@@ -122,12 +122,12 @@ def give_back_to_system() -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back what earlier cases have left: cycles, and what the allocators keep."""
+    """Free garbage cycles and the allocators' caches of earlier cases."""
     gc.collect()
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
     if device.type == "cuda":
-        # After a fault in a kernel the device refuses everything: the next case will say so.
+        # After a fault in a kernel every call on the device fails: the next case reports it.
         with contextlib.suppress(RuntimeError):
             torch.cuda.empty_cache()

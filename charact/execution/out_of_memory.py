@@ -1,4 +1,4 @@
-"""Running out of memory: made an error that a sweep survives, and recognized with the size that was asked for."""
+"""Detection of out-of-memory errors, and a guard that turns them into exceptions that a sweep survives."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ import torch
 from charact.machine.cgroups import memory_limit_bytes
 
 RESERVED_FRAC = 0.05
-"""Share of the machine's memory that a case leaves to others, which may grow meanwhile."""
+"""Share of the machine's memory reserved for other processes, which may grow."""
 
 _UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _REQUEST = re.compile(r"(?:[Tt]ried to|Unable to) allocate (?P<number>[\d.]+) ?(?P<unit>[KMGT]iB|bytes|B)")
@@ -24,32 +24,32 @@ _SIGNS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that host or device memory ran out."""
+    """Return whether an error means that host or device memory ran out."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, (RuntimeError, OSError)) and any(sign in str(error) for sign in _SIGNS)
 
 
 def requested_bytes(error: BaseException) -> int | None:
-    """Size of the allocation that failed, in bytes; None where the message does not tell."""
+    """Return the size of the failed allocation in bytes; None if the message has no size."""
     match = _REQUEST.search(str(error))
     return None if match is None else round(float(match["number"]) * _UNITS[match["unit"]])
 
 
 def reason_line(error: BaseException) -> str:
-    """The line of the error's message that tells the size, else its first."""
+    """Return the line of the error's message with the size, else its first line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return next((line.strip() for line in lines if _REQUEST.search(line)), lines[0])
 
 
 @contextlib.contextmanager
 def host_memory_guard() -> Iterator[None]:
-    """Let this process's data grow no further than the memory that is free now.
+    """Limit the growth of this process's data to the memory that is free now.
 
-    Linux hands out more memory than it has, and later kills the process that uses it: nothing of the record would be
-    left. With a limit the allocation fails instead, as an error. Children inherit it.
+    Linux overcommits memory and later kills the process that uses it, which would lose the record. With a limit the
+    allocation raises an error instead. Child processes inherit it.
     """
-    if sys.platform != "linux":  # elsewhere nothing tells what counts against the limit
+    if sys.platform != "linux":  # other systems have no such limit
         yield
         return
     with data_growth_limit(free_host_bytes()):
@@ -57,7 +57,7 @@ def host_memory_guard() -> Iterator[None]:
 
 
 def free_host_bytes() -> int:
-    """Memory that this process may still take: what is available of the machine's and of its control group's."""
+    """Return the memory that this process may still use, of the machine and of its control group (bytes)."""
     machine = psutil.virtual_memory()
     free = max(0, machine.available - round(RESERVED_FRAC * machine.total))
     if (allowed := memory_limit_bytes()) is not None:
@@ -67,9 +67,9 @@ def free_host_bytes() -> int:
 
 @contextlib.contextmanager
 def data_growth_limit(num_bytes: int) -> Iterator[None]:
-    """Let this process's data grow by no more than so much (Linux)."""
+    """Limit the growth of this process's data (Linux)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    # What counts by now is private writable memory, whether it was touched or not.
+    # Linux counts private writable memory, touched or not.
     limits = [process_data_bytes() + num_bytes, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     try:
@@ -79,7 +79,7 @@ def data_growth_limit(num_bytes: int) -> Iterator[None]:
 
 
 def process_data_bytes() -> int:
-    """This process's private writable memory, as Linux counts it against its limit; elsewhere its resident set."""
+    """Return this process's private writable memory, as Linux counts it for the limit; elsewhere its resident set."""
     process = psutil.Process().memory_info()
     return int(process.data if sys.platform == "linux" else process.rss)
 

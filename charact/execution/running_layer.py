@@ -1,4 +1,4 @@
-"""Which layer a dispatched operator belongs to, while it is dispatched."""
+"""The layer of a dispatched operator."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from torch import nn
 class RunningLayer:
     """The layer of a model that is running, forward or backward.
 
-    In the backward pass the layer is that of the forward operator: an autograd node carries the sequence number at
-    which it was made, and `_starts` holds from which number on which layer was running.
+    In the backward pass it is the layer of the forward operator: an autograd node has the sequence number at which it
+    was created, and `_starts` has the layer that was running from each number on.
 
     Args:
-        model: its modules are given hooks.
+        model: model whose modules get hooks.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -29,7 +29,7 @@ class RunningLayer:
                 module.register_forward_hook(self._leave, always_call=True)
 
     def name(self) -> str | None:
-        """Qualified name of the layer; None outside of any."""
+        """Return the qualified name of the layer; None outside any layer."""
         node = torch._C._current_autograd_node()
         if node is None:
             return self._layers[-1]
@@ -39,7 +39,7 @@ class RunningLayer:
         return self._starts[index][1] if index >= 0 else None
 
     def forget(self) -> None:
-        """A new iteration begins: no node of those before will run backward any more."""
+        """Clear the data of previous iterations, whose nodes will not run backward again."""
         self._starts.clear()
 
     def _enter(self, name: str) -> Callable[..., None]:

@@ -1,8 +1,8 @@
-"""Write tensor files atomically, and check untrusted ones before PyTorch or safetensors reads them.
+"""Atomic writing of tensor files, and checks of untrusted ones before PyTorch or safetensors reads them.
 
-`torch.load` with `weights_only` runs no code of a file, but a crafted one still ends the process (a deeply nested key
-overflows the stack), takes any amount of memory (`bytearray(2**40)`), or is handed to `tarfile`. So the pickle is first
-walked by a machine that makes nothing: what it would make is known before it is made, and is no larger than the file.
+`torch.load` with `weights_only` runs no code of a file, but a crafted file can still end the process (a deeply nested
+key overflows the stack), use any amount of memory (`bytearray(2**40)`), or be passed to `tarfile`. So the pickle is
+first interpreted without creating values, which checks all of them and their sizes.
 
 Sources: `torch/_weights_only_unpickler.py`, `torch/serialization.py`; the format's description in safetensors' README.
 """
@@ -32,7 +32,7 @@ SAFETENSORS = ".safetensors"
 _MOST_PICKLE_BYTES = 2**26
 _MOST_HEADER_BYTES = 2**24
 _MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""What files that PyTorch wrote before 1.6 begin with: a pickle of a number."""
+"""First bytes of files that PyTorch wrote before 1.6: a pickle of a number."""
 _ZIP_END, _ZIP64_LOCATOR, _ZIP64_END = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
 _ZIP_MAGIC = b"PK\x03\x04"
 _DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, TypeError, RuntimeError, LookupError,
@@ -42,13 +42,13 @@ _ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
-"""Size of an element, by the names of types in safetensors."""
+"""Size of an element (bytes), by the names of types in safetensors."""
 _STORAGES = {
     f"torch {kind}Storage": num_bytes for kind, num_bytes in [
         ("Byte", 1), ("Char", 1), ("Bool", 1), ("Short", 2), ("Half", 2), ("BFloat16", 2), ("Int", 4), ("Float", 4),
         ("Long", 8), ("Double", 8), ("ComplexFloat", 8), ("ComplexDouble", 16)]
 } | {"torch.storage UntypedStorage": 1}
-"""Size of an element, by the names that pickles have for storages."""
+"""Size of an element (bytes), by the names of storages in pickles."""
 _DTYPES = {f"torch {name}": value.itemsize for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 _CALLS = {
     "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3", "torch._utils _rebuild_parameter",
@@ -58,25 +58,25 @@ _CALLS = {
 
 
 class DamagedFileError(UserError):
-    """A file that does not hold together, or holds more than dense tensors and plain values."""
+    """A malformed file, or one with more than dense tensors and plain values."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A tensor of a file before its values are read."""
+    """Shape of a tensor in a file, before its values are read."""
 
     shape: tuple[int, ...]
 
 
 def outline(path: Path, most_bytes: int) -> Any:
-    """Return what a file holds, with an `Outline` in place of each tensor; no tensor is read.
+    """Return the structure of a file, with an `Outline` in place of each tensor; reads no tensor.
 
     Args:
-        path: the file; one that ends in `.safetensors` is read as such, others as those of `torch.save`.
+        path: the file; one that ends in `.safetensors` is in that format, others in that of `torch.save`.
         most_bytes: limit of all tensors together, unless the user sets another.
 
     Raises:
-        DamagedFileError: the file is damaged, or holds anything but dense tensors and plain values.
+        DamagedFileError: the file is damaged, or has anything but dense tensors and plain values.
         UserError: it exceeds the limit, cannot be read, or needs safetensors.
     """
     if path.suffix == SAFETENSORS:
@@ -92,8 +92,8 @@ def outline(path: Path, most_bytes: int) -> Any:
             file.seek(0)
             return _zipped(file, num_bytes) if begin.startswith(_ZIP_MAGIC) else _legacy(file, begin, num_bytes)
     except Refused as error:
-        raise DamagedFileError(f"{path} holds more than tensors and is not read, for that could run code (its pickle "
-                               f"{error}): save model.state_dict() by itself") from error
+        raise DamagedFileError(f"{path} has more than tensors and is not read, because that could run code (its pickle "
+                               f"{error}): save only model.state_dict()") from error
     except _DAMAGES as error:
         raise _damaged(path) from error
     except OSError as error:
@@ -101,10 +101,10 @@ def outline(path: Path, most_bytes: int) -> Any:
 
 
 def read(path: Path, device: torch.device | str = "cpu") -> Any:
-    """Return what a file holds whose structure `outline` has checked.
+    """Return the content of a file that `outline` has checked.
 
-    Files that end in `.safetensors` are mapped, so that their pages are read when the tensors are first used; others
-    are read by `torch.load` with `weights_only`, which makes tensors and plain containers and runs nothing.
+    Files that end in `.safetensors` are memory-mapped, so that their pages are read on first use. Others are read by
+    `torch.load` with `weights_only`, which creates only tensors and plain containers and runs no code.
 
     Raises:
         DamagedFileError: the file is damaged.
@@ -114,20 +114,20 @@ def read(path: Path, device: torch.device | str = "cpu") -> Any:
         if path.suffix == SAFETENSORS:
             return _safetensors_reader()(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a pickle is of another protocol: it is read or refused all the same
+            warnings.simplefilter("ignore")  # about the pickle's protocol, which does not matter
             return torch.load(path, map_location=device, weights_only=True)
     except UserError:
         raise
     except OSError as error:
         raise UserError(_unreadable(path, error)) from error
-    except Exception as error:  # a damaged file makes the readers fail in every way
+    except Exception as error:  # damaged files raise all kinds of errors
         if is_out_of_memory(error):
             raise
         raise _damaged(path) from error
 
 
 def write_tensors(content: Any, path: Path) -> None:
-    """Write what `torch.load(weights_only=True)` reads, whole or not at all.
+    """Write content for `torch.load(weights_only=True)`, atomically.
 
     Raises:
         UserError: the disk is full, or the place is not writable.
@@ -136,20 +136,19 @@ def write_tensors(content: Any, path: Path) -> None:
         try:
             torch.save(content, file)
         except RuntimeError as error:
-            # What the file system said, or that a signal came: torch does not repeat it.
+            # An error of the file system or a signal, which torch does not repeat.
             if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
                 raise error.__context__ from error
             raise
 
 
 def _damaged(path: Path) -> DamagedFileError:
-    return DamagedFileError(f"{path} is no file of weights, or is damaged: name one that torch.save or safetensors "
-                            "wrote")
+    return DamagedFileError(f"{path} is not a file of weights, or is damaged: name one from torch.save or safetensors")
 
 
 def _unreadable(path: Path, error: OSError) -> str:
     if isinstance(error, PermissionError):
-        return f"{path} may not be read by you: name another file, or have its permissions changed"
+        return f"{path} is not readable for you: name another file, or change its permissions"
     return f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name another file"
 
 
@@ -162,12 +161,12 @@ def _safetensors_reader() -> Callable[[Path], Any]:
 
 
 def _safetensors(file: IO[bytes], num_bytes: int) -> dict[str, Outline]:
-    """Outline of a file in safetensors' format: the header's length, the header in JSON, the tensors end to end."""
+    """Return the outline of a safetensors file: the header's length, the header in JSON, the tensors end to end."""
     (header_bytes,) = struct.unpack("<Q", file.read(8))
     if header_bytes > min(_MOST_HEADER_BYTES, num_bytes - 8):
         raise ValueError
     header = _typed(json.loads(file.read(header_bytes), object_pairs_hook=_unique), dict)
-    tensors, pieces = {}, []
+    tensors, ranges = {}, []
     for name, facts in header.items():
         if name == "__metadata__":
             for text in _typed(facts, dict).values():
@@ -178,10 +177,10 @@ def _safetensors(file: IO[bytes], num_bytes: int) -> dict[str, Outline]:
             raise TypeError
         if end - begin != math.prod(shape) * _ITEM_BYTES[facts["dtype"]]:
             raise ValueError
-        pieces.append((begin, end))
+        ranges.append((begin, end))
         tensors[name] = Outline(tuple(shape))
     last = 0
-    for begin, end in sorted(pieces):
+    for begin, end in sorted(ranges):
         if begin != last:
             raise ValueError
         last = end
@@ -197,9 +196,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _zipped(file: IO[bytes], num_bytes: int) -> Any:
-    """Outline of a file that torch.save wrote: an uncompressed zip archive of a pickle and the tensors' bytes.
+    """Return the outline of a torch.save file: an uncompressed zip archive of a pickle and the tensors' bytes.
 
-    PyTorch reads it with another library than Python. So the archive must be such that both agree on what it holds.
+    PyTorch and Python use different zip libraries, so the archive must be one that both read in the same way.
     """
     _check_zip_end(file, num_bytes)
     with open_zip(file) as archive:
@@ -221,10 +220,10 @@ def _zipped(file: IO[bytes], num_bytes: int) -> Any:
 
 
 def _check_zip_end(file: IO[bytes], num_bytes: int) -> None:
-    """Check that a zip archive's list of members lies where its end says, and that nothing is before or behind it.
+    """Check that a zip archive's directory is where its end record says, with nothing before or after it.
 
     Raises:
-        ValueError: it does not; some readers would then find another list.
+        ValueError: it is not; some readers would then find another directory.
     """
     def unpacked(kind: struct.Struct, place: int) -> tuple[Any, ...]:
         file.seek(max(0, place))
@@ -245,10 +244,10 @@ def _check_zip_end(file: IO[bytes], num_bytes: int) -> None:
 
 
 def _legacy(file: IO[bytes], begin: bytes, num_bytes: int) -> Any:
-    """Outline of a file that PyTorch wrote before 1.6: five pickles, then the tensors' bytes."""
+    """Return the outline of a file that PyTorch wrote before 1.6: five pickles, then the tensors' bytes."""
     if begin.startswith(b"\x80") and not begin.startswith(_MAGIC):
         raise Refused("is not torch.save's")
-    # PyTorch tries Python's tarfile first, whose reader of headers has no limits.
+    # PyTorch tries Python's tarfile first, which reads headers without limits.
     if not begin.startswith(_MAGIC) or is_tar_header(begin):
         raise ValueError
     stream = io.BytesIO(file.read(_MOST_PICKLE_BYTES))
@@ -275,27 +274,27 @@ class _Global:
 
 
 class _Machine(Machine):
-    """Walks a pickle that torch.save wrote.
+    """Interpreter of a pickle from torch.save.
 
     Args:
         num_bytes: the pickle's size.
-        records: sizes of the tensors' bytes by key; None in the older format, where they follow later.
+        records: sizes of the tensors' bytes by key; None in the older format, which has them later.
     """
 
     def __init__(self, num_bytes: int, records: Mapping[str, int] | None) -> None:
         super().__init__(budget_bytes=2 * num_bytes + 2**16)
         self._records = records
         self.storages: dict[str, int] = {}
-        """Size in bytes of each storage that the pickle names, by key."""
+        """Size in bytes of each storage in the pickle, by key."""
 
     def find(self, name: str) -> _Global:
-        """Return what stands for a name that torch.save writes for tensors and plain values."""
+        """Return the value of a name that torch.save writes for tensors and plain values."""
         if name not in _CALLS and name not in _STORAGES and name not in _DTYPES:
             raise Refused(f"names '{'.'.join(name[:60].split())}'")
         return _Global(name)
 
     def persistent(self, identifier: Any) -> _Storage:
-        """Return a storage, whose bytes the file must have."""
+        """Return a storage; the file must have its bytes."""
         kind, storage, key, location, num_elements, *view = identifier
         if kind != "storage" or type(key) is not str or type(location) is not str or len(view) > 1 or any(view):
             raise Refused("names an object that is stored elsewhere")
@@ -303,7 +302,7 @@ class _Machine(Machine):
             raise ValueError
         item_bytes = _STORAGES[_typed(storage, _Global).name]
         num_bytes = num_elements * item_bytes
-        # A storage that is shared has the same size wherever it is named.
+        # A shared storage has the same size wherever it is named.
         if self.storages.setdefault(key, num_bytes) != num_bytes:
             raise ValueError
         if self._records is not None and self._records[key] != num_bytes:
@@ -311,7 +310,7 @@ class _Machine(Machine):
         return _Storage(num_bytes, item_bytes)
 
     def call(self, function: Any, arguments: Any) -> Any:
-        """Return what stands for a tensor or container."""
+        """Return the value of a tensor or container."""
         name = function.name if isinstance(function, _Global) else None
         match name:
             case "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor_v3":
@@ -349,9 +348,9 @@ class _Machine(Machine):
         raise Refused("calls what is no function")
 
     def build(self, made: Any, state: Any) -> None:
-        """Drop the versions that modules give their state dict; any other attribute would replace a method."""
+        """Drop the version metadata of a state dict; any other attribute could replace a method."""
         if not (isinstance(made, dict) and isinstance(state, dict) and state.keys() == {"_metadata"}):
-            raise Refused("gives a state to what can have none")
+            raise Refused("sets the state of an object without one")
 
 
 def _typed(value: Any, kind: Any) -> Any:
@@ -361,11 +360,11 @@ def _typed(value: Any, kind: Any) -> Any:
 
 
 def _tensor(num_elements: int, offset: Any, shape: Any, strides: Any) -> Outline:
-    """A tensor, which must lie within the elements of its storage.
+    """Return a tensor, which must be within the elements of its storage.
 
     Raises:
-        TypeError: its parts are not what they should be.
-        ValueError: it lies beyond its storage.
+        TypeError: its parts have wrong types.
+        ValueError: it exceeds its storage.
     """
     numbers = (offset, *_typed(shape, tuple), *_typed(strides, tuple))
     if any(type(number) is not int for number in numbers):

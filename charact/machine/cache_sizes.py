@@ -1,4 +1,4 @@
-"""Sizes of the processor's caches, as Linux tells them."""
+"""Sizes of the processor's caches, from Linux."""
 
 import os
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 @dataclass(frozen=True)
 class CacheLevel:
-    """The caches of one level that hold data: L1, L2, ..."""
+    """The data caches of one level: L1, L2, ..."""
 
     level: str
     bytes_each: int
     num_usable: int
-    """Caches that so many threads fill at most, one thread a core."""
+    """Number of caches that the threads can fill, with one thread per core."""
 
     @property
     def usable_bytes(self) -> int:
-        """What all threads together have of the level."""
+        """Size of the level over all threads (bytes)."""
         return self.bytes_each * self.num_usable
 
 
 def cache_levels(num_threads: int, root: Path = Path("/sys/devices/system/cpu")) -> list[CacheLevel]:
-    """Caches of the cores that the process may use, innermost first; empty where the system does not tell."""
+    """Return the caches of the cores that the process may use, innermost first; empty if not available."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     found: dict[str, dict[str, int]] = {}
     for core in sorted(cores):
@@ -31,7 +31,7 @@ def cache_levels(num_threads: int, root: Path = Path("/sys/devices/system/cpu"))
             if _read(folder / "type") in ("Data", "Unified"):
                 size = _read(folder / "size")
                 sharing = found.setdefault(f"L{_read(folder / 'level')}", {})
-                # One that several cores share is listed with each of them.
+                # A shared cache is listed with each of its cores.
                 sharing[_read(folder / "shared_cpu_list")] = int(size[:-1]) * _UNITS[size[-1]]
     return [CacheLevel(level, max(caches.values()), min(len(caches), num_threads))
             for level, caches in sorted(found.items())]

@@ -1,4 +1,4 @@
-"""What the control groups that the process is in allow it: processor time and memory (Linux, version 1 and 2)."""
+"""Limits of the process's control groups: processor time and memory (Linux, version 1 and 2)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ _UNLIMITED_BYTES = 1 << 60  # version 1 writes "no limit" as the largest multipl
 
 
 def quota_cores(root: Path = Path("/")) -> float | None:
-    """Processor time the process may take, in cores; null where nothing limits it."""
+    """Return the processor time that the process may use, in cores; None without a limit."""
     quotas = []
     for folder in _folders(root, "cpu"):
         limit, _, period = _read(folder / "cpu.max").partition(" ")
@@ -19,7 +19,7 @@ def quota_cores(root: Path = Path("/")) -> float | None:
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """Memory the process may hold, in bytes; null where nothing but the machine limits it."""
+    """Return the memory that the process may use, in bytes; None without a limit."""
     limits = []
     for folder in _folders(root, "memory"):
         limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
@@ -29,10 +29,10 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of the process's group and of the groups around it, each of which limits it too.
+    """Yield the folders of the process's group and of its parents, whose limits apply too.
 
-    Inside a container the path names the group as the host sees it; what is mounted there is then the top folder,
-    which the walk ends at.
+    Inside a container the path names the group as the host sees it; the mounted folder is then the top folder, where
+    the walk ends.
     """
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -48,7 +48,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _read(path: Path) -> str:
-    """Text of a file; empty where it does not exist or may not be read, as on systems without control groups."""
+    """Return the text of a file; empty if it does not exist or cannot be read, as without control groups."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError:

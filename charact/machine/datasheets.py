@@ -1,4 +1,4 @@
-"""What the makers of GPUs say that they reach: dense peaks, never those of sparse matrices, and memory bandwidth."""
+"""Manufacturers' peaks of GPUs: dense products, never sparse ones, and memory bandwidth."""
 
 import re
 from collections.abc import Mapping
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Datasheet:
-    """Peaks of one device as PyTorch sees it: of a board with two chips, of one of them."""
+    """Peaks of one device in PyTorch: for a board with two chips, of one of them."""
 
     flop_per_s: Mapping[str, float]
-    """By precision; one is absent where the device has no instructions for it. Tensor cores sum up in fp32."""
+    """By precision; absent if the device has no instructions for it. Tensor cores accumulate in fp32."""
     bytes_per_s: float
-    """Between the device and its memory."""
+    """Between the device and its memory (B/s)."""
     source: str
     """Name of the document and its year."""
 
 
 def datasheet(device_name: str) -> Datasheet | None:
-    """Figures for a device by the name that PyTorch gives it; None where none are known, as for a part of a GPU (MIG).
+    """Return the datasheet of a device by its name in PyTorch; None if there is none, as for a part of a GPU (MIG).
 
-    Variants of a model differ: a name is taken only where all of it is known.
+    Variants of a model differ, so the whole name must match.
     """
     name = re.sub(r"^(NVIDIA |AMD )?(Tesla |Instinct )?", "", device_name)
     return next((sheet for pattern, sheet in _SHEETS.items() if re.fullmatch(pattern, name)), None)
@@ -32,7 +32,7 @@ def _sheet(source: str, gigabytes_per_s: float, **teraflop_per_s: float) -> Data
 
 
 def _tensor_cores(source: str, gigabytes_per_s: float, fp32: float, tf32: float, half: float) -> Datasheet:
-    """Of Ampere and later, whose bf16 and fp16 are equally fast."""
+    """Return the datasheet of a GPU of Ampere or later, with equal rates for bf16 and fp16."""
     return _sheet(source, gigabytes_per_s, fp32=fp32, tf32=tf32, bf16=half, fp16=half)
 
 
@@ -45,7 +45,7 @@ _H200 = "NVIDIA H200 datasheet, 2024"
 _BLACKWELL = "NVIDIA Blackwell architecture technical brief, 2024"
 
 _SHEETS = {
-    # Two chips a board, of which PyTorch sees each.
+    # Two chips on each board; PyTorch sees each of them.
     "K80": _sheet("NVIDIA Tesla K80 board specification, 2015, half of the board", 240, fp32=4.37),
     "P100-SXM2-16GB": _sheet(_P100, 732, fp32=10.6, fp16=21.2),
     "P100-PCIE-16GB": _sheet(_P100, 732, fp32=9.3, fp16=18.7),
@@ -77,4 +77,4 @@ _SHEETS = {
     "MI300X( OAM)?": _tensor_cores("AMD Instinct MI300X datasheet, 2023", 5300, 163.4, 653.7, 1307.4),
     "MI325X( OAM)?": _tensor_cores("AMD Instinct MI325X datasheet, 2024", 6000, 163.4, 653.7, 1307.4),
 }
-"""By the device's name without that of its maker, as a regular expression that all of it matches."""
+"""Datasheets by the device's name without its manufacturer, as a regular expression for the whole name."""

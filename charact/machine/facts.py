@@ -1,4 +1,4 @@
-"""The machine and the software on it, as the record keeps them, and the choice of a device."""
+"""Facts about the machine and its software for the record, and selection of a device."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 _GIT_LIMIT_S = 2.0
-"""Time that finding a repository's state may take, all in all."""
+"""Time limit for finding a repository's state (s)."""
 _GIT_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false",
                  "core.sshCommand=false", "status.submoduleSummary=false", "submodule.recurse=false",
                  "protocol.allow=never")  # fmt: skip
@@ -34,7 +34,7 @@ _GIT_KEPT = {"GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_F
 
 
 def machine_facts() -> dict[str, Any]:
-    """Facts about the machine; `fingerprint` is equal where everything that determines speed is."""
+    """Return facts about the machine; `fingerprint` is equal if everything that affects speed is."""
     import psutil
 
     gpus, no_gpu_reason = gpu_facts()
@@ -48,15 +48,15 @@ def machine_facts() -> dict[str, Any]:
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Short hash of what determines speed: not of the machine's name, nor of which of two equal GPUs it has."""
+    """Return a short hash of what affects speed: without the machine's name and the identity of equal GPUs."""
     gpus = [{key: value for key, value in gpu.items() if key not in ("index", "uuid")} for gpu in facts["gpus"]]
-    # A kernel update moves the memory's total by some megabytes: whole GiB stay.
+    # A kernel update changes the total memory by some megabytes, so it is rounded to GiB.
     speed = [facts["architecture"], facts["cpu"], round(facts["memory_bytes"] / 2**30), gpus]
     return hashlib.sha256(json.dumps(speed, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def cpu_facts() -> dict[str, Any]:
-    """The processor: model, number of cores, and the instruction set that PyTorch's own kernels use."""
+    """Return the processor's model, number of cores, and the instruction set of PyTorch's own kernels."""
     import psutil
     import torch
 
@@ -68,7 +68,7 @@ def cpu_facts() -> dict[str, Any]:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of the processor's model as the system tells it, else its architecture."""
+    """Return the name of the processor's model, else its architecture."""
     if cpuinfo.exists():
         named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
         if named:
@@ -77,26 +77,26 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Instructions of the processor that multiply bfloat16, as the system names them."""
+    """Return the processor's instructions that multiply bfloat16, by their names in Linux."""
     lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
     return sorted(set(found[1].split()) & _BF16_FLAGS) if found else []
 
 
 def usable_cores() -> int:
-    """Number of cores the process may use: its affinity, and its control group's quota rounded up."""
+    """Return the number of cores that the process may use: its affinity, and its control group's quota rounded up."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = quota_cores()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
-    """The GPUs that PyTorch can use, and where there are none the reason."""
+    """Return the GPUs that PyTorch can use, and the reason if there are none."""
     import torch
 
     if torch.version.cuda is None and torch.version.hip is None:
         return [], f"torch {torch.__version__} is built without CUDA"
-    with warnings.catch_warnings(record=True) as caught:  # a driver that is too old is told as a warning
+    with warnings.catch_warnings(record=True) as caught:  # an outdated driver is reported as a warning
         warnings.simplefilter("always")
         try:
             driver = driver_version()
@@ -121,7 +121,7 @@ def _gpu(index: int, driver: str | None) -> dict[str, Any]:
 
 
 def driver_version() -> str | None:
-    """Version of NVIDIA's driver; null where there is none."""
+    """Return the version of NVIDIA's driver; None if there is none."""
     import pynvml
 
     try:
@@ -135,7 +135,7 @@ def driver_version() -> str | None:
 
 
 def software_facts() -> dict[str, Any]:
-    """Versions, the git state of the working directory, and the environment variables that change speed."""
+    """Return versions, the git state of the working directory, and the environment variables that affect speed."""
     import torch
 
     onednn = re.search(r"MKL-DNN v([\d.]+)", torch.__config__.show())
@@ -151,10 +151,10 @@ def software_facts() -> dict[str, Any]:
 def git_state(directory: Path) -> dict[str, Any] | None:
     """Return the commit that is checked out in a directory, and whether files differ from it.
 
-    Null outside of a repository, and where git cannot be run or takes longer than 2 s. `dirty` is null where only the
-    commit could be found.
+    Null outside a repository, and if git cannot be run or takes longer than 2 s. `dirty` is null if only the commit
+    could be found.
 
-    Nothing that the repository configures is run: no hook, no filter, no monitor of the file system, no transport.
+    Nothing that the repository configures is run: no hook, filter, file system monitor or transport.
     """
     executable, until = find_program("git"), time.monotonic() + _GIT_LIMIT_S
     filters: set[str] = set()
@@ -185,24 +185,24 @@ def git_state(directory: Path) -> dict[str, Any] | None:
 
 
 def _without_filters(names: Iterable[str]) -> list[str]:
-    """Settings by which git reads files as they are: `git status` runs the filters of those that were touched."""
+    """Return settings that disable filters: `git status` runs the filters of touched files."""
     return [f"filter.{name}.{setting}" for name in sorted(names)
             for setting in ("clean=", "smudge=", "process=", "required=false")]
 
 
 def _git_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables for git that name no other repository, program or configuration, and allow no transport."""
+    """Return variables for git that name no other repository, program or configuration, and allow no transport."""
     kept = {name: value for name, value in environment.items() if not name.startswith("GIT_") or name in _GIT_KEPT}
     return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1",
                    "GIT_ALLOW_PROTOCOL": "none", "GIT_SSH_COMMAND": "false", "GIT_ASKPASS": "false"}
 
 
 def find_program(name: str, path: str | None = None) -> str | None:
-    """Return where a program is on PATH, whose relative folders are left out: one of them is the working directory.
+    """Return the path of a program on PATH; relative folders are skipped, because they depend on the working directory.
 
     Args:
-        name: of the program.
-        path: folders to look in, instead of PATH.
+        name: name of the program.
+        path: folders to search, instead of PATH.
     """
     folders = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
     absolute = [folder for folder in folders if os.path.isabs(folder)]
@@ -210,10 +210,10 @@ def find_program(name: str, path: str | None = None) -> str | None:
 
 
 def resolve_device(text: str) -> "torch.device":
-    """Device named `auto` (a GPU where there is one), `cpu`, `cuda` (the first GPU) or `cuda:N`.
+    """Return the device named `auto` (a GPU if there is one), `cpu`, `cuda` (the first GPU) or `cuda:N`.
 
     Raises:
-        UserError: the name is malformed, or there is no such device here.
+        UserError: the name is malformed, or there is no such device.
     """
     import torch
 
@@ -235,7 +235,7 @@ def resolve_device(text: str) -> "torch.device":
 
 
 def device_name(device: "torch.device") -> str:
-    """Model of a device, e.g. `NVIDIA H100 80GB HBM3` or that of the processor."""
+    """Return the model of a device, e.g. `NVIDIA H100 80GB HBM3` or that of the processor."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Literal
 
-from charact.machine.ceilings_cache import Kept, NotKept, ceilings_file, read_ceilings
+from charact.machine.ceilings_cache import CachedCeilings, NotCached, ceilings_file, read_ceilings
 from charact.machine.facts import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
 from charact.measure.counters import all_sources
 from charact.measure.counters._support.protocol import CounterSource
@@ -36,7 +36,7 @@ class Check:
     """Additional information."""
 
 
-def machine_checks(measured: Mapping[str, Kept] | None = None) -> list[Check]:
+def machine_checks(measured: Mapping[str, CachedCeilings] | None = None) -> list[Check]:
     """Return every check, by group, in the order of the report.
 
     Args:
@@ -85,7 +85,7 @@ def _names(source: CounterSource) -> str:
     return ", ".join(names[:_MAX_NAMES]) + rest
 
 
-def ceiling_checks(measured: Mapping[str, Kept]) -> list[Check]:
+def ceiling_checks(measured: Mapping[str, CachedCeilings]) -> list[Check]:
     """Return whether each device's ceilings are known, for PyTorch's current number of threads."""
     import torch
 
@@ -96,7 +96,7 @@ def ceiling_checks(measured: Mapping[str, Kept]) -> list[Check]:
         threads = torch.get_num_threads()
         try:
             kept = read_ceilings(ceilings_file(machine["fingerprint"], torch.__version__, threads, device))
-        except NotKept as missing:
+        except NotCached as missing:
             if device in measured:
                 checks.append(Check("Ceilings", name, "limited", f"measured {measured[device].when}, but not saved",
                                     "charact doctor --ceilings, when the machine is idle and the cache can be written"))
@@ -111,14 +111,14 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
     """Return the precisions that autocast supports on each device."""
     import torch
 
-    from charact.execution.precision import refusal
+    from charact.execution.precision import unsupported_reason
 
     group, native = "Precision", native_bf16(cpuinfo)
     checks = [
         Check(group, "bf16 on the CPU", "ok", f"native ({', '.join(native)})") if native
         else Check(group, "bf16 on the CPU", "limited", "no bf16 instructions: runs, but slower than fp32",
                    "measure it on a newer CPU or a GPU"),
-        *(Check(group, f"{name} on the CPU", "n/a", refusal(name, torch.device("cpu")) or "")
+        *(Check(group, f"{name} on the CPU", "n/a", unsupported_reason(name, torch.device("cpu")) or "")
           for name in ("fp16", "tf32")),
     ]
     gpus, _ = gpu_facts()

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from charact.execution.precision import refusal as float_refusal
+from charact.execution.precision import unsupported_reason as float_unsupported_reason
 
 DTYPES = {
     "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8,
@@ -21,7 +21,7 @@ def number_refusal(precision: str, device: torch.device, *, int8: str | None = N
         device: where they are to run.
         int8: what is said of int8 by a kind of operation that has none; None where it has.
     """
-    return int8 if precision == "int8" else float_refusal(precision, device)
+    return int8 if precision == "int8" else float_unsupported_reason(precision, device)
 
 
 def pointwise_refusal(name: str, precision: str, device: torch.device) -> str | None:

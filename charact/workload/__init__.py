@@ -1,4 +1,4 @@
-"""What a workload is, for those who write one: `Workload` and what its methods are given."""
+"""API for authors of workloads: `Workload` and the types of its methods."""
 
 from charact.datasets._common.request import DataRequest, Synthetic
 from charact.workload.base import Workload

@@ -1,4 +1,4 @@
-"""What a workload is: a model with its data, loss and optimizer. The loop, phases and devices belong to the runner."""
+"""Base class of workloads: a model with its data, loss and optimizer. The runner owns the loop, phases and devices."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Workload(ABC):
-    """A model with its data, loss and optimizer: facts as fields, and five answers as methods.
+    """A model with its data, loss and optimizer: fields for facts, and five methods to implement.
 
-    A file in `workloads/` (or a module named by an entry point of the group `charact.workloads`) holds its workloads
-    in a list named `WORKLOADS`. Each loop over a case runs on a copy of its own (`prepare`), so a workload may keep
-    state between iterations in its attributes.
+    A file in `workloads/` (or a module named by an entry point of the group `charact.workloads`) has its workloads in a
+    list named `WORKLOADS`. Each loop over a case runs on its own copy (`prepare`), so a workload may keep state between
+    iterations in its attributes.
     """
 
     name: str
     source: str
-    """The publication that the model is taken from."""
+    """Publication of the model."""
     input_kind: Literal["image", "sequence", "other"]
     default_batch_size: int
     aliases: tuple[str, ...] = ()
     variants: tuple[str, ...] = ("default",)
-    """Forms of the model that `--variant` chooses among; the first is the default."""
+    """Forms of the model for `--variant`; the first is the default."""
     variant: str = ""
     keeps_types: ClassVar[bool] = False
-    """Whether the model computes in the types that it has, whatever a precision's weights are."""
+    """Whether the model keeps its own types, whatever a precision's weights are."""
 
     def prepare(self, variant: str | None = None) -> Self:
-        """Copy for one case, in the variant asked for.
+        """Return a copy for one case, with the requested variant.
 
         Raises:
             UserError: the workload has no such variant.
@@ -50,7 +50,7 @@ class Workload(ABC):
     @property
     @abstractmethod
     def default_input_size(self) -> int:
-        """Side length in pixels or sequence length that the variant was published with."""
+        """Side length in pixels or sequence length of the published variant."""
 
     @property
     @abstractmethod
@@ -59,51 +59,51 @@ class Workload(ABC):
 
     @abstractmethod
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
-        """Samples at an input size. For images each is (float32 (3, size, size), int64 label).
+        """Return samples at an input size. For images each is (float32 (3, size, size), int64 label).
 
-        A dataset may have a method `collate(samples)` that makes a batch of them (default: PyTorch's), and an
-        attribute `shuffled = False` where the samples' order is part of the data.
+        A dataset may have a method `collate(samples)` that creates a batch (default: PyTorch's), and an attribute
+        `shuffled = False` if the order of samples is part of the data.
 
         Raises:
-            UserError: the dataset asked for is unknown, does not fit the workload, or its files are not there.
+            UserError: the dataset is unknown, does not fit the workload, or its files are missing.
         """
 
     @abstractmethod
     def model(self, dataset: "Dataset[Any]") -> "nn.Module":
-        """Model on the CPU in float32, with random weights; the dataset tells the number of classes or words."""
+        """Return the model on the CPU in float32, with random weights; `dataset` has the number of classes or words."""
 
     @abstractmethod
     def forward(self, model: "nn.Module", batch: Any) -> Any:
-        """Outputs of the model for a batch that is on the model's device."""
+        """Return the outputs of the model for a batch on the model's device."""
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Any) -> "Tensor":
-        """Scalar loss of the outputs."""
+        """Return the scalar loss of the outputs."""
 
     @abstractmethod
     def optimizers(self, model: "nn.Module") -> "list[Optimizer]":
-        """Optimizers with the published settings; all of them step in every iteration."""
+        """Return the optimizers with the published settings; all of them step in every iteration."""
 
     def clip_gradients(self, model: "nn.Module") -> None:  # noqa: B027  (most workloads clip nothing)
-        """Limit the gradients in place, before the optimizers step; as published, by default not at all."""
+        """Clip the gradients in place, before the optimizers step, as published; by default not at all."""
 
     def schedulers(self, optimizers: "list[Optimizer]", num_epochs: int) -> "list[Any]":
-        """Learning-rate schedulers of `torch.optim.lr_scheduler`, stepped at the end of each epoch of a training.
+        """Return the schedulers of `torch.optim.lr_scheduler`, stepped at the end of each epoch of a training.
 
-        A `ReduceLROnPlateau` is told the validation's loss. By default there are none.
+        A `ReduceLROnPlateau` gets the validation loss. By default there are none.
         """
         return []
 
     def metrics(self, dataset: "Dataset[Any]") -> "list[Metric]":
-        """How well the task is done, besides the loss: fresh metrics for one stage; the first one chooses the best.
+        """Return new metrics of the task for one stage, in addition to the loss; the first one selects the best epoch.
 
-        By default there are none, and the loss of the validation chooses.
+        By default there are none, and the validation loss selects it.
         """
         return []
 
     def facts(self) -> dict[str, Any]:
-        """What the record is to tell besides the case's coordinates, once iterations have run; by default nothing."""
+        """Return additional facts for the record, after iterations have run; by default none."""
         return {}
 
     def start_epoch(self) -> None:  # noqa: B027  (most workloads keep nothing)
-        """Forget what was kept from earlier batches: the data begin anew. A fresh copy need not be told."""
+        """Reset the state from earlier batches, because the data start again. A new copy needs no reset."""

@@ -1,4 +1,4 @@
-"""How well a workload does its task, over the samples of an epoch: accuracy, perplexity, BLEU."""
+"""Metrics of a task over the samples of an epoch: accuracy, perplexity, BLEU."""
 
 import importlib.util
 import math
@@ -13,31 +13,31 @@ from charact.datasets.tatoeba import EOS, PADDING
 
 
 class Metric(ABC):
-    """Takes batch after batch, then tells one number. A metric of its own for each epoch and stage.
+    """Accumulates batches and returns one number. Each epoch and stage has its own metric.
 
-    `update` must not wait for the device: it adds up tensors, and `value` reads them.
+    `update` must not wait for the device: it adds tensors, and `value` reads them.
     """
 
     name: str
     larger_is_better: bool
     validation_only: bool = False
-    """Whether it is not told of batches that are trained on."""
+    """Whether it is only computed in validation."""
 
     def unavailable(self) -> str | None:
-        """Why it cannot be told here, with the remedy; None where it can."""
+        """Return why it is not available, with a remedy; None if it is."""
         return None
 
     @abstractmethod
     def update(self, outputs: Any, batch: Any) -> None:
-        """Take in a batch and what the model made of it."""
+        """Add a batch and the model's outputs."""
 
     @abstractmethod
     def value(self) -> float | None:
-        """The number over all batches so far; None before the first."""
+        """Return the value over all batches so far; None before the first."""
 
 
 class _Mean(Metric):
-    """A sum over a number of items, both kept on the device."""
+    """A sum divided by a number of items, both on the device."""
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
@@ -53,7 +53,7 @@ class _Mean(Metric):
 
 
 class Accuracy(_Mean):
-    """Share of samples whose largest output is that of the right class."""
+    """Share of samples whose largest output is that of the correct class."""
 
     larger_is_better = True
 
@@ -62,12 +62,12 @@ class Accuracy(_Mean):
         self.name = name
 
     def update(self, outputs: Any, batch: Any) -> None:
-        """Count a batch: outputs (N, classes) or a tuple with them in a field `logits`; the labels end the batch."""
+        """Add a batch: outputs (N, classes) or a tuple with a field `logits`; the labels are last in the batch."""
         logits, labels = getattr(outputs, "logits", outputs), batch[-1]
         self._add((logits.argmax(-1) == labels).sum(), len(labels))
 
     def value(self) -> float | None:
-        """Share from 0 to 1."""
+        """Return the share from 0 to 1."""
         return self._mean()
 
 
@@ -75,7 +75,8 @@ class Perplexity(_Mean):
     """Exponential of the mean loss of a word.
 
     Args:
-        loss: gives the mean loss of a batch's words in nats, from outputs and batch; the targets end the batch.
+        loss: function of outputs and batch that returns the mean loss of the words in nats; targets are last in the
+        batch.
     """
 
     name = "perplexity"
@@ -86,12 +87,12 @@ class Perplexity(_Mean):
         self._loss = loss
 
     def update(self, outputs: Any, batch: Any) -> None:
-        """Count a batch, every word alike."""
+        """Add a batch; every word has the same weight."""
         num_words = batch[-1].numel()
         self._add(self._loss(outputs, batch).double() * num_words, num_words)
 
     def value(self) -> float | None:
-        """From 1 up; infinite where it is beyond what a float holds."""
+        """Return the perplexity, at least 1; infinite if it exceeds the range of a float."""
         mean = self._mean()
         try:
             return None if mean is None else math.exp(mean)
@@ -100,30 +101,30 @@ class Perplexity(_Mean):
 
 
 class TokenAccuracy(_Mean):
-    """Share of places, padding left out, that hold the right word."""
+    """Share of positions with the correct word, without padding."""
 
     name = "token_accuracy"
     larger_is_better = True
 
     def update(self, outputs: Any, batch: Any) -> None:
-        """Count a batch: outputs (N, T, words), and targets (N, T) that end the batch."""
+        """Add a batch: outputs (N, T, words), and targets (N, T), last in the batch."""
         targets = batch[-1]
         counted = targets != PADDING
         self._add(((outputs.argmax(-1) == targets) & counted).sum(), counted.sum())
 
     def value(self) -> float | None:
-        """Share from 0 to 1."""
+        """Return the share from 0 to 1."""
         return self._mean()
 
 
 class Bleu(Metric):
-    """BLEU of whole sentences against one translation each, as sacrebleu computes it over a corpus.
+    """Corpus BLEU of sentences against one reference translation each, computed by sacrebleu.
 
-    The words are those of the vocabulary and are not split further. What is scored is each place's likeliest word up to
-    the first end mark, so the model must have written without seeing the targets.
+    Words are those of the vocabulary, without further tokenization. The hypothesis is the most likely word at each
+    position up to the first end mark, so the model must generate it without seeing the targets.
 
     Args:
-        vocabulary: of the targets.
+        vocabulary: vocabulary of the targets.
     """
 
     name = "bleu"
@@ -135,22 +136,22 @@ class Bleu(Metric):
         self._batches: list[tuple[Tensor, Tensor]] = []
 
     def unavailable(self) -> str | None:
-        """What to install: sacrebleu is an optional extra."""
+        """Return what to install: sacrebleu is an optional extra."""
         return None if importlib.util.find_spec("sacrebleu") else "install charact[bleu]"
 
     def update(self, outputs: Any, batch: Any) -> None:
-        """Keep a batch: outputs (N, T, words), and targets (N, T) that end the batch."""
+        """Store a batch: outputs (N, T, words), and targets (N, T), last in the batch."""
         self._batches.append((outputs.argmax(-1), batch[-1]))
 
     def value(self) -> float | None:
-        """From 0 to 100."""
+        """Return BLEU from 0 to 100."""
         if not self._batches:
             return None
         from sacrebleu.metrics.bleu import BLEU
 
         written, targets = ([self._sentence(row) for batch in batches for row in batch.tolist()]
                             for batches in zip(*self._batches, strict=True))
-        # `force` keeps it from warning of words that stand apart, which here they do on purpose.
+        # `force` suppresses a warning about tokenized text, which is intended here.
         return float(BLEU(tokenize="none", force=True).corpus_score(written, [targets]).score)
 
     def _sentence(self, numbers: list[int]) -> str:

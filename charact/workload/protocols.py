@@ -1,4 +1,4 @@
-"""Protocols of published studies: the options that `charact train --protocol` sets, and what is done otherwise."""
+"""Protocols of published studies: options that `charact train --protocol` sets, and recorded deviations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ from charact.core.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How a study trained some of its workloads; None where it does not tell. A tuple names alternatives."""
+    """A study's settings for some workloads; None for unstated ones. A tuple has alternatives."""
 
     name: str
     source: str
@@ -23,24 +23,24 @@ class Protocol:
     precision: str | None = None
     learning_rate: float | None = None
     weights: str | None = None
-    """What the training starts from."""
+    """Initial weights."""
     until: str = "none"
-    """What it stops at before its last epoch."""
+    """Criterion to stop before the last epoch."""
     unstated: str
-    """What the study does not tell, in words."""
+    """Settings that the study does not state, as text."""
 
     def options(self) -> dict[str, Any]:
-        """Options of `charact train` that it sets."""
+        """Return the options of `charact train` that it sets."""
         stated = {} if self.precision is None else {"precisions": [self.precision]}
         return stated | {"data": self.data[0], "split": self.split, "validation": self.validation,
                          "num_epochs": self.num_epochs, "batch_sizes": [self.batch_size],
                          "input_sizes": [self.input_size]}
 
     def facts(self, used: Mapping[str, Any]) -> dict[str, Any]:
-        """What the record is told: the protocol, and as [published, used] what is done otherwise.
+        """Return the facts for the record: the protocol, and deviations as [published, used].
 
         Args:
-            used: by the name of the field, and `variant` as [the published one, the one used].
+            used: values by field name, and `variant` as [the published one, the one used].
         """
         published = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {}
@@ -81,7 +81,7 @@ PROTOCOLS = (
 
 
 def find_protocol(name: str, workload: str) -> Protocol:
-    """Protocol of a study for a workload: where the study has none for it, that of its first workload.
+    """Return the protocol of a study for a workload; if the study has none for it, that of its first workload.
 
     Raises:
         UserError: there is no such study.

@@ -1,4 +1,4 @@
-"""Finding workloads by name: those in `workloads/` and those of installed packages."""
+"""Registry of workloads: those in `workloads/` and those of installed packages."""
 
 import difflib
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from charact.workload.base import Workload
 
 
 def all_workloads() -> dict[str, Workload]:
-    """Every workload by name: those in `workloads/`, then those of installed entry points, which must not repeat one.
+    """Return every workload by name: those in `workloads/`, then those of entry points, with unique names.
 
     Raises:
-        UserError: an entry point does not hold a list `WORKLOADS`, or repeats a name.
+        UserError: an entry point has no list `WORKLOADS`, or repeats a name.
     """
     modules = [(f"workloads/{module.__name__.rpartition('.')[2]}.py", module)
                for module in modules_in("charact.workloads")]
@@ -22,7 +22,7 @@ def all_workloads() -> dict[str, Workload]:
     for origin, module in modules:
         workloads: Sequence[Workload] | None = getattr(module, "WORKLOADS", None)
         if workloads is None:
-            raise UserError(f"{origin} holds no list named WORKLOADS: add one, or remove the file")
+            raise UserError(f"{origin} has no list named WORKLOADS: add one, or remove the file")
         for workload in workloads:
             if workload.name in found:
                 raise UserError(f"{origin} repeats the workload {workload.name}: rename it")
@@ -31,15 +31,15 @@ def all_workloads() -> dict[str, Workload]:
 
 
 def find_workload(name: str) -> Workload:
-    """Workload of a name or alias.
+    """Return the workload with a name or alias.
 
     Raises:
-        UserError: there is none; the nearest names are suggested.
+        UserError: there is none; similar names are suggested.
     """
     workloads = all_workloads()
     by_name = workloads | {alias: workload for workload in workloads.values() for alias in workload.aliases}
     if name in by_name:
         return by_name[name]
     near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else "`charact list` shows them all"
+    hint = f"did you mean {', '.join(near)}?" if near else "list all with `charact list`"
     raise UserError(f"unknown workload '{name}': {hint}")

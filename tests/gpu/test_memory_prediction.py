@@ -10,7 +10,7 @@ import torch
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.loop import Loop
-from charact.execution.precision import float32_products, refusal
+from charact.execution.precision import float32_products, unsupported_reason
 from charact.measure.memory_estimate.estimator import Estimator
 from charact.measure.memory_estimate.target_devices import this_device
 from charact.workload.registry import find_workload
@@ -57,7 +57,7 @@ def test_the_peak_is_predicted_within_2_percent(
     record_property: Callable[[str, object], None],
 ) -> None:
     device = torch.device("cuda", 0)
-    if why := refusal(precision, device):
+    if why := unsupported_reason(precision, device):
         pytest.skip(why)
     case = Case(find_workload(name).prepare(variant), size, batch_size, mode, precision, device, DataRequest())
     facts = estimator.estimate(case).facts

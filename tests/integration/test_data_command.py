@@ -79,7 +79,7 @@ def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -
     done = charact("data", "check", "tatoeba", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line]
-    assert ["data.zip", "as it was fetched, by its recorded checksum"] in rows
+    assert ["data.zip", "unchanged since it was fetched, by its recorded checksum"] in rows
     assert ["eng-fra.txt", "absent"] in rows
     assert ["train", "60 pairs in all splits and of all lengths"] in rows
 
@@ -102,7 +102,7 @@ def test_check_of_what_is_not_there_fails(tmp_path: Path, here: Here) -> None:
     done = here("data", "check", "mnist", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert "train-images-idx3-ubyte.gz  absent" in done.stdout
-    assert f"which {tmp_path} and its folders mnist, raw," in done.stdout
+    assert f"which {tmp_path} or mnist, raw," in done.stdout
     assert files(tmp_path) == []
 
 
@@ -121,10 +121,10 @@ def test_what_can_be_had_is_fetched_and_the_rest_is_named(tmp_path: Path, server
     assert done.returncode == 1
     assert files(tmp_path) == sorted(f"elsewhere/mnist/{name}" for name in (right, also_right))
     assert done.stdout.splitlines() == [
-        f"{wrong}: n/a ({server.address}{wrong} is not the published file, what it sent is deleted: {wrong} is "
+        f"{wrong}: n/a ({server.address}{wrong} is not the published file and was deleted: {wrong} is "
         f"truncated or foreign (MD5 {md5(contents[wrong][::-1])}, published {md5(contents[wrong])}))",
         f"elsewhere/mnist/{right}: downloaded, {len(right)}.0 B (before: absent)",
-        f"{absent}: n/a ({server.address}{absent} cannot be had (404 Not Found): try later, or name a mirror with "
+        f"{absent}: n/a ({server.address}{absent} cannot be fetched (404 Not Found): try later, or name a mirror with "
         "--source)",
         f"elsewhere/mnist/{also_right}: downloaded, {len(also_right)}.0 B (before: absent)",
     ]
@@ -196,7 +196,7 @@ def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> 
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["fetch"], "missing argument"),
-    (["fetch", "synthetic"], "synthetic data are made up: there are no files of them"),
+    (["fetch", "synthetic"], "synthetic data are synthetic: they have no files"),
     (["check", "mnst"], "unknown dataset 'mnst': did you mean mnist"),
     (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is no address of a web server"),
     (["fetch", "mnist", "--max-bytes", "many"], "--max-bytes: 'many' is not a size"),
@@ -226,7 +226,7 @@ def test_a_profile_is_of_the_made_up_data_asked_for(tmp_path: Path, here: Here) 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["--synthetic", "clases=3"], "error: --synthetic: 'clases' is not one of classes, vocabulary, zipf, length-mean, "
                                   "length-spread\n"),
-    (["--synthetic", "zipf=2"], "error: --synthetic zipf means nothing to image data, only classes: leave it out\n"),
+    (["--synthetic", "zipf=2"], "error: --synthetic zipf does not apply to image data, only classes: leave it out\n"),
     (["--synthetic", "classes=3", "--data", "mnist"],
      "error: --synthetic is for synthetic data, not for mnist: leave one of them out\n"),
 ])

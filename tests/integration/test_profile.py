@@ -89,7 +89,7 @@ class TestBadInput:
          "error: --precision: 'fp64' is not one of fp32, tf32, bf16, fp16, pure-bf16"),
         (["resnet18", "--precision", "fp16", "--device", "cpu"], "error: fp16 is not measured on a CPU"),
         (["resnet18", "--precision", "tf32", "--device", "cpu"], "error: tf32 is a mode of NVIDIA's tensor cores"),
-        (["rnn_lm", "--channels-last"], "error: --channels-last orders the axes of pictures, rnn_lm reads text"),
+        (["rnn_lm", "--channels-last"], "error: --channels-last orders the axes of images, but rnn_lm reads text"),
         (["resnet18", "--device", "cuda:7"], "error: no device cuda:7 here"),
         (["resnet18", "--device", "tpu"], "error: unknown device 'tpu'"),
         (["resnet18", "--variant", "tiny"], "error: resnet18 has no variant 'tiny'"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from charact.machine.ceilings_cache import Ceiling, ceilings_file, keep_ceilings
+from charact.machine.ceilings_cache import Ceiling, cache_ceilings, ceilings_file
 from charact.machine.facts import machine_facts
 
 _MOST_THREADS = max(8, os.cpu_count() or 1)
@@ -35,4 +35,4 @@ def keep_made_up() -> None:
     devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     for num_threads in range(1, _MOST_THREADS + 1):
         for device in devices:
-            keep_ceilings(ceilings_file(fingerprint, torch.__version__, num_threads, device), made_up(device))
+            cache_ceilings(ceilings_file(fingerprint, torch.__version__, num_threads, device), made_up(device))

@@ -11,11 +11,11 @@ from charact.core.output import warn
 from charact.execution.case_outcome import one_line
 from charact.execution.interrupt import Interrupt
 from charact.machine.ceilings_cache import (
-    Kept,
-    NotKept,
+    CachedCeilings,
+    NotCached,
+    cache_ceilings,
     ceilings_file,
     is_disturbed,
-    keep_ceilings,
     now_measured,
     read_ceilings,
 )
@@ -38,7 +38,7 @@ def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Inter
     for device in dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices):
         try:
             rows += kept_ceilings(fingerprint, device).ceilings
-        except NotKept as missing:
+        except NotCached as missing:
             if interrupt is None:
                 reasons.append(f"ceilings of {device}: {missing}; {REMEDY}")
                 continue
@@ -52,16 +52,16 @@ def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Inter
     return {"ceilings": rows, "ceilings_reason": "; ".join(reasons) or None}
 
 
-def kept_ceilings(fingerprint: str, device: str) -> Kept:
+def kept_ceilings(fingerprint: str, device: str) -> CachedCeilings:
     """Return ceilings of a device at PyTorch's current number of threads, from the cache.
 
     Raises:
-        NotKept: the cache has no usable ceilings.
+        NotCached: the cache has no usable ceilings.
     """
     return read_ceilings(ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device))
 
 
-def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> Kept:
+def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> CachedCeilings:
     """Measure the ceilings of a device, and save them if no other process disturbed the measurement."""
     if not quiet:
         warn(f"Measuring the ceilings of {device}, once on this machine: a few seconds")
@@ -71,8 +71,8 @@ def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> Kept:
              "try again with charact doctor --ceilings")
         return now_measured(ceilings)
     try:
-        return keep_ceilings(
+        return cache_ceilings(
             ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device), ceilings)
-    except (NotKept, UserError) as error:
+    except (NotCached, UserError) as error:
         warn(f"warning: the ceilings of {device} are not saved: {error}")
         return now_measured(ceilings)

@@ -15,7 +15,7 @@ from charact.commands.bricks.verify import is_of_this_machine
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.execution.interrupt import Interrupt
-from charact.execution.precision import refusal
+from charact.execution.precision import unsupported_reason
 from charact.machine.facts import resolve_device
 from charact.measure.bricks.isolated_run import run_isolated
 from charact.record.manifest import check_holds
@@ -92,7 +92,7 @@ def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[st
         known = ", ".join(f"{mode} {precision} at batch size {size}" for mode, precision, size in there)
         raise UserError(f"{suite.path} holds no bricks for these options (it has {known}): generate them with charact "
                         "bricks generate, or choose other options")
-    refusals = [refusal(precision, device) for _, precision in cases]
+    refusals = [unsupported_reason(precision, device) for _, precision in cases]
     if all(refusals):
         raise UserError(str(refusals[0]))
     return [list(case) for case, reason in zip(cases, refusals, strict=True) if reason is None]

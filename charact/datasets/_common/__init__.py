@@ -1,1 +1,1 @@
-"""What all data sets share: requests, specs, downloads, vocabularies."""
+"""Helpers shared by data sets: requests, specs, downloads, vocabularies."""

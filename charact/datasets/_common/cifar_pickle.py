@@ -1,6 +1,6 @@
-"""CIFAR-10's pickles read without unpickling: dictionaries of texts, numbers, lists and arrays of bytes.
+"""Restricted reading of CIFAR-10's pickles: dictionaries of texts, numbers, lists and arrays of bytes.
 
-What is understood is written by Python 2 (protocol 2) and by Python 3 (protocols 2 to 5) with any NumPy.
+Supports pickles of Python 2 (protocol 2) and of Python 3 (protocols 2 to 5) with any NumPy.
 
 Source: `__reduce__` of NumPy's arrays and types.
 """
@@ -16,41 +16,41 @@ from charact.core.pickles import DamagedPickle, Machine, Refused
 
 @dataclass
 class PickledArray:
-    """An array as it was written. Nothing is checked of it, not even whether its parts fit together."""
+    """An array as stored in a pickle, not validated."""
 
     shape: Any = None
     dtype: Any = None
     """Code of its type, such as `u1`."""
     content: bytes = b""
-    """Elements, row after row."""
+    """Elements in row-major order."""
 
 
 def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
-    """Dictionary of texts, numbers, lists and `PickledArray`s that a pickle describes; `path` is for messages.
+    """Return the dictionary of texts, numbers, lists and `PickledArray`s in a pickle; `path` is for messages.
 
-    Keys are texts. Texts of Python 2 are bytes of unknown encoding, here Latin-1.
+    Keys are texts. Texts of Python 2 are bytes of unknown encoding, decoded as Latin-1.
 
     Raises:
-        UserError: the pickle is damaged, asks for anything else, or is of no dictionary.
+        UserError: the pickle is damaged, uses anything else, or is not a dictionary.
     """
-    # Texts and arrays are copied when they are called into being, by protocol 2 of Python 3 twice.
+    # Texts and arrays are copied when they are created, by protocol 2 of Python 3 twice.
     machine = _Machine(budget_bytes=4 * len(content) + 2**16)
     stream = io.BytesIO(content)
     try:
         result = machine.read(stream)
     except Refused as error:
-        raise UserError(f"{path} is refused, since its pickle {error}: fetch it again") from error
+        raise UserError(f"{path} is rejected: its pickle {error}: fetch it again") from error
     except DamagedPickle as error:
         raise UserError(f"{path} is a damaged pickle ({error}): fetch it again") from error
     if stream.tell() != len(content) or not isinstance(result, dict):
-        raise UserError(f"{path} is no pickle of one dictionary: fetch it again")
+        raise UserError(f"{path} is not a pickle of one dictionary: fetch it again")
     return result
 
 
 @dataclass(frozen=True)
 class _Global:
     name: str
-    """Module and name, a space between."""
+    """Module and name, with a space between."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,15 @@ class _Machine(Machine):
         raise Refused("calls what is no function")
 
     def build(self, made: Any, state: Any) -> None:
-        """Give an array what it holds; of a type, the byte order and the like mean nothing to single bytes."""
+        """Set the content of an array; the state of a type has no meaning for single bytes."""
         if isinstance(made, PickledArray):
             _, made.shape, dtype, columns_first, content = state
             made.dtype, made.content = _code(dtype, columns_first), self._bytes(content)
         elif not isinstance(made, _Type):
-            raise Refused("gives a state to what is no array")
+            raise Refused("sets the state of an object that is not an array")
 
     def _bytes(self, value: Any) -> bytes:
-        """Bytes, which Python 2 wrote as text."""
+        """Return bytes; Python 2 wrote them as text."""
         self.spend(len(value))
         return value.encode("latin-1") if isinstance(value, str) else bytes(memoryview(value))
 

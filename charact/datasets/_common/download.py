@@ -1,6 +1,6 @@
-"""One file over HTTP: resumed where it was cut, by one process at a time, in its place only when whole and right.
+"""Resumable download of one file over HTTP, with locking and verification.
 
-What arrives is kept beside the target in a file of the same name and `.part`, which is locked while it is written.
+Received bytes are stored next to the target in a locked file with the suffix `.part`.
 """
 
 import contextlib
@@ -24,28 +24,28 @@ from charact.core.errors import UserError
 from charact.core.files import writing
 
 TIMEOUT_S = 30.0
-"""Longest silence of a server."""
+"""Longest time without data from a server (s)."""
 WINDOW_S = 60.0
 SLOWEST_BYTES = 2**13
-"""Bytes that a server sends at least within each window of WINDOW_S."""
+"""Fewest bytes that a server must send in each window of WINDOW_S."""
 _CHUNK_BYTES = 2**18
 _OVERHEAD_BYTES = 2**24
-"""What headers and the sizes of chunks may take besides the file."""
+"""Allowed bytes for headers and chunk sizes, in addition to the file."""
 _MOST_REDIRECTIONS = 5
 _MOST_SHORT_CONNECTIONS = 10
 _SHORT_BYTES = 2**20
-"""A connection that was cut after fewer bytes is short."""
+"""Size (bytes) below which an interrupted connection counts as short."""
 _ELSEWHERE = "try later, or name a mirror with --source"
 
-Told = Callable[[int, int | None], None]
-"""Is told how many bytes are there, and of how many where that is known."""
+Progress = Callable[[int, int | None], None]
+"""Callback with the number of received bytes, and the total if known."""
 
 
 def check_address(address: str) -> None:
-    """Refuse an address that is not one of HTTP.
+    """Check that an address is a valid HTTP address.
 
     Raises:
-        UserError: it has another scheme, no host, a port that is none, or letters that must be escaped.
+        UserError: it has another scheme, no host, an invalid port, or characters that must be escaped.
     """
     try:
         parts = urlsplit(address)
@@ -53,29 +53,30 @@ def check_address(address: str) -> None:
     except ValueError:
         right = False
     if not right or not re.fullmatch(r"[!-~]+", address):
-        raise UserError(f"'{address}' is no address of a web server: write it as in https://mirror.org/mnist/")
+        raise UserError(f"'{address}' is not the address of a web server: write it as in https://mirror.org/mnist/")
 
 
 def download(address: str, target: Path, num_bytes: int | None, most_bytes: int, verify: Callable[[Path], None],
-             told: Told) -> None:
-    """Fetch a file; `verify` looks at it before it gets its place, and raises a UserError where it is wrong.
+             progress: Progress) -> None:
+    """Download a file; `verify` checks it before it is renamed, and raises a UserError if it is wrong.
 
-    A connection that is cut is taken up again as long as each time brings more; what came is kept for the next call.
+    An interrupted download is resumed as long as each connection brings more; received bytes are kept for the next
+    call.
 
     Args:
-        address: of the file.
-        target: its place.
-        num_bytes: its size, where that is known; no more is taken.
-        most_bytes: limit of its size where that is not known.
-        verify: is given the place of what came.
-        told: is told how many bytes are there.
+        address: address of the file.
+        target: path of the file.
+        num_bytes: its size if known; no more is read.
+        most_bytes: limit of its size if it is unknown.
+        verify: function that checks the file at a path.
+        progress: callback with the number of received bytes.
 
     Raises:
-        UserError: the server does not answer with the file, what it sent is wrong (it is deleted then), the file cannot
-            be written, or another process is fetching it.
+        UserError: the server does not send the file, its content is wrong (it is deleted then), the file cannot be
+            written, or another process is downloading it.
     """
     part = target.with_name(f"{target.name}.part")
-    transfer = _Transfer(address, num_bytes, most_bytes, told)
+    transfer = _Transfer(address, num_bytes, most_bytes, progress)
     with writing(part):
         part.parent.mkdir(parents=True, exist_ok=True)
         with _locked(part) as file:
@@ -96,14 +97,14 @@ def download(address: str, target: Path, num_bytes: int | None, most_bytes: int,
 
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
-    """The file, to be appended to, which no other process holds."""
+    """Open the file for appending, locked against other processes."""
     while True:
         with part.open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UserError(f"{part} is being written by another fetch: wait for its end") from error
-            # Between opening and locking, another fetch may have put the file into its place: then begin anew.
+            # Between opening and locking, another download may have renamed the file: then open it again.
             if _is_at(file, part):
                 yield file
                 return
@@ -121,14 +122,14 @@ class _CutError(Exception):
 
 
 class _Transfer:
-    """A file's way from its address into an open file."""
+    """A download from an address into an open file."""
 
-    def __init__(self, address: str, num_bytes: int | None, most_bytes: int, told: Told) -> None:
-        self._address, self._num_bytes, self._told = address, num_bytes, told
+    def __init__(self, address: str, num_bytes: int | None, most_bytes: int, progress: Progress) -> None:
+        self._address, self._num_bytes, self._progress = address, num_bytes, progress
         self._most_bytes = most_bytes if num_bytes is None else num_bytes
 
     def fill(self, file: BinaryIO) -> None:
-        """Bring the file to its full length, over as many connections as that takes."""
+        """Download the rest of the file, over several connections if needed."""
         longest = _length(file)
         num_short = 0
         while self._num_bytes is None or _length(file) != self._num_bytes:
@@ -138,13 +139,13 @@ class _Transfer:
             except _CutError as error:
                 num_short += _length(file) - longest < _SHORT_BYTES
                 if _length(file) <= longest or num_short > _MOST_SHORT_CONNECTIONS:
-                    kept = f"after {_length(file):,} bytes, which are kept: fetch it again to go on"
+                    kept = f"after {_length(file):,} bytes, which are kept: fetch it again to resume"
                     raise UserError(f"{self._address}: {error} "
                                     f"{kept if _length(file) else f'at once: {_ELSEWHERE}'}") from error
                 longest = _length(file)
 
     def _receive(self, file: BinaryIO) -> None:
-        """Append what one connection brings; the file begins anew where the server does not go on from its end."""
+        """Append the data of one connection; starts again from the beginning if the server does not resume."""
         had = _length(file)
         response = self._request(had)
         first, whole = _range(response)
@@ -156,7 +157,7 @@ class _Transfer:
             first, _ = _range(response)
             if first != 0:
                 response.close()
-                raise UserError(f"{self._address} does not begin at its beginning: {_ELSEWHERE}")
+                raise UserError(f"{self._address} does not start at its first byte: {_ELSEWHERE}")
         with response:
             total = self._num_bytes if response.length is None else first + response.length
             if self._num_bytes is not None and total != self._num_bytes:
@@ -169,7 +170,7 @@ class _Transfer:
             for chunk in _chunks(response):
                 file.write(chunk)
                 had += len(chunk)
-                self._told(had, total)
+                self._progress(had, total)
                 if had > self._most_bytes:
                     self._end_too_long(file)
                     return
@@ -177,16 +178,16 @@ class _Transfer:
                 raise _CutError("the connection was cut")
 
     def _end_too_long(self, file: BinaryIO) -> None:
-        """End a stream that need not ever end. Of a known length, it is wrong already."""
+        """Stop an endless stream; a file of known length is already wrong."""
         if self._num_bytes is None:
             had = _length(file)
             file.truncate(0)
             check_declared(had, self._address, self._most_bytes, "has at least")
 
     def _request(self, first: int) -> Any:
-        """Response that brings the file from byte `first` on, from its beginning, or says that there is no such byte.
+        """Return a response with the file from byte `first`, the whole file, or an error that there is no such byte.
 
-        Redirections are followed here: Python's own reads their whole bodies, and would go from https to http.
+        Redirections are followed here, because urllib reads their whole bodies and allows https to http.
         """
         address = self._address
         for _ in range(_MOST_REDIRECTIONS + 1):
@@ -195,24 +196,24 @@ class _Transfer:
                 return response
             response.close()
             address = self._next(address, response.headers.get("Location"))
-        raise UserError(f"{self._address} cannot be had (it is redirected again and again): {_ELSEWHERE}")
+        raise UserError(f"{self._address} cannot be fetched (it has too many redirections): {_ELSEWHERE}")
 
     def _next(self, address: str, location: str | None) -> str:
         try:
             there = urljoin(address, location or "")
             check_address(there)
         except (ValueError, UserError) as error:
-            raise UserError(f"{self._address} cannot be had (it is redirected to what is no address of a web server): "
+            raise UserError(f"{self._address} cannot be fetched (it is redirected to an invalid address): "
                             f"{_ELSEWHERE}") from error
         if urlsplit(address).scheme == "https" and urlsplit(there).scheme != "https":
-            raise UserError(f"{self._address} cannot be had (it is redirected from https to http, where others could "
-                            f"change it): {_ELSEWHERE}")
+            raise UserError(f"{self._address} cannot be fetched (it is redirected from https to http, where "
+                            f"others could change it): {_ELSEWHERE}")
         return there
 
     def _open(self, address: str, first: int) -> Any:
         headers = {"User-Agent": "charact"} | ({"Range": f"bytes={first}-"} if first else {})
         opener = urllib.request.OpenerDirector()
-        # Those of urllib's that read no files, speak no FTP and follow no redirection.
+        # Only handlers of HTTP, without files, FTP and redirections.
         most_bytes = 2 * self._most_bytes + _OVERHEAD_BYTES
         for handler in (urllib.request.ProxyHandler(), urllib.request.UnknownHandler(), _HTTPHandler(most_bytes),
                         _HTTPSHandler(most_bytes), urllib.request.HTTPDefaultErrorHandler(),
@@ -224,22 +225,22 @@ class _Transfer:
             if error.code in _REDIRECTIONS or (error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and first):
                 return error
             error.close()
-            raise UserError(f"{self._address} cannot be had ({error.code} {_one_line(error.reason)}): "
+            raise UserError(f"{self._address} cannot be fetched ({error.code} {_one_line(error.reason)}): "
                             f"{_ELSEWHERE}") from error
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
-            said = _one_line(getattr(reason, "strerror", None) or reason).lower()
-            raise UserError(f"{self._address} cannot be reached ({said}): {_ELSEWHERE}") from error
+            message = _one_line(getattr(reason, "strerror", None) or reason).lower()
+            raise UserError(f"{self._address} cannot be reached ({message}): {_ELSEWHERE}") from error
 
 
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 
 
 class _PacedStream(io.RawIOBase):
-    """What a server sends, as long as it sends enough in each window of time, and not too much in all.
+    """A server's stream with a minimum rate in each time window, and a limit on its total size.
 
-    A socket's own timeout is that of one read: a server that sends a byte now and then would hold the line for days.
-    And Python reads headers and trailers that never end.
+    A socket's timeout covers a single read: a server that sends single bytes could keep the connection open for days.
+    And Python reads endless headers and trailers.
     """
 
     def __init__(self, stream: Any, most_bytes: int) -> None:
@@ -254,7 +255,7 @@ class _PacedStream(io.RawIOBase):
 
         Raises:
             TimeoutError: the server is silent or too slow.
-            OSError: the connection is cut, or the server sends too much.
+            OSError: the connection is interrupted, or the server sends too much.
         """
         num_bytes = int(self._stream.readinto(buffer))
         self._left_bytes -= num_bytes
@@ -280,7 +281,7 @@ class _Response(HTTPResponse):
 
 
 def _connecting(kind: type[HTTPConnection], most_bytes: int) -> Callable[..., HTTPConnection]:
-    """How urllib makes a connection whose answers are paced."""
+    """Return a function that opens a connection with `_PacedStream` responses."""
     def connect(host: str, **options: Any) -> HTTPConnection:
         connection = kind(host, **options)
         connection.response_class = functools.partial(_Response, most_bytes)  # type: ignore[assignment]
@@ -312,16 +313,16 @@ def _length(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _one_line(said: object) -> str:
-    return " ".join(str(said).split())[:200]
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())[:200]
 
 
 def _range(response: Any) -> tuple[int | None, int | None]:
-    """First byte that a response brings, None where it brings none of the file, and the file's length if it is told."""
-    told = re.match(r"bytes (?:(\d{1,18})-\d+|\*)/(\d{1,18})?", response.headers.get("Content-Range", ""))
-    whole = int(told[2]) if told and told[2] else None
+    """Return the first byte of a response, None if it has no part of the file, and the file's length if known."""
+    sent = re.match(r"bytes (?:(\d{1,18})-\d+|\*)/(\d{1,18})?", response.headers.get("Content-Range", ""))
+    whole = int(sent[2]) if sent and sent[2] else None
     if response.status == HTTPStatus.PARTIAL_CONTENT:
-        return (int(told[1]) if told and told[1] else None), whole
+        return (int(sent[1]) if sent and sent[1] else None), whole
     return (0 if response.status == HTTPStatus.OK else None), whole
 
 
@@ -330,7 +331,7 @@ def _chunks(response: HTTPResponse) -> Iterator[bytes]:
         while chunk := response.read1(_CHUNK_BYTES):
             yield chunk
     except TimeoutError as error:
-        said = f"no answer for {TIMEOUT_S:g} s" if str(error) == "timed out" else str(error)
-        raise _CutError(said) from error
+        message = f"no answer for {TIMEOUT_S:g} s" if str(error) == "timed out" else str(error)
+        raise _CutError(message) from error
     except (OSError, HTTPException, ValueError) as error:
         raise _CutError("the connection was cut") from error

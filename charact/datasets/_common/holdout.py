@@ -1,4 +1,4 @@
-"""Holding a part of a dataset out of training, for validation where no split for it was published."""
+"""Splitting of a validation set from training data, for data sets without one."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from charact.core.errors import UserError
 
 
 class Part(Dataset[Any]):
-    """Some samples of a dataset, in their order; every other attribute is the dataset's own.
+    """A subset of a dataset, in order; other attributes are those of the dataset.
 
     Args:
-        dataset: has all samples.
-        indices: of those that are in the part.
+        dataset: dataset with all samples.
+        indices: indices of the subset.
     """
 
     def __init__(self, dataset: Dataset[Any], indices: NDArray[np.int64]) -> None:
         self._dataset = dataset
-        # An array, not a list: forked workers share it, and do not copy it by counting references.
+        # An array, because forked workers share it: counting references to a list's items copies its memory.
         self._indices = indices
 
     def __len__(self) -> int:
@@ -31,17 +31,17 @@ class Part(Dataset[Any]):
         return self._dataset[int(self._indices[index])]
 
     def __getattr__(self, name: str) -> Any:
-        # Special methods would speak of the whole dataset, and a copy that is being unpickled has no dataset yet.
+        # Special methods would apply to the whole dataset, and an object being unpickled has no `_dataset` yet.
         if name.startswith("__") or name == "_dataset":
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
 
 def hold_out(dataset: Dataset[Any], frac: float, seed: int, batch_size: int) -> tuple[Part, Part]:
-    """The rest of a dataset, and about a share `frac` of its samples that is held out; together they are all of it.
+    """Return the rest of a dataset, and a held-out share of about `frac` of its samples.
 
-    They are drawn at random, as the seed decides; where the samples' order is part of the data (`shuffled = False`)
-    they are its end, and the rest is a whole number of batches.
+    Held-out samples are drawn at random with the seed. If the order of samples matters (`shuffled = False`), they are
+    the last ones, and the rest is a whole number of batches.
 
     Raises:
         UserError: either part would be smaller than a batch.
@@ -52,7 +52,7 @@ def hold_out(dataset: Dataset[Any], frac: float, seed: int, batch_size: int) -> 
     if in_order:
         num_rest = round(num_rest / batch_size) * batch_size
     if min(num_rest, num_samples - num_rest) < batch_size:
-        raise UserError(f"holding out {frac:g} of {num_samples:,} samples leaves {num_rest:,} and "
+        raise UserError(f"holding out {frac:g} of {num_samples:,} samples leaves parts of {num_rest:,} and "
                         f"{num_samples - num_rest:,}, fewer than a batch of {batch_size:,}: choose another share or a "
                         "smaller batch size")
     order = np.arange(num_samples) if in_order else np.random.default_rng(seed).permutation(num_samples)

@@ -1,4 +1,4 @@
-"""Finding data sets by name, and reading those that are stored in files."""
+"""Registry of data sets by name, and loading of stored ones."""
 
 
 import difflib
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def all_datasets() -> dict[str, DatasetSpec]:
-    """Every dataset by name."""
+    """Return every data set by name."""
     return {spec.name: spec for module in modules_in("charact.datasets") for spec in module.DATASETS}
 
 
 def find_dataset(name: str) -> DatasetSpec:
-    """Data set of a name.
+    """Return the data set with a name.
 
     Raises:
-        UserError: there is none; the nearest names are suggested.
+        UserError: there is none; similar names are suggested.
     """
     datasets = all_datasets()
     if name in datasets:
@@ -35,18 +35,18 @@ def find_dataset(name: str) -> DatasetSpec:
 
 
 def stored_content(request: "DataRequest", kind: Kind) -> tuple[StoredDatasetSpec, Any] | None:
-    """Spec and content of the stored dataset that a request names; None where it asks for made-up data.
+    """Return spec and content of the stored data set in a request; None for synthetic data.
 
-    What the content is, the kind decides: pictures and labels, or the words of a text. It is shared, not to be changed.
+    The content depends on the kind: images and labels, or the words of a text. It is shared and must not be changed.
 
     Raises:
-        UserError: the dataset is unknown, of another kind, has no such split, its directory was not named, or a file
-            is missing, truncated or foreign; or made-up data of the kind do not heed what was asked of them.
+        UserError: the data set is unknown, of another kind, lacks the split, its directory was not given, or a file is
+            missing, truncated or foreign; or an option does not apply to synthetic data of this kind.
     """
     spec = find_dataset(request.name)
     if spec.kind not in (kind, None):
         fitting = [other.name for other in all_datasets().values() if other.kind in (kind, None)]
-        raise UserError(f"{spec.name} holds {spec.kind} data, this workload reads {kind} data: "
+        raise UserError(f"{spec.name} has {spec.kind} data, this workload reads {kind} data: "
                         f"choose from {', '.join(fitting)}")
     if request.split not in spec.splits:
         raise UserError(f"{spec.name} has no split '{request.split}': choose from {', '.join(spec.splits)}")
@@ -55,11 +55,11 @@ def stored_content(request: "DataRequest", kind: Kind) -> tuple[StoredDatasetSpe
         return None
     if request.directory is None:
         raise UserError(f"{spec.name} is read from files: name their directory with --data-dir "
-                        f"(`charact data fetch {spec.name}` gets them from {spec.source})")
+                        f"(`charact data fetch {spec.name}` downloads them from {spec.source})")
     return spec, _load(spec, request.directory, request.split)
 
 
 @functools.lru_cache(maxsize=1)
 def _load(spec: StoredDatasetSpec, directory: Path, split: Split) -> Any:
-    """The cases of a sweep share the content: it is read and held once."""
+    """Return the content of a split; cached, because the cases of a sweep share it."""
     return spec.load(directory, split)

@@ -1,4 +1,4 @@
-"""What a case asks of its data set."""
+"""Requested data of a case."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,25 +7,25 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Synthetic:
-    """What made-up data look like, where it differs from the workload's default (None)."""
+    """Options of synthetic data; None for the workload's default."""
 
     num_classes: int | None = None
-    """Kinds of pictures."""
+    """Number of image classes."""
     num_words: int | None = None
-    """Size of the vocabulary, marks included; of both languages in translation."""
+    """Size of the vocabulary, including special tokens; of both languages in translation."""
     zipf_exponent: float = 1.0
-    """Word number k is as probable as k ** -exponent; 0 makes all alike."""
+    """The probability of word k is proportional to k ** -exponent; 0 is uniform."""
     length_mean_frac: float | None = None
     """Mean length of sentences or documents, as a share of the input size."""
     length_spread_frac: float | None = None
-    """Standard deviation of their length, likewise; 0 makes all alike."""
+    """Standard deviation of their length, as a share of the input size; 0 gives equal lengths."""
 
 
 @dataclass(frozen=True)
 class DataRequest:
-    """Which data a case is fed: a dataset's name, where its files are, and the seed of what is made up.
+    """Data of a case: the data set's name, the directory of its files, and the seed of synthetic data.
 
-    The batch size is for text that is cut into as many parallel streams; samples do not depend on it otherwise.
+    The batch size is the number of parallel streams of text; other samples do not depend on it.
     """
 
     name: str = "synthetic"

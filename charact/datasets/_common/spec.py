@@ -1,4 +1,4 @@
-"""What a dataset is, and how its published files are found and verified."""
+"""Specification of data sets, and finding and verifying their published files."""
 
 import hashlib
 import os
@@ -19,27 +19,27 @@ _REMEDY = "make it readable, or name another --data-dir"
 
 Split = Literal["train", "valid", "test"]
 Kind = Literal["image", "language_model", "translation", "cloze"]
-"""What a dataset's samples are; a workload reads one kind."""
+"""Type of a data set's samples; a workload reads one kind."""
 Pictures = NDArray[np.uint8]
-"""(N, H, W) grey or (N, 3, H, W) coloured."""
+"""(N, H, W) gray or (N, 3, H, W) colour images."""
 Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file as it was published; None where its size or checksum is not known."""
+    """A published file; size and checksum are None if unknown."""
 
     name: str
     num_bytes: int | None
     checksum: str | None
-    """Its SHA-256 in hexadecimal digits; its MD5 where only that was published."""
+    """SHA-256 in hexadecimal digits; MD5 if only that was published."""
     splits: tuple[Split, ...] = ()
-    """Splits that need it, in the form that `charact data fetch` downloads; none of an alternative form."""
+    """Splits that need it when downloaded by `charact data fetch`; empty for an alternative form."""
     most_bytes: int = 2**26
-    """Limit where the size is not known."""
+    """Size limit in bytes if the size is unknown."""
 
     def flaw(self, content: bytes) -> str | None:
-        """What distinguishes a content from the published one; None where nothing does that was published."""
+        """Return the difference of a content from the published file; None if there is none."""
         if self.num_bytes is not None and len(content) != self.num_bytes:
             return self.wrong_size(len(content))
         if self.checksum is None:
@@ -50,52 +50,52 @@ class PublishedFile:
             f"truncated or foreign ({'MD5' if is_md5 else 'SHA-256'} {checksum}, published {self.checksum})")
 
     def wrong_size(self, num_bytes: int) -> str:
-        """How a size that is not the published one is wrong."""
+        """Return a description of a wrong size."""
         assert self.num_bytes is not None
         return (f"{'truncated' if num_bytes < self.num_bytes else 'foreign'} ({num_bytes:,} bytes, published "
                 f"{self.num_bytes:,})")
 
 
 def sha256(content: bytes) -> str:
-    """SHA-256 of a content, in hexadecimal digits."""
+    """Return the SHA-256 of a content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def digest_path(path: Path) -> Path:
-    """Where the SHA-256 of a fetched file is recorded whose checksum was not published."""
+    """Return the path of the recorded SHA-256 of a downloaded file without a published checksum."""
     return path.with_name(f"{path.name}.sha256")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DatasetSpec:
-    """A dataset by its name."""
+    """A data set."""
 
     name: str
     description: str
     source: str
-    """Address that its files are fetched from, ending in a slash; for made-up data, what makes them."""
+    """Address of its files, ending in a slash; for synthetic data, the generator."""
     kind: Kind | None
-    """None for made-up data, which are of every kind."""
+    """None for synthetic data, which have every kind."""
     splits: tuple[Split, ...]
     num_classes: int | None = None
-    """Number of kinds of pictures; None where the workload decides, or where there are none."""
+    """Number of image classes; None if the workload decides, or if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredDatasetSpec(DatasetSpec):
-    """A dataset that is read from published files."""
+    """A data set that is read from published files."""
 
     kind: Kind
     home: str
-    """Folder below the directory that the user names, where `charact data fetch` puts its files."""
+    """Folder of its files for `charact data fetch`, below the directory that the user names."""
     folders: tuple[str, ...] = ()
-    """Where they may lie besides, and besides that directory itself."""
+    """Other folders to search, in addition to the directory itself."""
     files: tuple[PublishedFile, ...]
     read: Callable[[Any, Path, Split], Any]
-    """Content of a split, as its kind has it, from the spec, the directory and the files that `find` gives."""
+    """Function that returns the content of a split, given the spec, the directory and the split."""
 
     def load(self, directory: Path, split: Split) -> Any:
-        """Content of a split: what `read` makes of it.
+        """Return the content of a split.
 
         Raises:
             UserError: there is no such directory, or a file is missing, truncated or foreign.
@@ -103,27 +103,27 @@ class StoredDatasetSpec(DatasetSpec):
         with reading(directory, _REMEDY):
             if not directory.is_dir():
                 raise UserError(f"{directory} is not a directory: name the one that holds {self.name} with --data-dir, "
-                                f"or get it with charact data fetch {self.name}")
+                                f"or download it with charact data fetch {self.name}")
         return self.read(self, directory, split)
 
     def find(self, directory: Path, *names: str) -> tuple[Path, bytes]:
-        """Place and verified content of a file: the first of its alternative names that is there.
+        """Return path and verified content of a file: the first of its alternative names that exists.
 
         Raises:
-            UserError: none is there, or it differs from the published one.
+            UserError: none exists, or it differs from the published one.
         """
         path = self.place(directory, *names)
         if path is None:
             folders = ", ".join((self.home, *self.folders))
-            raise UserError(f"{self.name} needs {' or '.join(names)}, which {directory} and its folders {folders} do "
-                            f"not hold: `charact data fetch {self.name}` gets {self.source}{names[0]}")
+            raise UserError(f"{self.name} needs {' or '.join(names)}, which is not in {directory} or {folders} "
+                            f"in it: `charact data fetch {self.name}` downloads {self.source}{names[0]}")
         content, flaw = inspect(path, self.published(path.name))
         if flaw is not None:
             raise UserError(f"{path} is {flaw}: fetch it again from {self.source}")
         return path, content
 
     def place(self, directory: Path, *names: str) -> Path | None:
-        """Where the first of a file's alternative names is that is there at all."""
+        """Return the path of the first of a file's alternative names that exists."""
         places = [directory, *(directory / folder for folder in (self.home, *self.folders))]
         for path in [place / name for name in names for place in places]:
             with reading(path, _REMEDY):
@@ -132,13 +132,13 @@ class StoredDatasetSpec(DatasetSpec):
         return None
 
     def published(self, name: str) -> PublishedFile:
-        """What was published of a file."""
+        """Return the published facts of a file."""
         return next(file for file in self.files if file.name == name)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredImagesSpec(StoredDatasetSpec):
-    """A dataset of labelled pictures that is read from published files."""
+    """A data set of labelled images that is read from published files."""
 
     kind: Kind = "image"
     splits: tuple[Split, ...] = ("train", "test")
@@ -146,7 +146,7 @@ class StoredImagesSpec(StoredDatasetSpec):
     num_pictures: dict[Split, int]
 
     def load(self, directory: Path, split: Split) -> tuple[Pictures, Labels]:
-        """Pictures and labels of a split, counted.
+        """Return images and labels of a split, with their number checked.
 
         Raises:
             UserError: there is no such directory, or a file is missing, truncated or foreign.
@@ -155,19 +155,19 @@ class StoredImagesSpec(StoredDatasetSpec):
         again = f"fetch its files again from {self.source}"
         published = self.num_pictures[split]
         if not len(images) == len(labels) == published:
-            raise UserError(f"{self.name} in {directory} has {len(images):,} pictures and {len(labels):,} labels for "
+            raise UserError(f"{self.name} in {directory} has {len(images):,} images and {len(labels):,} labels for "
                             f"{split}, {published:,} were published: {again}")
         if not 0 <= labels.min() <= labels.max() < self.num_classes:
             raise UserError(f"{self.name} in {directory} has labels from {labels.min()} to {labels.max()}, "
                             f"{self.num_classes} classes were published: {again}")
-        # torch warns of arrays that must not be written to, as views of immutable bytes are.
+        # torch warns about read-only arrays, such as views of immutable bytes.
         return np.require(images, requirements=["C", "W"]), labels
 
 
 def inspect(path: Path, file: PublishedFile) -> tuple[bytes, str | None]:
-    """Return a file's content and how it differs from the published one, or from what was fetched; None if it does not.
+    """Return a file's content and its difference from the published or the downloaded file; None if there is none.
 
-    No more is read than was published, or than the limit where the size is not known.
+    Reads at most the published size, or the limit if the size is unknown.
 
     Raises:
         UserError: the file cannot be read, or exceeds the limit.
@@ -184,20 +184,21 @@ def inspect(path: Path, file: PublishedFile) -> tuple[bytes, str | None]:
 
 
 def _change(path: Path, file: PublishedFile, content: bytes) -> str | None:
-    """How a content differs from what was fetched."""
+    """Return how a content differs from the downloaded file."""
     record = digest_path(path)
     if file.checksum is not None or not has_digest(path):
         return None
     with reading(record, _REMEDY), record.open("rb") as stream:
         recorded = stream.read(64).decode("ascii", "replace")
     if not re.fullmatch("[0-9a-f]{64}", recorded):
-        return f"not comparable with what was fetched, since {record} is damaged, which holds its SHA-256"
+        return f"not verifiable, because its recorded SHA-256 in {record} is damaged"
     return None if sha256(content) == recorded else (
-        f"not what was fetched (SHA-256 {sha256(content)}, recorded {recorded}); if you replaced it, remove {record}")
+        f"changed after it was fetched (SHA-256 {sha256(content)}, recorded {recorded}); "
+        f"if you replaced it, remove {record}")
 
 
 def has_digest(path: Path) -> bool:
-    """Whether the SHA-256 of a fetched file is recorded.
+    """Return whether the SHA-256 of a downloaded file is recorded.
 
     Raises:
         UserError: the directory cannot be read.

@@ -1,1 +1,1 @@
-"""Data sets for PyTorch: the samples of images and texts that workloads read."""
+"""PyTorch datasets of images and texts that workloads read."""

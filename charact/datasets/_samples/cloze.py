@@ -1,4 +1,4 @@
-"""Cloze questions as a torch dataset."""
+"""Cloze questions as a PyTorch dataset."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Cloze(NamedTuple):
-    """A question, or with one dimension more before the others a batch of them; int64, filled up with zeros."""
+    """A question, or a batch of them with one more leading dimension; int64, padded with zeros."""
 
     document: Tensor
     """(length,)"""
@@ -25,18 +25,18 @@ class Cloze(NamedTuple):
     candidates: Tensor
     """(10,)"""
     answer: Tensor
-    """(): which of the candidates is right."""
+    """(): index of the correct candidate."""
 
 
 class ClozeQuestions(Dataset[Cloze]):
-    """Samples whose documents are cut to a length: the words nearest to the query are kept.
+    """Samples with documents cut to a length: the words nearest to the query are kept.
 
     Args:
-        questions: the samples in numbers.
+        questions: the encoded samples.
         num_words: size of their vocabulary.
-        length: of a document, in words.
-        answerable_only: leave out samples whose answer is cut away, from which a model that points to words of the
-            document cannot learn.
+        length: length of a document, in words.
+        answerable_only: leave out samples whose answer is cut off: a model that points to words of the document cannot
+            learn from them.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ def _filled(words: Words, length: int) -> Tensor:
 
 
 def cloze_dataset(request: "DataRequest", *, input_size: int, num_synthetic_words: int) -> ClozeQuestions:
-    """Questions on documents of at most `input_size` words.
+    """Return questions about documents of at most `input_size` words.
 
-    The number of words is for made-up data of which the request asks none.
+    `num_synthetic_words` is the default vocabulary size of synthetic data.
 
     Raises:
         UserError: as `stored_content`.

@@ -1,4 +1,4 @@
-"""Labelled images as torch datasets."""
+"""Labelled images as PyTorch datasets."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 
 
 class SyntheticImages(ImageDataset):
-    """Noise that is drawn when a sample is fetched: the same for the same seed, split and index in every process."""
+    """Noise images, drawn when a sample is fetched: the same for the same seed, split and index in every process."""
 
     def __init__(self, seed: int, split: Split, input_size: int, num_classes: int) -> None:
         super().__init__(NUM_PICTURES[split], num_classes)
@@ -39,7 +39,7 @@ class SyntheticImages(ImageDataset):
 
 
 class StoredImages(ImageDataset):
-    """Pictures of a file, held once as bytes (forked workers share them) and scaled when a sample is fetched."""
+    """Images of a file, stored as bytes (forked workers share them) and scaled when a sample is fetched."""
 
     def __init__(self, images: Pictures, labels: Labels, input_size: int, num_classes: int) -> None:
         super().__init__(len(images), num_classes)
@@ -56,11 +56,10 @@ class StoredImages(ImageDataset):
 
 
 def image_dataset(request: DataRequest, *, input_size: int, num_synthetic_classes: int) -> ImageDataset:
-    """Labelled pictures at an input size: samples (float32 (3, size, size) in [0, 1], int label).
+    """Return labelled images at an input size: samples (float32 (3, size, size) in [0, 1], int label).
 
-    Pictures from files are scaled bilinearly to the input size, grey ones get three equal channels. Values are divided
-    by 255 and not standardized to a mean and deviation. The number of classes is for made-up data of which the request
-    asks none.
+    Stored images are scaled bilinearly to the input size, and gray ones get three equal channels. Values are divided by
+    255, without standardization. `num_synthetic_classes` is the default number of classes of synthetic data.
 
     Raises:
         UserError: as `stored_content`.

@@ -1,4 +1,4 @@
-"""Text as a torch dataset for language models: parallel streams that batches walk through from end to end."""
+"""Text as a PyTorch dataset for language models: parallel streams that successive batches continue."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,26 +15,26 @@ from charact.datasets._common.vocabulary import Tokens, zipf_tokens
 if TYPE_CHECKING:
     from charact.datasets._common.request import DataRequest
 
-NUM_SYNTHETIC_STRETCHES = 512
-"""Batches that made-up text is enough for: many more than a profile takes, and drawn in a fraction of a second."""
+NUM_SYNTHETIC_BATCHES = 512
+"""Number of batches in synthetic text: many more than a profile needs, and drawn in a fraction of a second."""
 _SPLIT_SEEDS = {"train": 0, "valid": 1, "test": 2}
 
 
 class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
-    """A text cut into as many equal streams as the batch size; words that are left over are dropped.
+    """A text cut into as many equal streams as the batch size; leftover words are dropped.
 
-    Sample i is stretch i // batch_size of stream i % batch_size, so that a batch taken in order holds the same stretch
-    of every stream and the next batch continues it: a model may carry its state over. The last stretch is shorter
-    where the streams are no whole number of them, as in pytorch/examples.
+    Sample i is segment i // batch_size of stream i % batch_size, so that a batch in order has the same segment of every
+    stream and the next batch continues it: a model may carry its state over. The last segment is shorter if the length
+    of the streams is not a multiple of the segment length, as in pytorch/examples.
 
     Args:
         tokens: the text.
         num_words: size of its vocabulary.
-        input_size: words in a stretch.
-        request: which data these are; its batch size is the number of streams.
+        input_size: words in a segment.
+        request: the requested data; its batch size is the number of streams.
 
     Raises:
-        UserError: the streams are shorter than a stretch and the word to predict after it.
+        UserError: the streams are shorter than a segment and the word to predict after it.
     """
 
     shuffled = False
@@ -46,7 +46,7 @@ class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
         if stream_length <= input_size:
             raise UserError(f"{request.name} ({request.split}) has {len(tokens):,} words, too few for batch size "
                             f"{request.batch_size} and input size {input_size}: choose a smaller one")
-        # An array, not a tensor: the FLOP pass reads the dataset among fake tensors.
+        # An array, because the FLOP pass reads the dataset under fake tensors.
         self.streams = tokens[: request.batch_size * stream_length].reshape(request.batch_size, stream_length)
 
     def __len__(self) -> int:
@@ -56,31 +56,31 @@ class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        stretch, stream = divmod(index, len(self.streams))
-        first = stretch * self.input_size
+        segment, stream = divmod(index, len(self.streams))
+        first = segment * self.input_size
         words = torch.from_numpy(self.streams[stream, first : first + self.input_size + 1].copy())
         return words[:-1], words[1:]
 
     def collate(self, samples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a batch, both int64 (size, batch): steps first, as recurrent layers take them."""
+        """Return inputs and targets of a batch, both int64 (size, batch): steps first, as recurrent layers expect."""
         inputs, targets = zip(*samples, strict=True)
         return torch.stack(inputs, dim=1), torch.stack(targets, dim=1)
 
 
 def make_tokens(request: "DataRequest", input_size: int, num_words: int) -> Tokens:
-    """Made-up text that fills a whole number of stretches; a function of the arguments alone."""
+    """Return synthetic text for a whole number of segments; depends only on the arguments."""
     generator = np.random.default_rng((request.seed, _SPLIT_SEEDS[request.split]))
-    # Long stretches get fewer batches: a million words of 8 bytes are enough to walk through.
-    num_stretches = max(8, min(NUM_SYNTHETIC_STRETCHES, 1_000_000 // (request.batch_size * input_size)))
-    num_tokens = request.batch_size * (num_stretches * input_size + 1)
+    # Long segments get fewer batches: a million words of 8 bytes are enough.
+    num_segments = max(8, min(NUM_SYNTHETIC_BATCHES, 1_000_000 // (request.batch_size * input_size)))
+    num_tokens = request.batch_size * (num_segments * input_size + 1)
     return zipf_tokens(generator, num_tokens, num_words, request.synthetic.zipf_exponent)
 
 
 def language_model_dataset(request: "DataRequest", *, input_size: int, num_synthetic_words: int) -> TokenStreams:
-    """A text, cut into as many parallel streams as the batch size, to predict each next word of.
+    """Return a text for next-word prediction, cut into as many parallel streams as the batch size.
 
-    Samples are (int64 (size,), int64 (size,)): a stretch of one stream, and the same one word later. The number of
-    words is for made-up data of which the request asks none.
+    Samples are (int64 (size,), int64 (size,)): a segment of one stream, and the same one word later.
+    `num_synthetic_words` is the default vocabulary size of synthetic data.
 
     Raises:
         UserError: as `stored_content`, or the text is too short for streams of that size.

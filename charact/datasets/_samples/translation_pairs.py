@@ -1,4 +1,4 @@
-"""Pairs of sentences as a torch dataset."""
+"""Sentence pairs as a PyTorch dataset."""
 
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class SentencePairs(Dataset[tuple[Tensor, Tensor]]):
-    """Samples (int64 (length,), int64 (length,)): a sentence and its translation, ended and padded.
+    """Samples (int64 (length,), int64 (length,)): a sentence and its translation, with end mark and padding.
 
     Args:
-        pairs: the sentences as numbers.
+        pairs: the encoded sentences.
     """
 
     def __init__(self, pairs: EncodedPairs) -> None:
-        # Arrays, not tensors: the FLOP pass reads the dataset among fake tensors.
+        # Arrays, because the FLOP pass reads the dataset under fake tensors.
         self.pairs = pairs
         self.source_vocabulary = pairs.source_vocabulary
         self.target_vocabulary = pairs.target_vocabulary
@@ -37,9 +37,9 @@ class SentencePairs(Dataset[tuple[Tensor, Tensor]]):
 def translation_dataset(
     request: "DataRequest", *, input_size: int, num_source_words: int, num_target_words: int
 ) -> SentencePairs:
-    """Pairs of sentences at most `input_size` long with their end mark.
+    """Return sentence pairs of at most `input_size` words including the end mark.
 
-    The numbers of words are for made-up data of which the request asks none.
+    `num_source_words` and `num_target_words` are the default vocabulary sizes of synthetic data.
 
     Raises:
         UserError: as `stored_content`, or no pair is short enough.

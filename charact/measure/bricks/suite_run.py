@@ -17,7 +17,7 @@ from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
 from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
-from charact.execution.precision import refusal
+from charact.execution.precision import unsupported_reason
 from charact.machine.facts import device_name
 from charact.measure.bricks.allocator_settings import brick_settings
 from charact.measure.bricks.crash_notes import Crashes
@@ -66,7 +66,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         UserError: the suite has no such bricks, or one is damaged; the device does not support the precision; or the
             record cannot be written.
     """
-    if reason := refusal(precision, device):
+    if reason := unsupported_reason(precision, device):
         raise UserError(reason)
     bricks = [suite.brick(identifier) for identifier in chosen_bricks(
         suite, mode, precision, batch_sizes, precisions)]

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from charact.execution.out_of_memory import free_host_bytes
-from charact.execution.precision import refusal
+from charact.execution.precision import unsupported_reason
 from charact.machine.cache_sizes import cache_levels
 from charact.machine.facts import native_bf16
 from charact.measure.microbench.probe import Probe, call_seconds
@@ -42,7 +42,7 @@ def _precisions(device: torch.device) -> list[str]:
     """Return the precisions that the device has instructions for."""
     if device.type == "cpu":
         return ["fp32", *(["bf16"] if native_bf16() else [])]
-    return [precision for precision in _DTYPES if refusal(precision, device) is None]
+    return [precision for precision in _DTYPES if unsupported_reason(precision, device) is None]
 
 
 def _products(device: torch.device, precision: str, budget: int) -> Iterator[Probe]:

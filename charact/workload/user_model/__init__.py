@@ -1,1 +1,1 @@
-"""A workload around any model that can be imported: its inputs from a spec, its loss, its optimizer."""
+"""Workload for a user's own model: its inputs from a spec, its loss, its optimizer."""

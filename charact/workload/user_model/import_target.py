@@ -1,4 +1,4 @@
-"""What users name of their own code on the command line: things in modules, arguments of a call."""
+"""Import of user code named on the command line, and arguments of calls."""
 
 import ast
 import difflib
@@ -12,7 +12,7 @@ from charact.core.errors import UserError
 
 
 def imported(target: str, option: str) -> Any:
-    """What `package.module:name` names; modules in the working directory are found, too.
+    """Return the object `package.module:name`; modules in the working directory are found, too.
 
     Raises:
         UserError: there is no such module or name, or the module cannot be imported.
@@ -26,7 +26,7 @@ def imported(target: str, option: str) -> Any:
     for name in path.split("."):
         if not hasattr(found, name):
             near = difflib.get_close_matches(name, dir(found), n=3, cutoff=0.5)
-            hint = f"did you mean {', '.join(near)}?" if near else "name what it holds"
+            hint = f"did you mean {', '.join(near)}?" if near else "name one of its attributes"
             raise UserError(f"{option}: {module_name} has no {path}: {hint}")
         found = getattr(found, name)
     return found
@@ -39,19 +39,19 @@ def _module(name: str, option: str) -> Any:
         if f"{name}.".startswith(f"{error.name}."):
             raise UserError(f"{option}: there is no module {error.name}: install it, or run charact in the directory "
                             "that holds it") from error
-        raise UserError(f"{option}: {name} imports {error.name}, which is not there: install it") from error
+        raise UserError(f"{option}: {name} imports {error.name}, which is not installed: install it") from error
     except SystemExit as error:
-        raise UserError(f"{option}: importing {name} ended the program: put what it runs below "
+        raise UserError(f"{option}: importing {name} ended the program: put its code below "
                         "if __name__ == '__main__'") from error
     except Exception as error:
         raise UserError(f"{option}: importing {name} failed: {type(error).__name__}: {error}") from error
 
 
 def call_arguments(text: str, option: str) -> dict[str, Any]:
-    """Arguments by name from what could stand between the parentheses of a call; a bare word is a text.
+    """Return keyword arguments from a text such as `name=value,name=value`; a bare word is a text.
 
     Raises:
-        UserError: the text is none of that.
+        UserError: the text is malformed.
     """
     try:
         call = ast.parse(f"_({text})", mode="eval").body
@@ -59,7 +59,7 @@ def call_arguments(text: str, option: str) -> dict[str, Any]:
             raise ValueError
         values = {one.arg: one.value.id if isinstance(one.value, ast.Name) else ast.literal_eval(one.value)
                   for one in call.keywords if one.arg is not None}
-        if len(values) < len(call.keywords):  # one stands there twice, or is `**`
+        if len(values) < len(call.keywords):  # a repeated name, or `**`
             raise ValueError
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{option}: '{text}' is not of the form name=value,name=value with numbers, lists, or texts in "
@@ -68,10 +68,10 @@ def call_arguments(text: str, option: str) -> dict[str, Any]:
 
 
 def chosen(name: str, names: Sequence[str], option: str) -> str:
-    """The name, which must be one of those.
+    """Return the name after checking that it is one of the allowed names.
 
     Raises:
-        UserError: it is not; the nearest are suggested.
+        UserError: it is not; similar names are suggested.
     """
     if name in names:
         return name
@@ -82,5 +82,5 @@ def chosen(name: str, names: Sequence[str], option: str) -> str:
 
 
 def kind_of(thing: Any) -> str:
-    """What something is, in words."""
+    """Return the kind of an object as text."""
     return f"class {thing.__name__}" if isinstance(thing, type) else f"{type(thing).__name__} object"

@@ -1,14 +1,13 @@
-"""What a model is fed, told in one line: `--input-spec`.
+"""Parser of `--input-spec`, which describes a model's inputs in one line.
 
     3xSxS                                        one input, float32, (batch, 3, S, S)
     3xSxS -> int64[1000]                         and a label from 0 to 999 for every sample
     ids=int64[30522] S, mask=int64[1:2] S        two inputs by name, both (batch, S): words, and a mask of ones
 
-An input is `name=type[range] shape`, of which all but the shape may be left out: without a name it is passed by
-position, without a type it is float32. A shape joins numbers, S (the input size) and B (the batch) by x; the batch
-comes first where B is not named. Of a single number for every sample the type alone is written. A range is as
-Python's: [10] is 0 to 9, [5:10] is 5 to 9; floats without one are normally distributed. After -> stands what the
-outputs are compared with.
+An input is `name=type[range] shape`; all but the shape is optional: without a name it is passed by position, without a
+type it is float32. A shape joins numbers, S (the input size) and B (the batch) by x; the batch is first if B is not
+named. For a single number per sample, write only the type. A range is as in Python: [10] is 0 to 9, [5:10] is 5 to 9;
+floats without a range are normally distributed. After -> is the target that outputs are compared with.
 """
 
 import re
@@ -23,7 +22,7 @@ from charact.core.errors import UserError
 _INTEGERS: dict[str, tuple[int, int]] = {
     "int64": (-(2**63), 2**63), "int32": (-(2**31), 2**31), "uint8": (0, 256), "bool": (0, 2),
 }
-"""Types of whole numbers, and the widest range of each."""
+"""Integer types, and the widest range of each."""
 TYPES = ("float32", *_INTEGERS)
 
 _INPUT = re.compile(rf"(?:(?P<name>\w+)\s*=\s*)?(?:(?P<type>{'|'.join(TYPES)})\b\s*(?:\[(?P<range>[^\]]*)\])?)?"
@@ -35,7 +34,7 @@ _MAX_DIMENSION = 10**9
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input, or what the outputs are compared with; an axis is its length, `S` or `B`."""
+    """One input, or the target; an axis is its length, `S` or `B`."""
 
     name: str | None
     type: str
@@ -45,11 +44,11 @@ class TensorSpec:
 
     @property
     def batch_axis(self) -> int:
-        """Where samples are joined into a batch."""
+        """Axis along which samples are joined into a batch."""
         return self.axes.index("B")
 
     def sample(self, generator: np.random.Generator, input_size: int) -> NDArray[Any]:
-        """Made-up values for one sample, in its shape without the batch."""
+        """Return synthetic values for one sample, in its shape without the batch."""
         shape = tuple(input_size if axis == "S" else int(axis) for axis in self.axes if axis != "B")
         if self.type != "float32":
             assert self.range is not None
@@ -62,7 +61,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A model's inputs, those by position first, and what its outputs are compared with, if anything."""
+    """A model's inputs, positional ones first, and the target of its outputs, if any."""
 
     text: str
     inputs: tuple[TensorSpec, ...]
@@ -70,20 +69,20 @@ class InputSpec:
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """All that a batch holds, in its order."""
+        """All tensors of a batch, in order."""
         return self.inputs if self.target is None else (*self.inputs, self.target)
 
 
 def parse_input_spec(text: str) -> InputSpec:
-    """Read `--input-spec`.
+    """Parse `--input-spec`.
 
     Raises:
-        UserError: the text is none.
+        UserError: the text is malformed.
     """
     text = " ".join(text.split())
     inputs_text, arrow, target_text = text.partition("->")
     if "->" in target_text:
-        raise _wrong("has two ->: one thing is what the outputs are compared with")
+        raise _wrong("has two ->: give one target")
     if not inputs_text.strip():
         raise _wrong("names no input: write its shape, as in 3xSxS")
     inputs = tuple(_tensor(part) for part in inputs_text.split(","))
@@ -94,10 +93,10 @@ def parse_input_spec(text: str) -> InputSpec:
         if name is not None and names.count(name) > 1:
             raise _wrong(f"has the name {name} twice: remove one")
     if not any("S" in one.axes for one in inputs):
-        raise _wrong("has no S: write S where the input size stands, as in 3xSxS, and its values in --input-sizes")
+        raise _wrong("has no S: write S in place of the input size, as in 3xSxS, and its values in --input-sizes")
     target = _tensor(target_text) if arrow else None
     if target is not None and target.name is not None:
-        raise _wrong(f"names what stands after -> ({target.name}): leave the name out")
+        raise _wrong(f"names the target after -> ({target.name}): leave the name out")
     return InputSpec(text, inputs, target)
 
 
@@ -105,7 +104,7 @@ def _tensor(text: str) -> TensorSpec:
     text = text.strip()
     found = _INPUT.fullmatch(text)
     if not text or found is None:
-        raise _wrong("has an empty place: write a shape there, as in 3xSxS")
+        raise _wrong("has an empty input: write a shape, as in 3xSxS")
     name, kind, shape = found["name"], found["type"] or "float32", found["shape"]
     if name is not None and not name.isidentifier():
         raise _wrong(f"has the name '{name}', which no argument can have")

@@ -1,4 +1,4 @@
-"""Losses for a model of the user's own: the model's, one of PyTorch's by name, a function of theirs, or what fits."""
+"""Losses of a user's model: the model's own, one of PyTorch by name, a user's function, or a default."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,14 +13,14 @@ from charact.workload.user_model.import_target import chosen, imported, kind_of
 from charact.workload.user_model.input_spec import InputSpec
 
 Loss = Callable[[Any, Tensor | None], tuple[Tensor, str]]
-"""Gives for outputs and target the loss, and says what it is."""
+"""Function that returns, for outputs and target, the loss and a description of it."""
 
 _LOSSES = sorted(name for name in dir(functional) if not name.startswith("_")
                  and (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div"))
 
 
 def default_loss(outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
-    """The model's own loss, where the outputs hold one; else what compares with the target; else a mean of outputs."""
+    """Return the model's own loss, if the outputs have one; else one against the target; else a mean of outputs."""
     own = _part(outputs, "loss")
     if own is not None:
         return _one_number(own, "outputs.loss"), "the model's own, outputs.loss"
@@ -30,17 +30,17 @@ def default_loss(outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
     if not target.is_floating_point():
         return cross_entropy(main_output(outputs), target), "cross_entropy against the target"
     output = main_output(outputs)
-    if output.shape != target.shape:  # PyTorch would stretch one over the other
-        raise ValueError(f"the output is {tuple(output.shape)}, what it is compared with {tuple(target.shape)}: let "
-                         "--input-spec say so after ->")
+    if output.shape != target.shape:  # PyTorch would broadcast one to the other
+        raise ValueError(f"the output has the shape {tuple(output.shape)}, but the target {tuple(target.shape)}: "
+                         "give the output's shape after -> in --input-spec")
     return functional.mse_loss(output, target), "mse_loss against the target"
 
 
 def named_loss(name: str, spec: InputSpec) -> Loss:
-    """Loss of `torch.nn.functional` by its name, or `package.module:function` of all outputs and the target, if any.
+    """Return a loss of `torch.nn.functional` by name, or `package.module:function` of outputs and target.
 
     Raises:
-        UserError: there is none of this name, or it needs a target that the spec does not have.
+        UserError: there is none with this name, or it needs a target that the spec lacks.
     """
     if ":" in name:
         function = imported(name, "--loss")
@@ -56,7 +56,7 @@ def named_loss(name: str, spec: InputSpec) -> Loss:
 
 
 def main_output(outputs: Any) -> Tensor:
-    """What a loss of PyTorch's is given: `logits`, where the outputs have them, else their first floating tensor.
+    """Return the input of PyTorch's losses: `logits`, if the outputs have them, else their first floating tensor.
 
     Raises:
         TypeError: there is none.
@@ -66,14 +66,14 @@ def main_output(outputs: Any) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy; the classes are the last axis where the others are the target's, as in language models."""
+    """Return the cross-entropy; the classes are the last axis if the others are the target's, as in language models."""
     if logits.dim() > 2 and logits.shape[:-1] == target.shape:
         logits, target = logits.flatten(0, -2), target.flatten()
     return functional.cross_entropy(logits, target if target.is_floating_point() else target.long())
 
 
 def _part(outputs: Any, name: str) -> Tensor | None:
-    """A tensor that outputs hold by a name; None where they do not."""
+    """Return a tensor of the outputs by name; None if they lack it."""
     found = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
     return found if isinstance(found, Tensor) else None
 
@@ -81,7 +81,7 @@ def _part(outputs: Any, name: str) -> Tensor | None:
 def _floating(outputs: Any) -> list[Tensor]:
     found = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     if not found:
-        raise TypeError(f"the model gave a {type(outputs).__name__} without a floating tensor to make a loss of: name "
+        raise TypeError(f"the model returned a {type(outputs).__name__} without a floating tensor for a loss: name "
                         "a --loss package.module:function")
     return found
 

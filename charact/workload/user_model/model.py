@@ -1,4 +1,4 @@
-"""A workload around a model of the user's own: any importable `nn.Module`, fed with made-up inputs of its spec."""
+"""Workload for any importable `nn.Module`, with synthetic inputs from its spec."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from charact.workload.user_model.input_spec import InputSpec
 from charact.workload.user_model.loss import Loss, default_loss, named_loss
 
 NUM_SAMPLES = 50_000
-"""As many as the made-up pictures of the built-in workloads."""
+"""Number of samples, as in the synthetic images of the built-in workloads."""
 
 _OPTIMIZERS = sorted(name for name, value in vars(torch.optim).items()
                      if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer")
 
 
-class MadeUpInputs(Dataset[tuple[Tensor, ...]]):
+class SyntheticInputs(Dataset[tuple[Tensor, ...]]):
     """Samples of a spec, drawn when they are fetched: the same for the same seed and index in every process."""
 
     def __init__(self, spec: InputSpec, input_size: int, seed: int) -> None:
@@ -39,75 +39,75 @@ class MadeUpInputs(Dataset[tuple[Tensor, ...]]):
         return tuple(torch.from_numpy(one.sample(generator, self.input_size)) for one in self.spec.tensors)
 
     def collate(self, samples: list[tuple[Tensor, ...]]) -> list[Tensor]:
-        """A batch: each input of the spec, joined along its batch axis."""
+        """Return a batch: each input of the spec, joined along its batch axis."""
         columns = zip(*samples, strict=True)
         return [torch.stack(column, one.batch_axis) for column, one in zip(columns, self.spec.tensors, strict=True)]
 
 
 @dataclass(kw_only=True)
 class OwnModel(Workload):
-    """A model that someone else wrote."""
+    """A model of the user."""
 
     input_kind: Literal["image", "sequence", "other"] = "other"
     default_batch_size: int = 8
     factory: Callable[..., Any]
     arguments: dict[str, Any]
-    """What the factory is called with."""
+    """Arguments of the factory."""
     spec: InputSpec
     loss_of: Loss
     optimizer_class: type[torch.optim.Optimizer]
     learning_rate: float
     loss_name: str | None = None
-    """What `loss_of` was asked for by; None for the default."""
+    """Name of the requested loss; None for the default."""
     _loss_used: str | None = field(default=None, init=False)
 
     @property
     def default_input_size(self) -> int:
-        """None.
+        """Not available.
 
         Raises:
-            UserError: always, since only the user knows what S may be.
+            UserError: always, because only the user knows the meaning of S.
         """
-        raise UserError(f"{self.name} has no default input size: give what S stands for with --input-sizes")
+        raise UserError(f"{self.name} has no default input size: give values of S with --input-sizes")
 
     @property
     def smallest_input_size(self) -> int:
-        """1: what is too small for the model, the model says."""
+        """1: the model itself rejects smaller inputs."""
         return 1
 
-    def dataset(self, input_size: int, request: DataRequest) -> MadeUpInputs:
-        """Samples of the spec: a tuple of its tensors, without their batch axes."""
-        return MadeUpInputs(self.spec, input_size, request.seed)
+    def dataset(self, input_size: int, request: DataRequest) -> SyntheticInputs:
+        """Return samples of the spec: a tuple of its tensors, without their batch axes."""
+        return SyntheticInputs(self.spec, input_size, request.seed)
 
     def model(self, dataset: Dataset[Any]) -> nn.Module:
-        """What the factory makes.
+        """Return the factory's model.
 
         Raises:
-            TypeError: it is no model.
+            TypeError: it is not a model.
         """
         made = self.factory(**self.arguments)
         if not isinstance(made, nn.Module):
-            raise TypeError(f"{self.source} gave a {type(made).__name__}, not a torch.nn.Module")
+            raise TypeError(f"{self.source} returned a {type(made).__name__}, not a torch.nn.Module")
         return made
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Whatever the model gives for the spec's inputs."""
-        inputs = list(zip(self.spec.inputs, batch, strict=False))  # after them stands the target
+        """Return the model's outputs for the spec's inputs."""
+        inputs = list(zip(self.spec.inputs, batch, strict=False))  # the target follows them
         by_name = {one.name: tensor for one, tensor in inputs if one.name is not None}
         return model(*(tensor for one, tensor in inputs if one.name is None), **by_name)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """The loss asked for; what it was is noted for `facts`."""
+        """Return the requested loss; its description is stored for `facts`."""
         loss, self._loss_used = self.loss_of(outputs, None if self.spec.target is None else batch[-1])
         return loss
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """The optimizer asked for, over all parameters."""
+        """Return the requested optimizer, over all parameters."""
         make: Callable[..., torch.optim.Optimizer] = self.optimizer_class
         return [make(model.parameters(), lr=self.learning_rate)]
 
     def facts(self) -> dict[str, Any]:
-        """What was run: inputs, arguments, and the loss and optimizer of a training."""
+        """Return the model's source, inputs and arguments, and the loss and optimizer of a training."""
         trained = {"loss": self._loss_used,
                    "optimizer": f"{self.optimizer_class.__name__}, learning rate {self.learning_rate:g}"}
         made = {"model": self.source, "arguments": {name: repr(value) for name, value in self.arguments.items()},
@@ -117,30 +117,30 @@ class OwnModel(Workload):
 
 def own_model(target: str, arguments: str, spec: InputSpec, loss: str | None, optimizer: str, learning_rate: float
               ) -> OwnModel:
-    """Workload of a model that is named as `package.module:factory`.
+    """Return the workload of a model named as `package.module:factory`.
 
     Args:
-        target: where the model class, or a function that makes a model, is; the working directory is importable.
-        arguments: what it is called with, as between the parentheses of a call.
-        spec: what the model is fed.
+        target: the model class, or a function that returns a model; the working directory is importable.
+        arguments: its arguments, as between the parentheses of a call.
+        spec: spec of the model's inputs.
         loss: name of a function in `torch.nn.functional`, or `package.module:function` of outputs and target.
         optimizer: name of a class in `torch.optim`.
-        learning_rate: of the optimizer.
+        learning_rate: learning rate of the optimizer.
 
     Raises:
-        UserError: a name is wrong, or what it names is not what it should be.
+        UserError: a name is wrong, or names an unsuitable object.
     """
     factory = imported(target, "--model")
     if isinstance(factory, nn.Module):
-        raise UserError(f"--model: {target} is a model already: name the class or a function that makes one")
+        raise UserError(f"--model: {target} is a model already: name the class or a function that returns one")
     if not callable(factory) or (isinstance(factory, type) and not issubclass(factory, nn.Module)):
         raise UserError(f"--model: {target} is a {kind_of(factory)}, neither a torch.nn.Module class nor a function "
-                        "that makes a model")
-    pictures = any(one.axes.count("S") > 1 for one in spec.inputs)
+                        "that returns a model")
+    is_image = any(one.axes.count("S") > 1 for one in spec.inputs)
     words = any("S" in one.axes and one.type != "float32" for one in spec.inputs)
     return OwnModel(
         name=target.rpartition(":")[2].rpartition(".")[2], source=target, factory=factory,
-        input_kind="image" if pictures else "sequence" if words else "other",
+        input_kind="image" if is_image else "sequence" if words else "other",
         arguments=call_arguments(arguments, "--model-args"), spec=spec,
         loss_of=default_loss if loss is None else named_loss(loss, spec),
         optimizer_class=getattr(torch.optim, chosen(optimizer, _OPTIMIZERS, "--optimizer")),

@@ -202,7 +202,7 @@ def test_made_up_questions_can_be_answered_from_their_documents(length: int) -> 
     (sample_bytes(answer=""), "line 21 lacks"),
     (sample_bytes(candidates=[]), "line 21 has 2 columns"),
     (b"".join(b"%d\n" % number for number in range(1, 21)) + b"21 XXXXX\ta\t\ta|b\n", "line 21 lacks"),
-    (sample_bytes() + b"1 \xff\n", "is no UTF-8 text"),
+    (sample_bytes() + b"1 \xff\n", "is not UTF-8 text"),
 ])
 def test_other_content_is_refused(content: bytes, reason: str) -> None:
     with pytest.raises(UserError, match=f"^made {reason}.*: fetch it again$"):

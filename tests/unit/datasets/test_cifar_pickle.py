@@ -122,7 +122,7 @@ def test_code_is_refused_and_does_not_run(tmp_path: Path, protocol: int) -> None
     ran = tmp_path / "ran"
     for content in (Evil(ran), {"data": Evil(ran)}, {"labels": [Evil(ran)]}, batch() | {"data": Stateful()}):
         written = pickle.dumps(content, protocol)
-        with pytest.raises(UserError, match=r"^made is refused, since its pickle (names '|has the opcode )"):
+        with pytest.raises(UserError, match=r"^made is rejected: its pickle (names '|has the opcode )"):
             read_pickle(written, MADE)
         assert not ran.exists()
     pickle.loads(pickle.dumps(Evil(ran), protocol))
@@ -136,7 +136,7 @@ def test_code_is_refused_and_does_not_run(tmp_path: Path, protocol: int) -> None
     b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R.",
 ])
 def test_every_other_way_to_call_something_is_refused(program: bytes) -> None:
-    with pytest.raises(UserError, match=r"^made is refused, since its pickle"):
+    with pytest.raises(UserError, match=r"^made is rejected: its pickle"):
         read_pickle(program, MADE)
 
 
@@ -167,7 +167,7 @@ BIG = b"X" + struct.pack("<I", 2**20) + b"a" * 2**20
 ])
 def test_a_pickle_that_grows_is_refused(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickles, "MOST_OPCODES", 100_000)
-    with pytest.raises(UserError, match=r"^made is refused, since its pickle (makes values that are much larger than "
+    with pytest.raises(UserError, match=r"^made is rejected: its pickle (makes values that are much larger than "
                                         r"itself|has more than 100,000 opcodes): fetch it again$"):
         read_pickle(program, MADE)
 
@@ -177,19 +177,19 @@ def with_array(**fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("content", "reason"), [
-    (with_array(data=np.zeros((3, ROW_BYTES), np.int8)), "not as many rows"),
-    (with_array(data=np.zeros((3, ROW_BYTES // 8))), "not as many rows"),
-    (with_array(data=np.zeros((2, ROW_BYTES), np.uint8)), "holds 3 labels and not as many rows of 3,072 bytes"),
-    (with_array(data=np.zeros((3, 3, 32, 32), np.uint8)), "not as many rows"),
+    (with_array(data=np.zeros((3, ROW_BYTES), np.int8)), "different number of rows"),
+    (with_array(data=np.zeros((3, ROW_BYTES // 8))), "different number of rows"),
+    (with_array(data=np.zeros((2, ROW_BYTES), np.uint8)), "has 3 labels and a different number of rows"),
+    (with_array(data=np.zeros((3, 3, 32, 32), np.uint8)), "different number of rows"),
     (with_array(data=np.asfortranarray(np.zeros((3, ROW_BYTES), np.uint8))), "an array of another form"),
-    (with_array(data=bytes(3 * ROW_BYTES)), "holds no array 'data' and list 'labels'"),
-    (with_array(labels=(0, 1, 2)), "holds no array 'data' and list 'labels'"),
+    (with_array(data=bytes(3 * ROW_BYTES)), "has no array 'data' and list 'labels'"),
+    (with_array(labels=(0, 1, 2)), "has no array 'data' and list 'labels'"),
     (with_array(labels=[0, 1, 10]), "labels that are not from 0 to 9"),
     (with_array(labels=[0, 1, -1]), "labels that are not from 0 to 9"),
     (with_array(labels=[0, 1, True]), "labels that are not from 0 to 9"),
     (with_array(labels=[0, 1, "2"]), "labels that are not from 0 to 9"),
-    (with_array(labels=[], data=np.zeros((0, ROW_BYTES), np.uint8)), "holds 0 labels"),
-    (pickle.dumps({}, 4), "holds no array"),
+    (with_array(labels=[], data=np.zeros((0, ROW_BYTES), np.uint8)), "has 0 labels"),
+    (pickle.dumps({}, 4), "has no array"),
 ])
 def test_a_batch_of_another_form_is_refused(content: bytes, reason: str) -> None:
     with pytest.raises(UserError, match=f"^made .*{reason}.*: fetch it again$"):
@@ -201,7 +201,7 @@ def test_a_shape_that_lies_allocates_nothing() -> None:
     lying = read_pickle(content, MADE)["data"]
     assert isinstance(lying, PickledArray)
     assert lying.shape == (2**31 - 1, ROW_BYTES)
-    with pytest.raises(UserError, match="holds 2 labels and not as many rows"):
+    with pytest.raises(UserError, match="has 2 labels and a different number of rows"):
         parse_pickled_batch(content, MADE)
 
 

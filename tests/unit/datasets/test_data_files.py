@@ -84,7 +84,7 @@ def test_what_is_there_and_wrong_is_replaced_where_it_lies(spec: StoredDatasetSp
 def test_what_was_sent_and_is_wrong_is_deleted_and_told(spec: StoredDatasetSpec, server: FileServer, tmp_path: Path,
                                                         name: str, said: str) -> None:
     server.files[name] = b"<html> portal" if name == "train.txt" else VALID[::-1]
-    with pytest.raises(UserError, match=rf"^http://127.*/{name} is not the published file, what it sent is deleted: "
+    with pytest.raises(UserError, match=rf"^http://127.*/{name} is not the published file and was deleted: "
                                         rf"{said}"):
         fetch(spec, name, tmp_path)
     assert list((tmp_path / "wikitext2").iterdir()) == []
@@ -106,11 +106,11 @@ def test_the_state_of_a_file_says_how_it_compares(spec: StoredDatasetSpec, tmp_p
     assert state("valid.txt") == "absent"
     (tmp_path / "valid.txt").write_bytes(VALID)
     (tmp_path / "train.txt").write_bytes(b"anything")
-    assert (state("valid.txt"), state("train.txt")) == ("right, by its checksum", "there")
+    assert (state("valid.txt"), state("train.txt")) == ("correct, by its checksum", "there")
     (tmp_path / "valid.txt").write_bytes(VALID + b"x")
     assert state("valid.txt") == "wrong: foreign (13 bytes, published 12)"
     sized = replace(spec, files=(PublishedFile("train.txt", 8, None),))
-    assert file_state(sized, sized.files[0], tmp_path) == "there, of the right size"
+    assert file_state(sized, sized.files[0], tmp_path) == "present, with the correct size"
 
 
 def test_what_was_fetched_is_recorded_and_compared_where_no_checksum_was_published(
@@ -121,18 +121,19 @@ def test_what_was_fetched_is_recorded_and_compared_where_no_checksum_was_publish
     fetch(spec, "valid.txt", tmp_path)
     assert not place.with_name("valid.txt.sha256").exists()  # its checksum was published
 
-    assert file_state(spec, spec.published("train.txt"), tmp_path) == "as it was fetched, by its recorded checksum"
+    assert file_state(spec, spec.published("train.txt"), tmp_path) == (
+        "unchanged since it was fetched, by its recorded checksum")
     place.write_bytes(TRAIN.replace(b"b", b"c"))  # as many words, so that reading alone finds nothing
-    with pytest.raises(UserError, match=rf"train.txt is not what was fetched \(SHA-256 .* remove {record}: fetch it "):
+    with pytest.raises(UserError, match=rf"train.txt is changed after it was fetched .* remove {record}: fetch it "):
         spec.load(tmp_path, "train")
-    assert file_state(spec, spec.published("train.txt"), tmp_path).startswith("wrong: not what was fetched")
+    assert file_state(spec, spec.published("train.txt"), tmp_path).startswith("wrong: changed after it was fetched")
     _, before = fetch(spec, "train.txt", tmp_path)
     assert before is not None
-    assert before.startswith("wrong: train.txt is not what was fetched")
+    assert before.startswith("wrong: train.txt is changed after it was fetched")
     spec.load(tmp_path, "train")
 
     record.write_bytes(b"\xff" * 2**20)
-    with pytest.raises(UserError, match=rf"since {record} is damaged, which holds its SHA-256"):
+    with pytest.raises(UserError, match=rf"since {record} is damaged"):
         spec.load(tmp_path, "train")
     record.unlink()
     spec.load(tmp_path, "train")
@@ -174,7 +175,7 @@ def test_no_two_datasets_put_different_files_in_one_place() -> None:
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("synthetic", "synthetic data are made up: there are no files of them"),
+    ("synthetic", "synthetic data are synthetic: they have no files"),
     ("mnits", "unknown dataset 'mnits': did you mean mnist"),
 ])
 def test_what_has_no_files_is_refused(name: str, said: str) -> None:
@@ -185,5 +186,5 @@ def test_what_has_no_files_is_refused(name: str, said: str) -> None:
 @pytest.mark.parametrize("source", ["http://mirror.org/a", "http://mirror.org/a/"])
 def test_a_mirror_takes_the_place_of_the_source(source: str) -> None:
     assert stored_dataset("mnist", source).source == "http://mirror.org/a/"
-    with pytest.raises(UserError, match="is no address of a web server"):
+    with pytest.raises(UserError, match="is not the address of a web server"):
         stored_dataset("mnist", "mirror.org")

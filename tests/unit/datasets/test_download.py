@@ -96,7 +96,7 @@ def test_a_connection_that_brings_nothing_more_ends_it_and_the_next_call_goes_on
                                                                                  target: Path) -> None:
     server.cuts = [3_000, 0]
     with pytest.raises(UserError, match=r"set.gz: the connection was cut after 3,000 bytes, which are kept: "
-                                        r"fetch it again to go on$"):
+                                        r"fetch it again to resume$"):
         fetch(server, target)
     assert part_of(target).read_bytes() == CONTENT[:3_000]
     assert not target.exists()
@@ -190,14 +190,14 @@ def test_a_stream_longer_than_published_is_not_taken_to_its_end(server: FileServ
 
 
 @pytest.mark.parametrize(("status", "headers", "said"), [
-    (404, {}, r"cannot be had \(404 Not Found\)"),
-    (416, {}, r"cannot be had \(416 Requested Range Not Satisfiable\)"),
-    (500, {}, r"cannot be had \(500 Internal Server Error\)"),
-    (302, {"Location": "file:///etc/hostname"}, r"cannot be had \(it is redirected to what is no address .*\)"),
-    (307, {"Location": "ftp://127.0.0.1/x"}, r"cannot be had \(it is redirected to what is no address .*\)"),
-    (302, {"Location": "http://[::"}, r"cannot be had \(it is redirected to what is no address .*\)"),
-    (303, {"Location": "set.gz"}, r"cannot be had \(it is redirected again and again\)"),
-    (302, {}, r"cannot be had \(it is redirected again and again\)"),
+    (404, {}, r"cannot be fetched \(404 Not Found\)"),
+    (416, {}, r"cannot be fetched \(416 Requested Range Not Satisfiable\)"),
+    (500, {}, r"cannot be fetched \(500 Internal Server Error\)"),
+    (302, {"Location": "file:///etc/hostname"}, r"cannot be fetched \(it is redirected to an invalid address\)"),
+    (307, {"Location": "ftp://127.0.0.1/x"}, r"cannot be fetched \(it is redirected to an invalid address\)"),
+    (302, {"Location": "http://[::"}, r"cannot be fetched \(it is redirected to an invalid address\)"),
+    (303, {"Location": "set.gz"}, r"cannot be fetched \(it has too many redirections\)"),
+    (302, {}, r"cannot be fetched \(it has too many redirections\)"),
 ])
 def test_an_answer_without_the_file_is_one_line(server: FileServer, target: Path, status: int, headers: dict[str, str],
                                                 said: str) -> None:
@@ -232,7 +232,7 @@ def test_a_redirection_from_https_to_http_is_not_followed(target: Path, monkeypa
 
     asked: list[str] = []
     monkeypatch.setattr(_download._Transfer, "_open", answer)
-    with pytest.raises(UserError, match=r"^https://a.test/set.gz cannot be had \(it is redirected from https to http"):
+    with pytest.raises(UserError, match=r"^https://a.test/set.gz cannot be fetched \(it is redirected from https"):
         download("https://a.test/set.gz", target, SIZE, LIMIT, verify, lambda done, total: None)
     assert asked == ["https://a.test/set.gz"]
 
@@ -284,7 +284,7 @@ def test_headers_and_trailers_that_do_not_end_are_not_read_on(server: FileServer
 def test_an_answer_that_does_not_begin_at_the_beginning_is_one_line(server: FileServer, target: Path,
                                                                     raw: bytes) -> None:
     server.raw = raw
-    with pytest.raises(UserError, match=r"set.gz does not begin at its beginning: try later"):
+    with pytest.raises(UserError, match=r"set.gz does not start at its first byte: try later"):
         fetch(server, target)
 
 
@@ -423,7 +423,7 @@ def test_the_environments_proxy_is_asked(server: FileServer, target: Path, monke
     "http://a/b c", "http://a/ä", "http://a/\n", "javascript:x",
 ])
 def test_what_is_no_address_of_the_web_is_refused(address: str) -> None:
-    with pytest.raises(UserError, match=r"is no address of a web server: write it as in https://mirror.org/mnist/"):
+    with pytest.raises(UserError, match=r"is not the address of a web server: write it as in https://mirror.org/mnist/"):
         check_address(address)
 
 

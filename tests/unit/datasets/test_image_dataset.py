@@ -102,7 +102,7 @@ def test_files_need_a_directory(name: str) -> None:
 
 
 def test_a_dataset_of_another_kind_is_refused_with_those_that_fit() -> None:
-    with pytest.raises(UserError, match=r"wikitext2 holds language_model data, this workload reads image data: choose "
+    with pytest.raises(UserError, match=r"wikitext2 has language_model data, this workload reads image data: choose "
                                         r"from cifar10, mnist, fashion_mnist, kmnist, synthetic$"):
         image_dataset(DataRequest("wikitext2"), input_size=8, num_synthetic_classes=10)
 

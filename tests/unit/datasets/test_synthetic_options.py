@@ -134,7 +134,7 @@ def test_models_are_made_for_them(workload: str, text: str, output_size: int) ->
      "vocabulary, zipf, length-mean, length-spread"),
 ])
 def test_what_the_data_do_not_heed_is_refused(make: Any, text: str, key: str, heeded: str) -> None:
-    with pytest.raises(UserError, match=rf"^--synthetic {key} means nothing to .* data, only {heeded}: leave it out$"):
+    with pytest.raises(UserError, match=rf"^--synthetic {key} does not apply to .* data, only {heeded}: leave it out$"):
         make(asked(text))
 
 

@@ -167,7 +167,7 @@ def test_made_up_sentences_end_once_and_are_padded(length: int) -> None:
     (b"I'm cold.\n", "has 1 columns in line 1"),
     (b"a\tb\nc\td\te\tf\n", "has 4 columns in line 2"),
     (b"a\tb\n\nc\td\n", "has 1 columns in line 2"),
-    (b"a\tb\nc\xff\td\n", "is no UTF-8 text from byte 5 on"),
+    (b"a\tb\nc\xff\td\n", "is not UTF-8 text from byte 5 on"),
     (b"<html>not found</html>", "has 1 columns"),
 ])
 def test_other_content_is_refused(content: bytes, reason: str) -> None:
@@ -190,7 +190,7 @@ def test_a_missing_file_is_named_with_where_it_comes_from(tmp_path: Path) -> Non
 
 def test_an_archive_without_the_file_or_with_an_absurd_one_is_refused() -> None:
     for name in ("data/deu.txt", "data/eng-fra.txt.bak"):
-        with pytest.raises(UserError, match=r"holds no eng-fra\.txt"):
+        with pytest.raises(UserError, match=r"has no eng-fra\.txt"):
             unpack(zip_bytes(name, b"a\tb"), MADE)
     archive = zip_bytes("data/eng-fra.txt", b"a\tb")
     announced = archive.rfind((3).to_bytes(4, "little"))

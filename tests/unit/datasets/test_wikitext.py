@@ -117,7 +117,7 @@ def test_a_missing_file_is_named_with_where_it_comes_from(tmp_path: Path) -> Non
 def test_any_bytes_are_words_or_refused(content: bytes) -> None:
     lines = attempt(tokenize, content, Path("made"))
     if isinstance(lines, UserError):
-        assert str(lines).startswith("made is no text in UTF-8")
+        assert str(lines).startswith("made is not UTF-8 text")
     else:
         assert all(line[-1] == wikitext.END_OF_LINE for line in lines)
         assert [word for line in lines for word in line[:-1]] == content.decode().split()

@@ -16,7 +16,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
-from charact.execution.precision import PRECISIONS, float32_products, refusal
+from charact.execution.precision import PRECISIONS, float32_products, unsupported_reason
 from charact.measure.passes.runner import run_cases
 from charact.measure.passes.timing import StopRule
 from charact.record.reader import Run
@@ -77,14 +77,14 @@ class TestRefused:
     def test_on_gpus_before_ampere(
             self, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], refused: set[str]) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        reasons = {name: refusal(name, torch.device("cuda")) for name in NAMES}
+        reasons = {name: unsupported_reason(name, torch.device("cuda")) for name in NAMES}
         assert {name for name, reason in reasons.items() if reason} == refused
         assert all("this one has 7.5: use --precision fp32 or fp16" in (reasons[name] or "") for name in refused)
 
     def test_channels_last_for_text(self) -> None:
         workload = find_workload("rnn_lm").prepare()
         case = Case(workload, 4, 2, "infer", "fp32", torch.device("cpu"), DataRequest(), channels_last=True)
-        with pytest.raises(UserError, match=r"^--channels-last orders the axes of pictures, rnn_lm reads text"):
+        with pytest.raises(UserError, match=r"^--channels-last orders the axes of images, but rnn_lm reads text"):
             case.check()
 
     def test_compilation_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:

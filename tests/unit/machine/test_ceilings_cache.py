@@ -12,7 +12,7 @@ from support.ceilings import ceiling, made_up
 
 from charact.core.errors import UserError
 from charact.machine import ceilings_cache as cache
-from charact.machine.ceilings_cache import NotKept, ceilings_file, is_disturbed, keep_ceilings, read_ceilings
+from charact.machine.ceilings_cache import NotCached, cache_ceilings, ceilings_file, is_disturbed, read_ceilings
 
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
 rows = st.builds(
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(found=st.lists(rows, min_size=1, max_size=5))
 def test_what_was_kept_is_read_as_it_was(folder: Path, found: list[cache.Ceiling]) -> None:
-    kept = keep_ceilings(folder / "a" / "row.json", found)
+    kept = cache_ceilings(folder / "a" / "row.json", found)
     assert read_ceilings(folder / "a" / "row.json") == kept
     assert kept.ceilings == found
 
@@ -61,13 +61,13 @@ def test_without_a_whole_path_the_cache_is_below_home(monkeypatch: pytest.Monkey
 def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    with pytest.raises(NotKept, match="no home directory to keep them in: set XDG_CACHE_HOME"):
+    with pytest.raises(NotCached, match="no home directory for the cache: set XDG_CACHE_HOME"):
         ceilings_file("f", "2", 1, "cpu")
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    keep_ceilings(tmp_path / "kept.json", made_up())
+    cache_ceilings(tmp_path / "kept.json", made_up())
     return tmp_path / "kept.json"
 
 
@@ -80,19 +80,19 @@ def test_a_file_of_another_kind_is_not_taken(kept: Path, text: str, other: str) 
     written = kept.read_text().replace("10000000000000.0", "1e13")
     assert text in written
     kept.write_text(written.replace(text, other, 1))
-    with pytest.raises(NotKept, match="is damaged, or of another version of charact"):
+    with pytest.raises(NotCached, match="is damaged, or of another version of charact"):
         read_ceilings(kept)
 
 
 @given(end=st.integers(0, 2000), tail=st.binary(max_size=40))
 def test_a_file_that_was_cut_or_overwritten_is_not_taken(folder: Path, end: int, tail: bytes) -> None:
     path = folder / "cut.json"
-    whole = keep_ceilings(path, made_up())
+    whole = cache_ceilings(path, made_up())
     written = path.read_bytes()
     path.write_bytes(written[:end] + tail)
     try:
         taken, why = read_ceilings(path), None
-    except NotKept as reason:
+    except NotCached as reason:
         taken, why = None, str(reason)
     # Where what was cut off stands there again, or was white space, it is the whole file.
     assert taken == whole or (why is not None and "is damaged" in why)
@@ -100,36 +100,36 @@ def test_a_file_that_was_cut_or_overwritten_is_not_taken(folder: Path, end: int,
 
 def test_deep_nesting_is_not_taken(kept: Path) -> None:
     kept.write_text('{"more": ' + "[" * 200_000)
-    with pytest.raises(NotKept, match="is damaged"):
+    with pytest.raises(NotCached, match="is damaged"):
         read_ceilings(kept)
 
 
 def test_no_ceilings_are_none(kept: Path) -> None:
-    keep_ceilings(kept, [])
-    with pytest.raises(NotKept, match="is damaged"):
+    cache_ceilings(kept, [])
+    with pytest.raises(NotCached, match="is damaged"):
         read_ceilings(kept)
 
 
 def test_what_another_version_measured_is_not_taken(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "version", lambda _: "9.9")
-    with pytest.raises(NotKept, match=r"^they were measured by charact 0\."):
+    with pytest.raises(NotCached, match=r"^they were measured by charact 0\."):
         read_ceilings(kept)
 
 
 def test_what_is_not_there_was_not_measured(tmp_path: Path) -> None:
-    with pytest.raises(NotKept, match=r"^they were not measured yet$"):
+    with pytest.raises(NotCached, match=r"^they were not measured yet$"):
         read_ceilings(tmp_path / "none.json")
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotKept, match=r"cannot be read \(is a directory\)"):
+    with pytest.raises(NotCached, match=r"cannot be read \(is a directory\)"):
         read_ceilings(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot write .*row\.json \(not a directory\): choose another place$"):
-        keep_ceilings(tmp_path / "file" / "charact" / "row.json", made_up())
+        cache_ceilings(tmp_path / "file" / "charact" / "row.json", made_up())
 
 
 def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.Monke
     before = kept.read_bytes()
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(UserError, match="no space left while writing"):
-        keep_ceilings(kept, made_up("cuda:0"))
+        cache_ceilings(kept, made_up("cuda:0"))
     assert kept.read_bytes() == before
     assert [path.name for path in kept.parent.iterdir()] == ["kept.json"]
 
@@ -147,7 +147,7 @@ def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.Monke
 def test_of_writers_at_once_one_wins_whole(tmp_path: Path) -> None:
     path = tmp_path / "row.json"
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: keep_ceilings(path, made_up(f"cuda:{number}")), range(40)))
+        list(pool.map(lambda number: cache_ceilings(path, made_up(f"cuda:{number}")), range(40)))
     assert len({row["device"] for row in read_ceilings(path).ceilings}) == 1
     assert [one.name for one in tmp_path.iterdir()] == ["row.json"]
 

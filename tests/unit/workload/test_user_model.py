@@ -23,7 +23,7 @@ from charact.measure.passes.phase_timer import HostPhases
 from charact.workload.user_model.import_target import call_arguments
 from charact.workload.user_model.input_spec import TYPES, InputSpec, TensorSpec, parse_input_spec
 from charact.workload.user_model.loss import cross_entropy, default_loss, main_output, named_loss
-from charact.workload.user_model.model import MadeUpInputs, OwnModel, own_model
+from charact.workload.user_model.model import OwnModel, SyntheticInputs, own_model
 
 
 class Pictures(nn.Module):
@@ -96,14 +96,14 @@ class TestWhatIsFed:
         ("S, int64[5] 26 -> float32", [(4, 8), (4, 26), (4,)], [torch.float32, torch.int64, torch.float32]),
     ])
     def test_a_batch_has_the_shapes_and_types_of_the_spec(self, text: str, shapes: Any, types: Any) -> None:
-        samples = MadeUpInputs(parse_input_spec(text), 8, seed=0)
+        samples = SyntheticInputs(parse_input_spec(text), 8, seed=0)
         batch = samples.collate([samples[index] for index in range(4)])
         assert [tuple(tensor.shape) for tensor in batch] == shapes
         assert [tensor.dtype for tensor in batch] == types
 
     def test_values_lie_in_their_range_and_reach_its_ends(self) -> None:
         spec = parse_input_spec("int64[5:8] S, float32[2:3] S, int64[1:2] S, float32[.5] S, float32 S")
-        words, share, ones, half, free = MadeUpInputs(spec, 2000, seed=1)[0]
+        words, share, ones, half, free = SyntheticInputs(spec, 2000, seed=1)[0]
         assert words.unique().tolist() == [5, 6, 7]
         assert 2 <= share.min() < 2.01 < 2.99 < share.max() < 3
         assert ones.unique().tolist() == [1]
@@ -112,7 +112,7 @@ class TestWhatIsFed:
 
     def test_samples_follow_from_seed_and_index_alone(self) -> None:
         spec = parse_input_spec("3xSxS -> int64[1000]")
-        first, again, other = (MadeUpInputs(spec, 4, seed) for seed in (0, 0, 1))
+        first, again, other = (SyntheticInputs(spec, 4, seed) for seed in (0, 0, 1))
         assert all(map(torch.equal, first[7], again[7]))
         assert not torch.equal(first[7][0], first[8][0])
         assert not torch.equal(first[7][0], other[7][0])
@@ -122,8 +122,8 @@ class TestWhatIsFed:
     @pytest.mark.parametrize(("text", "said"), [
         ("", "names no input: write its shape, as in 3xSxS"),
         ("-> int64[10]", "names no input"),
-        ("3xSxS,", "has an empty place"),
-        ("3xSxS ->", "has an empty place"),
+        ("3xSxS,", "has an empty input"),
+        ("3xSxS ->", "has an empty input"),
         ("3xSxS -> S -> S", "has two ->"),
         ("3x224x224", "has no S"),
         ("3 -> S", "has no S"),
@@ -144,7 +144,7 @@ class TestWhatIsFed:
         ("int64[1.5] S", "has the range [1.5]"),
         ("int64[5:5] S", "has the range [5:5], which no int64 can be in"),
         ("uint8[257] S", "has the range [257], which no uint8 can be in"),
-        ("S -> y=int64[3]", "names what stands after -> (y)"),
+        ("S -> y=int64[3]", "names the target after -> (y)"),
     ])
     def test_what_is_no_spec_gets_one_line(self, text: str, said: str) -> None:
         with pytest.raises(UserError) as refused:
@@ -204,13 +204,13 @@ class TestTheLoss:
         target = torch.randn(4, 10)
         assert default_loss(self.logits, target) == (functional.mse_loss(self.logits, target),
                                                      "mse_loss against the target")
-        with pytest.raises(ValueError, match=r"the output is \(4, 10\), what it is compared with \(4,\)"):
+        with pytest.raises(ValueError, match=r"the output is \(4, 10\), but the target \(4,\)"):
             default_loss(self.logits, torch.randn(4))
 
     def test_it_is_the_mean_of_the_outputs_where_nothing_else_tells(self) -> None:
         loss, said = default_loss([torch.full((3, 3), 2.0), {"a": torch.full((5,), 4.0)}, torch.arange(3)], None)
         assert (loss, said) == (3.0, "mean of all floating outputs")
-        with pytest.raises(TypeError, match="the model gave a list without a floating tensor"):
+        with pytest.raises(TypeError, match="the model returned a list without a floating tensor"):
             default_loss([torch.arange(3)], None)
 
     def test_it_can_be_named(self) -> None:
@@ -309,9 +309,9 @@ class TestTheWorkload:
         assert str(refused.value).startswith(said)
 
     @pytest.mark.parametrize(("source", "said"), [
-        ("import not_there_either", "imports not_there_either, which is not there: install it"),
+        ("import not_there_either", "imports not_there_either, which is not installed: install it"),
         ("1 / 0", "failed: ZeroDivisionError: division by zero"),
-        ("raise SystemExit(2)", "ended the program: put what it runs below if __name__ == '__main__'"),
+        ("raise SystemExit(2)", "ended the program: put its code below if __name__ == '__main__'"),
         ("def f(:", "failed: SyntaxError: "),
     ])
     def test_a_module_that_cannot_be_imported_gets_one_line(self, source: str, said: str, tmp_path: Path,

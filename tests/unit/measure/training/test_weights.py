@@ -21,7 +21,7 @@ from charact.core import pickles
 from charact.core.errors import UserError
 from charact.measure.training.weight_files import State, load_weights, read_outlines, read_weights, save_weights
 
-DAMAGED = "is no file of weights, or is damaged"
+DAMAGED = "is not a file of weights, or is damaged"
 
 
 def network(seed: int, num_outputs: int = 2) -> nn.Sequential:
@@ -147,7 +147,7 @@ class TestRefused:
 
     def test_a_whole_module(self, tmp_path: Path) -> None:
         torch.save(network(1), tmp_path / "w.pt")
-        assert "names 'torch.nn.modules.container.Sequential'): save model.state_dict() by itself" in refusal(
+        assert "names 'torch.nn.modules.container.Sequential'): save only model.state_dict()" in refusal(
             tmp_path / "w.pt")
 
     @pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {}, torch.zeros(2), {"model": {"a": 1}}])
