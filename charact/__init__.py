@@ -1,4 +1,4 @@
-"""charact: where the time and the memory of a deep-learning workload go, and how well the device is used."""
+"""charact: profiler of time, memory and device utilization of deep-learning workloads."""
 
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any

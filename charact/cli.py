@@ -1,4 +1,4 @@
-"""The command line: mounts every file of `charact/commands`, and turns what goes wrong into one line and a status."""
+"""The command line: loads every module of `charact/commands`, and reports errors as one line and an exit status."""
 
 import os
 import sys
@@ -58,16 +58,16 @@ def _root(
 
 
 def build_app() -> typer.Typer:
-    """The application with a command for every module of `charact.commands`, named as its module.
+    """Return the application with a command for every module of `charact.commands`, named as its module.
 
-    A module holds its function `command`, or a `group` of commands.
+    A module has a function `command`, or a `group` of commands.
     """
-    # Markup off: rich would cost `--help` as much time again as everything else.
+    # Markup off: rich would double the time of `--help`.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False,
                       context_settings={"help_option_names": ["-h", "--help"]})
     app.callback(help=HELP, invoke_without_command=True)(_root)
     for module in modules_in("charact.commands"):
-        # A command that is named as a keyword of Python has a module with a `_` behind.
+        # A module whose command is a keyword of Python ends in `_`.
         name = module.__name__.rpartition(".")[2].rstrip("_").replace("_", "-")
         if hasattr(module, "group"):
             app.add_typer(module.group, name=name)
@@ -78,23 +78,23 @@ def build_app() -> typer.Typer:
 
 
 def build_command() -> Any:
-    """The application's command; each of its parameters that takes paths refuses an empty one."""
+    """Return the application's command; its path parameters reject empty values."""
     command = typer.main.get_command(build_app())
-    _refuse_empty_paths(command)
+    _reject_empty_paths(command)
     return command
 
 
-def _refuse_empty_paths(command: Any) -> None:
+def _reject_empty_paths(command: Any) -> None:
     for parameter in command.params:
         kind = parameter.type_descriptor.annotation
         if Path in (kind, *get_args(kind)):
             parameter.process_value = partial(_process_path, parameter, parameter.process_value)
     for inner in getattr(command, "commands", {}).values():
-        _refuse_empty_paths(inner)
+        _reject_empty_paths(inner)
 
 
 def _process_path(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    """Process what a parameter was given; "" would become the current directory, which nobody named."""
+    """Process a parameter's value; "" is rejected, because it would become the current directory."""
     if value == "" or (isinstance(value, list | tuple) and "" in value):
         option = parameter.opts[0]
         name = option if option.startswith("-") else parameter.metavar or option.upper()
@@ -103,9 +103,9 @@ def _process_path(parameter: Any, process: Callable[[Any, Any], Any], context: A
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line.
+    """Run a command line and return its exit status.
 
-    Returns its exit status: 0, 1 where its output was lost, 2 for a user's mistake, 130 for Ctrl-C, or its own.
+    The status is 0, 1 if output was lost, 2 for a user's error, 130 for Ctrl-C, or the command's own.
     """
     return finish(_run(arguments))  # a watched program's SystemExit passes: its output is its own
 
@@ -115,9 +115,9 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         status: Any = build_command().main(list(arguments), prog_name="charact", standalone_mode=False, obj=state)
     except UserError as error:
-        return _refuse(str(error), error if state.show_traceback else None)
+        return _report_error(str(error), error if state.show_traceback else None)
     except typer.TyperException as error:
-        return _refuse(_usage_message(error, state.command), error if state.show_traceback else None)
+        return _report_error(_usage_message(error, state.command), error if state.show_traceback else None)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except OSError as error:
@@ -126,19 +126,20 @@ def _run(arguments: Sequence[str]) -> int:
             return FAILED
         if not isinstance(error, PermissionError) or error.filename is None:
             raise
-        return _refuse(f"cannot open {os.fsdecode(error.filename)} (permission denied): make it accessible for your "
-                       "user, or name another", error if state.show_traceback else None)
+        return _report_error(f"cannot open {os.fsdecode(error.filename)} (permission denied): "
+                             "make it accessible for your user, or name another",
+                             error if state.show_traceback else None)
     return OK if status is None else int(status)
 
 
 def _usage_message(error: typer.TyperException, command: str) -> str:
     near = getattr(error, "possibilities", None)
     message = f"{error.message}: did you mean {' or '.join(near)}?" if near else error.format_message().rstrip(".")
-    message = message.replace("Value error, ", "")  # what typer's validator puts before its own words
+    message = message.replace("Value error, ", "")  # a prefix of typer's validator
     return f"{message[:1].lower()}{message[1:]} (see {command} --help)"
 
 
-def _refuse(message: str, error: Exception | None) -> int:
+def _report_error(message: str, error: Exception | None) -> int:
     if error is not None:
         warn(*"".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
     warn(f"error: {' '.join(message.split())}")

@@ -1,1 +1,1 @@
-"""Built-in workloads, one family a file; each holds a list named WORKLOADS."""
+"""Built-in workloads, one family a file; each has a list named WORKLOADS."""

@@ -1,4 +1,4 @@
-"""The layer that transformers are stacked of: attention and a pointwise network, each with a norm and a shortcut.
+"""The layer of transformers: attention and a pointwise network, each with a norm and a shortcut.
 
 Attention weights have no dropout: Vaswani et al. name none, and today's models have none.
 """

@@ -1,4 +1,4 @@
-"""What workloads that come from Keras share: its defaults where they differ from PyTorch's, and Vo's regularizers.
+"""Helpers for workloads from Keras: its defaults where they differ from PyTorch's, and Vo's regularizers.
 
 Keras networks end in a softmax and take the cross-entropy of probabilities; here they give logits, and the softmax is
 part of the loss.
@@ -19,7 +19,7 @@ EPSILON = 1e-7
 
 
 def batch_norm(num_channels: int, eps: float = 1e-3) -> nn.BatchNorm2d:
-    """Batch normalization with Keras's defaults: its momentum .99 weighs the past, PyTorch's .01 the present."""
+    """Return batch normalization with Keras's defaults: its momentum .99 weighs the past, PyTorch's .01 the present."""
     return nn.BatchNorm2d(num_channels, eps=eps, momentum=0.01)
 
 
@@ -33,7 +33,7 @@ def initialize(model: nn.Module) -> None:
 
 
 def adam(model: nn.Module) -> torch.optim.Adam:
-    """Adam with Keras's defaults over what is not frozen."""
+    """Return Adam with Keras's defaults over what is not frozen."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.Adam(trainable, lr=1e-3, betas=(0.9, 0.999), eps=EPSILON)
 
@@ -61,7 +61,7 @@ class Classifier(nn.Module):
 
 
 class RegularizedOutputs(NamedTuple):
-    """What training needs: logits, (N, classes), and the scalar that the regularizers add to the loss."""
+    """Outputs in training: logits, (N, classes), and the scalar that the regularizers add to the loss."""
 
     logits: Tensor
     penalty: Tensor
@@ -94,7 +94,7 @@ class RegularizedClassification(ImageClassification):
     """Image classification whose model gives `RegularizedOutputs` in training and logits in inference."""
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Cross-entropy of the logits against the labels; in training with the regularizers' penalty."""
+        """Return the cross-entropy of the logits against the labels; in training with the regularizers' penalty."""
         if isinstance(outputs, RegularizedOutputs):
             return functional.cross_entropy(outputs.logits, batch[1]) + outputs.penalty
         return functional.cross_entropy(outputs, batch[1])
@@ -116,7 +116,7 @@ class PublishedForms(RegularizedClassification):
     """By variant."""
 
     def prepare(self, variant: str | None = None) -> Self:
-        """Copy in the variant asked for, with its published batch size."""
+        """Return a copy in the requested variant, with its published batch size."""
         prepared = super().prepare(variant)
         return replace(prepared, default_batch_size=self.published[prepared.variant].batch_size)
 

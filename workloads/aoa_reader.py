@@ -1,4 +1,4 @@
-"""Attention-over-Attention Reader: a word left out of a text is found among the words of the text before it.
+"""Attention-over-Attention Reader: a missing word of a text is found among the words of the text before it.
 
 Source: Cui et al., "Attention-over-Attention Neural Networks for Reading Comprehension", ACL 2017. The `cbt` form has
 the sizes and settings of kevinkwl/AoAReader, written for the Children's Book Test; the `cnn` form those of
@@ -24,11 +24,11 @@ LEAST_PROBABILITY = 1e-12
 
 
 class BidirectionalGRU(nn.Module):
-    """A GRU in each direction over texts of different lengths, filled up at their ends.
+    """A GRU in each direction over texts of different lengths, padded at their ends.
 
-    The backward direction must start at a text's last word, not in the filling. Packing would do it, but its shapes
-    depend on the data; so each text is reversed within its length, which leaves the filling behind it, where it cannot
-    reach the words. The filling is computed too and is part of the cost.
+    The backward direction must start at a text's last word, not in the padding. Packing would do it, but its shapes
+    depend on the data; so each text is reversed within its length, which leaves the padding behind it, where it cannot
+    reach the words. The padding is computed too and is part of the cost.
     """
 
     def __init__(self, num_inputs: int, width: int) -> None:
@@ -102,25 +102,25 @@ class AoAReaderWorkload(Workload):
         return 1
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Questions, int64: document (size,), query (64,), candidates (10,), place of the answer ()."""
+        """Return questions, int64: document (size,), query (64,), candidates (10,), place of the answer ()."""
         return cloze_dataset(request, input_size=input_size, num_synthetic_words=NUM_SYNTHETIC_WORDS)
 
     def model(self, dataset: Any) -> AoAReader:
-        """Reader for the dataset's vocabulary: embeddings uniform within ±.05, orthogonal GRU."""
+        """Return the reader for the dataset's vocabulary: embeddings uniform within ±.05, orthogonal GRU."""
         return AoAReader(dataset.num_words, width=256 if self.variant == "cnn" else 384)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Probabilities of the candidates, (batch, 10)."""
+        """Return the probabilities of the candidates, (batch, 10)."""
         return model(*batch[:3])
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Mean of -log P(answer)."""
+        """Return the mean of -log P(answer)."""
         answers = outputs.gather(1, batch[3][:, None])
         loss: Tensor = -answers.clamp_min(LEAST_PROBABILITY).log().mean()
         return loss
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Adam, with an L2 penalty of 1e-4 on all weights, or on the embedding alone in the `cnn` form."""
+        """Return Adam, with an L2 penalty of 1e-4 on all weights, or on the embedding alone in the `cnn` form."""
         assert isinstance(model, AoAReader)
         embedding, gru = list(model.embedding.parameters()), list(model.gru.parameters())
         penalty = 0.0 if self.variant == "cnn" else 1e-4
@@ -128,11 +128,11 @@ class AoAReaderWorkload(Workload):
         return [torch.optim.Adam(groups, lr=0.001)]
 
     def clip_gradients(self, model: nn.Module) -> None:
-        """Each value within ±5."""
+        """Clip each value to ±5."""
         nn.utils.clip_grad_value_(model.parameters(), 5.0)
 
     def metrics(self, dataset: Any) -> list[Metric]:
-        """Share of questions whose likeliest candidate is the answer."""
+        """Return the share of questions whose likeliest candidate is the answer."""
         return [Accuracy("candidate_accuracy")]
 
 

@@ -56,7 +56,7 @@ class Convolve2DWorkload(ImageClassification):
 
     @property
     def default_input_size(self) -> int:
-        """Side length in pixels that the pictures of Fashion-MNIST were scaled to."""
+        """Side length in pixels that the images of Fashion-MNIST were scaled to."""
         return 32
 
     @property
@@ -70,11 +70,11 @@ class Convolve2DWorkload(ImageClassification):
         return 10
 
     def model(self, dataset: Any) -> nn.Sequential:
-        """Network for the dataset's classes and its pictures' size, initialized as in Keras."""
+        """Return the network for the dataset's classes and its images' size, initialized as in Keras."""
         return convolve2d(dataset.input_size, dataset.num_classes)
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Adam with Keras's defaults."""
+        """Return Adam with Keras's defaults."""
         return [adam(model)]
 
 

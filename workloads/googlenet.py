@@ -1,6 +1,6 @@
 """GoogLeNet with batch normalization, and with its two auxiliary classifiers in training.
 
-Layers carry the names that torchvision gave them, so that traces and checkpoints line up.
+Layers have torchvision's names, so that traces and checkpoints match.
 Source: Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, table 1. Batch normalization (epsilon 1e-3),
 pooling that rounds up and the auxiliary classifiers' pooling to 4×4 at any input size are torchvision's, and so is the
 default variant's 3×3 in the branch that the paper gives 5×5 (pytorch/vision issue 906); the variant `paper` has 5×5.
@@ -45,7 +45,7 @@ INCEPTIONS = {
 
 
 class GoogLeNetOutputs(NamedTuple):
-    """What training needs: logits of the classifier and of the auxiliary ones after 4a and 4d, (N, classes) each."""
+    """Outputs in training: logits of the classifier and of the auxiliary ones after 4a and 4d, (N, classes) each."""
 
     logits: Tensor
     aux1_logits: Tensor
@@ -66,7 +66,7 @@ class BasicConv2d(nn.Module):
 
 
 class Inception(nn.Module):
-    """Four branches side by side over the same input: 1×1, 3×3, a wider one and a max-pool."""
+    """Four branches in parallel over the same input: 1×1, 3×3, a wider one and a max-pool."""
 
     def __init__(self, num_inputs: int, widths: Widths, wide_kernel: int) -> None:
         super().__init__()
@@ -159,22 +159,22 @@ class GoogLeNetWorkload(ImageClassification):
 
     @property
     def smallest_input_size(self) -> int:
-        """What the stem and three poolings by 2 leave enough of for the third pooling's window."""
+        """Smallest size with enough pixels for the third pooling's window."""
         return 15
 
     def model(self, dataset: Any) -> GoogLeNet:
-        """Network for the dataset's classes; weights are drawn from a narrow normal distribution, as in torchvision."""
+        """Return the network for the dataset's classes, with narrow normal weights, as in torchvision."""
         return GoogLeNet(dataset.num_classes, wide_kernel=5 if self.variant == "paper" else 3)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Cross-entropy of the logits, in training with .3 of that of each auxiliary classifier."""
+        """Return the cross-entropy of the logits, in training with .3 of that of each auxiliary classifier."""
         if isinstance(outputs, Tensor):
             return functional.cross_entropy(outputs, batch[1])
         main, *auxiliary = (functional.cross_entropy(logits, batch[1]) for logits in outputs)
         return main + AUXILIARY_WEIGHT * (auxiliary[0] + auxiliary[1])
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """SGD; momentum is the paper's, which leaves the rest unsaid: it is that of BVLC's Caffe model."""
+        """Return SGD; momentum is the paper's, which leaves the rest unsaid: it is that of BVLC's Caffe model."""
         return [torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=2e-4)]
 
 

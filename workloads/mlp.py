@@ -1,7 +1,7 @@
-"""A multi-layer perceptron on pictures: nothing but matrix products, the plainest network there is.
+"""A multi-layer perceptron on images: only matrix products.
 
 Source: the example `mnist_mlp` of Keras: two hidden layers of 512 with ReLU and dropout, RMSprop, batch 128. Pictures
-have three channels here, of which grey ones hold three equal copies.
+have three channels here, with three equal copies for gray ones.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class MLPWorkload(ImageClassification):
 
     @property
     def default_input_size(self) -> int:
-        """Side length in pixels of MNIST's pictures."""
+        """Side length in pixels of MNIST's images."""
         return 28
 
     @property
@@ -54,11 +54,11 @@ class MLPWorkload(ImageClassification):
         return 10
 
     def model(self, dataset: Any) -> nn.Sequential:
-        """Network for the dataset's classes and its pictures' size, initialized as in Keras."""
+        """Return the network for the dataset's classes and its images' size, initialized as in Keras."""
         return mlp(dataset.input_size, dataset.num_classes)
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """RMSprop with Keras's defaults."""
+        """Return RMSprop with Keras's defaults."""
         return [torch.optim.RMSprop(model.parameters(), lr=1e-3, alpha=0.9, eps=EPSILON)]
 
 

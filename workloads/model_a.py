@@ -116,11 +116,11 @@ class ModelAWorkload(PublishedForms):
 
     @property
     def smallest_input_size(self) -> int:
-        """What the base's five poolings by 2 leave one pixel of."""
+        """Smallest size with one pixel after the base's five poolings by 2."""
         return 32
 
     def model(self, dataset: Any) -> nn.Module:
-        """Network for the dataset's classes."""
+        """Return the network for the dataset's classes."""
         return (DefectRegressor if self.variant == "deitsch" else ModelA)(dataset.num_classes)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Model B: Xception and a ResNet version 2 side by side over the same picture, in two published forms.
+"""Model B: Xception and a ResNet version 2 in parallel over the same image, in two published forms.
 
 `vo`: Vo's benchmark at 32 px, with ResNet152V2 and a regularized hidden layer. `rahimzadeh`: the network that it goes
 back to, at 300 px, with ResNet50V2 and a classifier on the flattened features. Everything is trained in both.
@@ -110,10 +110,10 @@ class ModelBWorkload(PublishedForms):
         return xception.SMALLEST_INPUT_SIZE
 
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
-        """Labelled pictures of 3 channels, (float32 (3, size, size), int64).
+        """Return labelled images of 3 channels, (float32 (3, size, size), int64).
 
         Raises:
-            UserError: the networks' features are not equally large at this size, or the data cannot be had.
+            UserError: the networks' features are not equally large at this size, or the data is not available.
         """
         sides = xception.features_side(input_size), resnet_v2.features_side(input_size)
         if sides[0] != sides[1]:
@@ -124,7 +124,7 @@ class ModelBWorkload(PublishedForms):
         return super().dataset(input_size, request)
 
     def model(self, dataset: Any) -> nn.Module:
-        """Network for the dataset's classes, and in Rahimzadeh's form for its pictures' size; initialized as Keras."""
+        """Return the network for the dataset's classes and image size, initialized as in Keras."""
         if self.variant == "rahimzadeh":
             return ConcatenatedClassifier(resnet_v2.features_side(dataset.input_size), dataset.num_classes)
         return ModelB(dataset.num_classes)

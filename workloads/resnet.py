@@ -1,6 +1,6 @@
 """ResNet, in its ImageNet form and in the CIFAR form (a 3×3 stem that keeps the resolution, no max-pool).
 
-Layers carry the names that torchvision gave them, so that traces and checkpoints line up.
+Layers have torchvision's names, so that traces and checkpoints match.
 Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1; the stride of a bottleneck sits
 on its 3×3 convolution, as in torchvision; the CIFAR form is that of kuangliu/pytorch-cifar.
 """
@@ -132,7 +132,7 @@ class ResNetWorkload(ImageClassification):
         return 1
 
     def model(self, dataset: Any) -> ResNet:
-        """Network for the dataset's classes; convolutions are initialized after He et al. 2015."""
+        """Return the network for the dataset's classes; convolutions are initialized after He et al. 2015."""
         return ResNet(self.block, self.num_blocks, dataset.num_classes, cifar=self.variant == "cifar")
 
     def schedulers(self, optimizers: list[torch.optim.Optimizer], num_epochs: int) -> list[Any]:

@@ -88,7 +88,7 @@ class ResNetV2Features(nn.Module):
 
 
 def features_side(input_size: int) -> int:
-    """Side length of the features in pixels."""
+    """Return the side length of the features in pixels."""
     return -(-input_size // 32)
 
 
@@ -107,11 +107,11 @@ class ResNetV2Workload(ImageClassification):
         return 1
 
     def model(self, dataset: Any) -> Classifier:
-        """Network for the dataset's classes, initialized as in Keras."""
+        """Return the network for the dataset's classes, initialized as in Keras."""
         return Classifier(ResNetV2Features(NUM_BLOCKS[self.depth]), NUM_FEATURES, dataset.num_classes)
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """SGD with the paper's settings."""
+        """Return SGD with the paper's settings."""
         return [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)]
 
 

@@ -84,21 +84,21 @@ class RNNLanguageModel(Workload):
         return 1
 
     def start_epoch(self) -> None:
-        """Begin with a hidden state of zeros: the streams begin anew."""
+        """Begin with a hidden state of zeros: the streams start again."""
         self._state = None
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Stretches of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
+        """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
         return language_model_dataset(request, input_size=input_size, num_synthetic_words=NUM_WORDS)
 
     def model(self, dataset: Any) -> RNNModel:
-        """Network for the dataset's vocabulary."""
+        """Return the network for the dataset's vocabulary."""
         cell, *options = self.variant.split("-")
         size = next((int(option) for option in options if option.isdigit()), 200)
         return RNNModel(cell, dataset.num_words, size, tied="tied" in options)
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
-        """Log-probabilities of the next words, (size·batch, vocabulary)."""
+        """Return log-probabilities of the next words, (size·batch, vocabulary)."""
         words = batch[0]
         fits = (words.shape[1], words.device, model.training)
         state = self._state if fits == self._state_of else None
@@ -108,24 +108,24 @@ class RNNLanguageModel(Workload):
         return log_probabilities
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Negative log-likelihood of the next words, in nats a word; its exponential is the perplexity."""
+        """Return the negative log-likelihood of the next words, in nats a word; its exponential is the perplexity."""
         return functional.nll_loss(outputs, batch[1].flatten())
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Plain gradient descent with learning rate 20, as the source does it by hand."""
+        """Return plain gradient descent with learning rate 20, as the source does it by hand."""
         return [torch.optim.SGD(model.parameters(), lr=20)]
 
     def clip_gradients(self, model: nn.Module) -> None:
-        """Norm of all gradients together to at most .25."""
+        """Clip the norm of all gradients together to .25."""
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
 
     def schedulers(self, optimizers: list[torch.optim.Optimizer], num_epochs: int) -> list[Any]:
-        """A quarter of the learning rate after each epoch whose validation loss is not the best so far."""
+        """Return schedulers that quarter the learning rate after each epoch without a new best validation loss."""
         return [torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.25, patience=0, threshold=0)
                 for optimizer in optimizers]
 
     def metrics(self, dataset: Any) -> list[Metric]:
-        """Perplexity."""
+        """Return the perplexity."""
         return [Perplexity(self.loss)]
 
 

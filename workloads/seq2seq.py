@@ -37,7 +37,7 @@ class Encoder(nn.Module):
 class BahdanauAttention(nn.Module):
     """Additive attention: a small network scores every encoder state against the decoder's.
 
-    It projects the encoder's states anew for every word, as the source does.
+    It projects the encoder's states again for every word, as the source does.
     """
 
     def __init__(self, width: int) -> None:
@@ -152,7 +152,8 @@ class Seq2seqWorkload(Workload):
 
     The present form trains always forced, on padded batches with the padding as words to be learnt. `tutorial2017`
     forces half of the batches, takes one pair at a time by default and leaves padding out; it sums the loss over a
-    sentence, so its gradients grow with the length. Greedy writing goes on beyond an end mark, which fixes the shapes.
+    sentence, so its gradients grow with the length. Greedy writing continues beyond an end mark, which fixes the
+    shapes.
     """
 
     name: str = "seq2seq"
@@ -162,7 +163,7 @@ class Seq2seqWorkload(Workload):
     variants: tuple[str, ...] = ("bahdanau", "tutorial2017")
 
     def prepare(self, variant: str | None = None) -> Self:
-        """Copy for one case, in the variant asked for, with the batch size that it was published with.
+        """Return a copy for one case, in the requested variant, with the batch size that it was published with.
 
         Raises:
             UserError: the workload has no such variant.
@@ -181,11 +182,11 @@ class Seq2seqWorkload(Workload):
         return 2
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Pairs of sentences, (int64 (size,), int64 (size,)), each with its end mark, padded with zeros."""
+        """Return pairs of sentences, (int64 (size,), int64 (size,)), each with its end mark, padded with zeros."""
         return translation_dataset(request, input_size=input_size, num_source_words=4601, num_target_words=2991)
 
     def model(self, dataset: Any) -> Translator:
-        """Translator between the dataset's vocabularies, PyTorch's initial weights."""
+        """Return the translator between the dataset's vocabularies, PyTorch's initial weights."""
         num_source_words, num_target_words = len(dataset.source_vocabulary), len(dataset.target_vocabulary)
         if self.variant == "tutorial2017":
             decoder = PositionDecoder(num_target_words, 256, dataset.sentence_length)
@@ -193,11 +194,11 @@ class Seq2seqWorkload(Workload):
         return Translator(Encoder(num_source_words, 128), Decoder(num_target_words, 128), forcing=1)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Log-probabilities of the target's words, (batch, size, words)."""
+        """Return log-probabilities of the target's words, (batch, size, words)."""
         return model(*batch)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Negative log-likelihood: mean over all places, or in the older form the sum over a sentence's own."""
+        """Return the negative log-likelihood: mean over all positions, or in the older form sum over a sentence."""
         targets = batch[1]
         if self.variant == "tutorial2017":
             total = functional.nll_loss(outputs.flatten(0, 1), targets.flatten(), ignore_index=PADDING, reduction="sum")
@@ -205,7 +206,7 @@ class Seq2seqWorkload(Workload):
         return functional.nll_loss(outputs.flatten(0, 1), targets.flatten())
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """One for the encoder and one for the decoder: Adam, or SGD in the older form."""
+        """Return one for the encoder and one for the decoder: Adam, or SGD in the older form."""
         assert isinstance(model, Translator)
         parts = (model.encoder, model.decoder)
         if self.variant == "tutorial2017":
@@ -213,7 +214,7 @@ class Seq2seqWorkload(Workload):
         return [torch.optim.Adam(part.parameters(), lr=0.001) for part in parts]
 
     def metrics(self, dataset: Any) -> list[Metric]:
-        """Share of words that are right, and BLEU of what is written without seeing the targets."""
+        """Return the share of correct words, and BLEU of what is written without seeing the targets."""
         return [TokenAccuracy(), Bleu(dataset.target_vocabulary)]
 
 

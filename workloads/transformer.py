@@ -104,31 +104,31 @@ class TransformerWorkload(Workload):
         return 2
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Pairs of sentences, (int64 (size,), int64 (size,)), each with its end mark, padded."""
+        """Return pairs of sentences, (int64 (size,), int64 (size,)), each with its end mark, padded."""
         num_words = SIZES[self.variant].num_words
         return translation_dataset(request, input_size=input_size, num_source_words=num_words,
                                    num_target_words=num_words)
 
     def model(self, dataset: Any) -> Translator:
-        """Network for the dataset's vocabularies and longest sentence."""
+        """Return the network for the dataset's vocabularies and longest sentence."""
         return Translator(SIZES[self.variant], len(dataset.source_vocabulary), len(dataset.target_vocabulary),
                           dataset.sentence_length)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Logits of the target's words, (batch, size, words)."""
+        """Return logits of the target's words, (batch, size, words)."""
         return model(*batch)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Cross-entropy with labels smoothed by .1; padding does not count."""
+        """Return the cross-entropy with labels smoothed by .1; padding does not count."""
         return functional.cross_entropy(outputs.flatten(0, 1), batch[1].flatten(), ignore_index=PADDING,
                                         label_smoothing=0.1)
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Adam with the paper's moments; its rate rises to 7e-4 and falls, here it stays at a seventh of that."""
+        """Return Adam with the paper's moments; its rate rises to 7e-4 and falls, here it is constant at 1e-4."""
         return [torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)]
 
     def metrics(self, dataset: Any) -> list[Metric]:
-        """Share of words that are right, given the true ones before each."""
+        """Return the share of correct words, given the true ones before each."""
         return [TokenAccuracy()]
 
 

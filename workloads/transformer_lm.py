@@ -80,7 +80,7 @@ class TransformerLM(Workload):
         return 1
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Stretches of streams, (int64 (size,), int64 (size,)), in batches (size, batch).
+        """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch).
 
         Raises:
             UserError: there are no positions for so long an input.
@@ -92,30 +92,30 @@ class TransformerLM(Workload):
         return language_model_dataset(request, input_size=input_size, num_synthetic_words=sizes.num_words)
 
     def model(self, dataset: Any) -> LanguageModel:
-        """Network for the dataset's vocabulary."""
+        """Return the network for the dataset's vocabulary."""
         return LanguageModel(SIZES[self.variant], dataset.num_words)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Logits of the next words, (batch, size, vocabulary)."""
+        """Return logits of the next words, (batch, size, vocabulary)."""
         return model(batch[0].T)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Cross-entropy of the next words, in nats a word; its exponential is the perplexity."""
+        """Return the cross-entropy of the next words, in nats a word; its exponential is the perplexity."""
         return functional.cross_entropy(outputs.flatten(0, 1), batch[1].T.flatten())
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """AdamW, decaying matrices only; GPT-2's settings were not published, these are its predecessor's."""
+        """Return AdamW, decaying matrices only; GPT-2's settings were not published, these are its predecessor's."""
         matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
         others = [parameter for parameter in model.parameters() if parameter.dim() != 2]
         groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
         return [torch.optim.AdamW(groups, lr=2.5e-4)]
 
     def clip_gradients(self, model: nn.Module) -> None:
-        """Norm of all gradients together to at most 1, as in the predecessor's code."""
+        """Clip the norm of all gradients together to 1, as in the predecessor's code."""
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
     def metrics(self, dataset: Any) -> list[Metric]:
-        """Perplexity."""
+        """Return the perplexity."""
         return [Perplexity(self.loss)]
 
 

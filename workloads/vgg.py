@@ -1,6 +1,6 @@
 """VGG with and without batch normalization, in its ImageNet form and in the CIFAR form (one linear classifier).
 
-Layers carry the names that torchvision gave them, so that traces and checkpoints line up.
+Layers have torchvision's names, so that traces and checkpoints match.
 Source: Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015, table 1
 (configurations A, B, D, E); the pooling to 7×7 is torchvision's, the CIFAR form that of kuangliu/pytorch-cifar.
 """
@@ -70,15 +70,15 @@ class VGGWorkload(ImageClassification):
 
     @property
     def smallest_input_size(self) -> int:
-        """What five poolings by 2 leave one pixel of."""
+        """Smallest size with one pixel after five poolings by 2."""
         return 32
 
     def model(self, dataset: Any) -> VGG:
-        """Network for the dataset's classes; convolutions are initialized after He et al. 2015."""
+        """Return the network for the dataset's classes; convolutions are initialized after He et al. 2015."""
         return VGG(self.depth, dataset.num_classes, batch_norm=self.batch_norm, cifar=self.variant == "cifar")
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """SGD with the paper's settings: from a learning rate of .1 the forms without batch normalization diverge."""
+        """Return SGD with the paper's settings: with a rate of .1, forms without batch normalization diverge."""
         return [torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)]
 
 

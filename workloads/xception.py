@@ -17,7 +17,7 @@ from ._keras import Classifier, batch_norm
 
 NUM_FEATURES = 2048
 SMALLEST_INPUT_SIZE = 7
-"""What the unpadded stem leaves one pixel of."""
+"""Smallest size with one pixel after the unpadded stem."""
 
 
 class SeparableConv2d(nn.Sequential):
@@ -91,7 +91,7 @@ class XceptionFeatures(nn.Sequential):
 
 
 def features_side(input_size: int) -> int:
-    """Side length of the features in pixels."""
+    """Return the side length of the features in pixels."""
     after_stem = (input_size - 3) // 2 + 1 - 2
     return -(-after_stem // 16)
 
@@ -107,20 +107,20 @@ class XceptionWorkload(ImageClassification):
 
     @property
     def default_input_size(self) -> int:
-        """Side length in pixels that ImageNet's pictures were scaled to."""
+        """Side length in pixels that ImageNet's images were scaled to."""
         return 299
 
     @property
     def smallest_input_size(self) -> int:
-        """What the unpadded stem leaves one pixel of; in training such a batch needs two samples or more."""
+        """Smallest size with one pixel after the unpadded stem; in training it needs a batch of two or more."""
         return SMALLEST_INPUT_SIZE
 
     def model(self, dataset: Any) -> Classifier:
-        """Network for the dataset's classes, initialized as in Keras."""
+        """Return the network for the dataset's classes, initialized as in Keras."""
         return Classifier(XceptionFeatures(), NUM_FEATURES, dataset.num_classes)
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """SGD with the paper's settings for ImageNet."""
+        """Return SGD with the paper's settings for ImageNet."""
         return [torch.optim.SGD(model.parameters(), lr=0.045, momentum=0.9, weight_decay=1e-5)]
 
 

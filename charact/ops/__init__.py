@@ -1,6 +1,6 @@
-"""Basic operations of given sizes: what they are, how much work they do, and how to run one.
+"""Basic operations of given sizes: their definition, their work, and how to run them.
 
-A kind of operation is one file in `kinds/` with an object `KIND`, a list of problems one in `suites/` with `SUITE`.
+A kind of operation is one file in `kinds/` with an object `KIND`; a list of problems is one in `suites/` with `SUITE`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,28 +28,28 @@ class Problem:
     set: str | None = None
     """Part of the suite, e.g. training."""
     convention: str | None = None
-    """How the suite writes it, where that is otherwise than here."""
+    """The suite's notation, if it differs from charact's."""
     forward_only: bool = False
-    """Whether the suite leaves the gradients out, as of networks that are served."""
+    """Whether the suite has no gradients, as for inference."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A problem that is ready to run in one direction."""
+    """A problem prepared for one direction."""
 
     inputs: Callable[[], Sequence["torch.Tensor"]]
-    """Makes inputs anew: several of them are rotated, so that a cache is not what is measured."""
+    """Returns new inputs: several sets are rotated, so that a cache does not hold them."""
     call: Callable[..., Any]
-    """Runs the direction once on such inputs; its result is one tensor or several."""
+    """Runs the direction once on such inputs; its result is one or several tensors."""
     reference: Callable[..., "torch.Tensor"]
-    """Given the same inputs as they are, the result in float64 on the CPU, or a part of it: see `compared`.
+    """Returns, for the same inputs, the result in float64 on the CPU, or a part of it: see `compared`.
 
-    Asked before the call, which may work in place.
+    It runs before the call, which may work in place.
     """
     compared: Callable[[Any], "torch.Tensor"]
-    """The part of a result that the reference gives, as one tensor."""
+    """Returns the part of a result that the reference has, as one tensor."""
     tolerance: float
-    """Largest error allowed, over the reference's largest magnitude; the kind's docstring gives the reason."""
+    """Largest allowed error, over the reference's largest magnitude; the kind's docstring gives the reason."""
 
 
 class Kind(Protocol):
@@ -57,35 +57,35 @@ class Kind(Protocol):
 
     name: str
     syntax: str
-    """How a problem is written, e.g. `gemm:MxNxK[:tn]`."""
+    """Syntax of a problem, e.g. `gemm:MxNxK[:tn]`."""
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from what follows the colon.
+        """Return the problem from the text after the colon.
 
         Raises:
             UserError: it is malformed, or a size is too large.
         """
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Directions that are measured, of `DIRECTIONS`."""
+        """Return the measured directions, of `DIRECTIONS`."""
 
     def flop(self, problem: Problem, direction: str) -> float | None:
-        """Floating-point operations of one call; None where none are counted, as in a copy."""
+        """Return the floating-point operations of one call; None if they are not counted, as in a copy."""
 
     def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
-        """What the problem's suite counts in its place and by which convention; None where it counts the same."""
+        """Return the count of the problem's suite and its convention; None if it is the same."""
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Bytes of inputs read and outputs written once by one call, of numbers of so many bytes."""
+        """Return the bytes of inputs read and outputs written once by one call, for an element size in bytes."""
 
     def sparsity_frac(self, problem: Problem) -> float | None:
-        """Share of zeros; None where all is dense."""
+        """Return the share of zeros; None without sparse matrices."""
 
     def refusal(self, problem: Problem, precision: str, device: "torch.device") -> str | None:
-        """Why it cannot run so; None where it can."""
+        """Return why it is not supported; None if it is."""
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: "torch.device") -> Prepared:
-        """What to run."""
+        """Return the inputs and the call of a direction."""
 
 
 class Suite(Protocol):
@@ -94,26 +94,26 @@ class Suite(Protocol):
     name: str
     source: str
     sets: tuple[str, ...]
-    """Its parts; empty where it has none."""
+    """Its parts; empty if it has none."""
 
     def problems(self) -> list[Problem]:
-        """Every problem, with its suite and set."""
+        """Return every problem, with its suite and set."""
 
 
 def all_kinds() -> dict[str, Kind]:
-    """Every kind of operation by name."""
+    """Return every kind of operation by name."""
     kinds: list[Kind] = [module.KIND for module in modules_in(f"{__name__}.kinds")]
     return {kind.name: kind for kind in kinds}
 
 
 def all_suites() -> dict[str, Suite]:
-    """Every suite by name."""
+    """Return every suite by name."""
     suites: list[Suite] = [module.SUITE for module in modules_in(f"{__name__}.suites")]
     return {suite.name: suite for suite in suites}
 
 
 def parse_problem(text: str) -> Problem:
-    """Problem from a text such as `gemm:3072x128x1024`.
+    """Return the problem from a text such as `gemm:3072x128x1024`.
 
     Raises:
         UserError: there is no such kind, or its sizes are malformed.
@@ -121,6 +121,6 @@ def parse_problem(text: str) -> Problem:
     name, colon, sizes = text.partition(":")
     kinds = all_kinds()
     if name not in kinds or not colon:
-        raise UserError(f"--problem: '{text[:60]}' is no operation: write one of "
+        raise UserError(f"--problem: '{text[:60]}' is not an operation: write one of "
                         f"{', '.join(kind.syntax for kind in kinds.values())}")
     return kinds[name].parse(sizes)

@@ -1,4 +1,4 @@
-"""Running the backward pass of an operation alone, again and again on one graph."""
+"""Repeated backward passes of an operation on one graph."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def with_graph(forward: Callable[..., Tensor], tensors: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-    """The result of a forward pass, a random gradient by it, and the tensors that it was made of.
+    """Return the result of a forward pass, a random gradient by it, and its input tensors.
 
     Args:
-        forward: called with the tensors.
-        tensors: those that a gradient is wanted of must require it.
-        generator: draws the gradient.
+        forward: function of the tensors.
+        tensors: input tensors; those with gradients must require them.
+        generator: generator of the gradient.
     """
     with torch.enable_grad():
         result = forward(*tensors)
@@ -22,11 +22,11 @@ def with_graph(forward: Callable[..., Tensor], tensors: Sequence[Tensor], genera
 
 
 def gradients(result: Tensor, gradient: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Gradients of those tensors that require one; what `with_graph` returns can be given as often as one likes."""
+    """Return gradients of the tensors that require one, from `with_graph`; repeatable."""
     wanted = [tensor for tensor in tensors if tensor.requires_grad]
     return torch.autograd.grad(result, wanted, gradient, retain_graph=True)
 
 
 def flattened(parts: Sequence[Any]) -> Tensor:
-    """Several tensors as one row of numbers in float64 on the CPU."""
+    """Return several tensors as one vector in float64 on the CPU."""
     return torch.cat([part.detach().double().cpu().flatten() for part in parts])

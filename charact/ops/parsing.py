@@ -1,4 +1,4 @@
-"""Reading the sizes of a problem, as in `gemm:3072x128x1024`."""
+"""Parsing of the sizes of a problem, as in `gemm:3072x128x1024`."""
 
 import re
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from charact.core.errors import UserError
 
 _LARGEST = 10**9
 _MOST_ELEMENTS = 2**56
-"""Of one tensor: PyTorch counts its bytes with 64 bits."""
+"""Limit for one tensor: PyTorch counts its bytes with 64 bits."""
 
 
 def whole_numbers(text: str, count: int, syntax: str) -> list[int]:
-    """So many positive whole numbers, which `x` joins.
+    """Return a number of positive integers that are joined by `x`.
 
     Raises:
-        UserError: there are more or fewer, or one is zero, too large or no number.
+        UserError: there are more or fewer, or one is zero, too large or not a number.
     """
     parts = text.split("x")
     if len(parts) != count or not all(re.fullmatch(r"[0-9]{1,20}", part) for part in parts):
@@ -27,12 +27,12 @@ def whole_numbers(text: str, count: int, syntax: str) -> list[int]:
 
 
 def malformed(text: str, syntax: str) -> UserError:
-    """The error of a text that is not written as it should be."""
+    """Return the error of a malformed text."""
     return UserError(f"--problem: '{text[:60]}' does not fit {syntax}")
 
 
 def check_elements(text: str, *tensors: Sequence[int]) -> None:
-    """Refuse tensors of shapes that cannot even be asked for.
+    """Check that tensors of these shapes are possible.
 
     Raises:
         UserError: one has too many elements.

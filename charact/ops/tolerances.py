@@ -1,4 +1,4 @@
-"""Numbers that operations work on: their types, how exact results are, and where they cannot be had."""
+"""Types of numbers in operations, tolerances of results, and unsupported precisions."""
 
 import math
 
@@ -14,29 +14,29 @@ ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-1
 
 
 def number_refusal(precision: str, device: torch.device, *, int8: str | None = None) -> str | None:
-    """Why operations of a precision are not measured on a device; None where they are.
+    """Return why a precision of operations is not supported on a device; None if it is.
 
     Args:
         precision: one of schema.OPERATION_PRECISIONS.
-        device: where they are to run.
-        int8: what is said of int8 by a kind of operation that has none; None where it has.
+        device: device of the operations.
+        int8: reason of a kind of operation without int8; None if it has it.
     """
     return int8 if precision == "int8" else float_unsupported_reason(precision, device)
 
 
 def pointwise_refusal(name: str, precision: str, device: torch.device) -> str | None:
-    """The same of a kind of operation that multiplies no matrices, which alone are rounded to TF32 or made of int8."""
+    """Return the same for a kind of operation without matrix products, which alone use TF32 and int8."""
     if precision in ("tf32", "int8"):
         return f"{precision} is for products of matrices, {name} has none: use --precision fp32"
     return number_refusal(precision, device)
 
 
 def sum_tolerance(precision: str, num_terms: int, *, kept_in: str = "fp32") -> float:
-    """Error allowed of sums of so many products, over the largest of them.
+    """Return the allowed error of sums of products, over the largest of them.
 
     Factors and results are rounded to the precision, and partial results on some GPUs: four times its rounding. Sums
-    are kept in float32 unless told otherwise; its errors are random and grow as the root of the number of terms: four
-    times that. Sums of integers are exact.
+    have the type `kept_in`; its errors are random and grow as the root of the number of terms: four times that. Sums of
+    integers are exact.
     """
     if precision == "int8":
         return 0.0
@@ -44,5 +44,5 @@ def sum_tolerance(precision: str, num_terms: int, *, kept_in: str = "fp32") -> f
 
 
 def spread_indices(size: int, count: int) -> torch.Tensor:
-    """So many of the indices below a size, from the first to the last; all of them where there are no more."""
+    """Return evenly spaced indices below a size, from the first to the last; all if there are no more."""
     return torch.linspace(0, size - 1, min(size, count), dtype=torch.float64).round().long()

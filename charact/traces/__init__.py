@@ -1,1 +1,1 @@
-"""A trace of `torch.profiler` from anywhere becomes the tables of the record. No torch in here."""
+"""Conversion of `torch.profiler` traces into the tables of the record. Imports no torch."""

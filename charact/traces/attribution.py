@@ -1,17 +1,17 @@
-"""A trace whose events are told apart: in which iteration and phase they lie, and which operator launched what."""
+"""Attribution of a trace's events to iterations and phases, and of launches to operators."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from charact.traces.device import find_launches
-from charact.traces.events import Kept
+from charact.traces.events import TraceEvents
 from charact.traces.phases import Iteration, find_iterations, find_phases
 from charact.traces.threads import Outline, outline
 
 
 class Places:
-    """Which iteration and which phase a moment of the host lies in."""
+    """Lookup of the iteration and phase at a time on the host."""
 
     def __init__(self, iterations: Sequence[Iteration]) -> None:
         self._iterations = iterations
@@ -20,7 +20,7 @@ class Places:
         self._span_starts = [span.start_ns for span in self._spans]
 
     def phase(self, moment_ns: int | None) -> str | None:
-        """The phase of a moment, `other` between phases; None outside of all iterations."""
+        """Return the phase at a time, `other` between phases; None outside all iterations."""
         if moment_ns is None:
             return None
         number = bisect_right(self._starts, moment_ns) - 1
@@ -33,23 +33,23 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A trace's events, completed, and where they belong."""
+class AttributedTrace:
+    """A trace's events with their iterations and phases."""
 
-    kept: Kept
+    kept: TraceEvents
     outlined: Outline
     iterations: list[Iteration]
     places: Places
     marked: bool
-    """Whether the trace marks iterations: else all of it is one."""
+    """Whether the trace marks iterations; otherwise all of it is one."""
     own_marks: bool
-    """Whether charact's own marks told the phases."""
+    """Whether the phases come from charact's own annotations."""
 
 
-def place(kept: Kept) -> Placed:
-    """Find iterations, phases, layers and launchers in a trace; what was kept of it is completed by them."""
+def attribute(kept: TraceEvents) -> AttributedTrace:
+    """Find iterations, phases, layers and launching operators of a trace, and store them in its events."""
     outlined = outline(kept)
     find_launches(kept)
     iterations, marked = find_iterations(kept)
     own_marks = find_phases(kept, outlined, iterations)
-    return Placed(kept, outlined, iterations, Places(iterations), marked, own_marks)
+    return AttributedTrace(kept, outlined, iterations, Places(iterations), marked, own_marks)

@@ -1,4 +1,4 @@
-"""From a trace to a case of a record: its entry in the manifest and its tables."""
+"""Conversion of a trace into a case of a record: its manifest entry and its tables."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from statistics import median
 from typing import Any
 
 from charact.core.errors import UserError
-from charact.traces.attribution import Placed, place
+from charact.traces.attribution import AttributedTrace, attribute
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
-from charact.traces.events import OPTIMIZER, Kept
+from charact.traces.events import OPTIMIZER, TraceEvents
 from charact.traces.files import Trace
 from charact.traces.names import readable
 from charact.traces.phases import Iteration
@@ -17,32 +17,32 @@ from charact.traces.threads import Outline
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
              "step() after each")
-_NO_HOST = "the trace holds no operators: profile with ProfilerActivity.CPU, too"
+_NO_HOST = "the trace has no operators: profile with ProfilerActivity.CPU, too"
 _NO_OPERATORS_INSIDE = "all operators of the trace lie outside of its iterations: call the profiler’s step() after each"
 _NO_KERNELS_INSIDE = "all kernels of the trace were launched outside of its iterations: profile whole iterations"
 _NO_DEVICE_TIMES = ("the device ran all of its work before or after the iterations, so that their times are those of "
                     "the host: profile whole iterations")
-_NO_PHASES = ("nothing tells phases apart: name them in the program, as with "
+_NO_PHASES = ("the trace has no information on phases: annotate them in the program, as with "
               "torch.profiler.record_function('charact.phase:forward')")
 
 
 def trace_case(trace: Trace, name: str) -> tuple[dict[str, Any], dict[str, Rows]]:
-    """A trace's case and its tables by name.
+    """Return a trace's case and its tables by name.
 
     Args:
-        trace: what was read of it; it is completed here.
-        name: of the case's workload; the case is named after it and its mode.
+        trace: the trace; it is completed here.
+        name: name of the case's workload; the case is named after it and its mode.
 
     Raises:
-        UserError: the trace holds nothing that a case could be made of.
+        UserError: the trace has nothing to build a case from.
     """
     kept = trace.kept
     if not kept.operators and not kept.device:
-        raise UserError(f"{trace.path} holds neither operators nor kernels: record them with torch.profiler")
-    placed = place(kept)
+        raise UserError(f"{trace.path} has neither operators nor kernels: record them with torch.profiler")
+    placed = attribute(kept)
     iterations, places = placed.iterations, placed.places
     if not any(iteration.end_ns > iteration.start_ns for iteration in iterations):
-        raise UserError(f"{trace.path} holds nothing that takes time: record more with torch.profiler")
+        raise UserError(f"{trace.path} has no events with a duration: record more with torch.profiler")
     tables = {
         "iterations": iteration_rows(iterations, kept.device),
         "operators": operator_rows(kept, places, len(iterations)),
@@ -73,14 +73,14 @@ def _entry(trace: Trace, name: str, outlined: Outline) -> dict[str, Any]:
 
 
 def _device_name(trace: Trace) -> str | None:
-    """Name of the device that most events ran on."""
+    """Return the name of the device with most events."""
     devices = Counter(event.device for event in trace.kept.device)
     used = max(devices, key=lambda device: devices[device], default=None)
     return next((one["name"] for one in trace.devices if str(one["index"]) == used), None)
 
 
-def _timing(trace: Trace, placed: Placed, rows: Rows) -> dict[str, Any]:
-    """What the pass over the iterations says of itself."""
+def _timing(trace: Trace, placed: AttributedTrace, rows: Rows) -> dict[str, Any]:
+    """Return the facts of the timing pass."""
     iterations = placed.iterations
     clock = "host_s" if rows[0]["device_s"] is None else "device_s"
     walls_s: dict[int, float] = defaultdict(float)
@@ -89,7 +89,7 @@ def _timing(trace: Trace, placed: Placed, rows: Rows) -> dict[str, Any]:
     other_s = sum(row[clock] for row in rows if row["phase"] == "other")
     spans = [span for iteration in iterations for span in iteration.spans]
     by_rule_ns = sum(span.end_ns - span.start_ns for span in spans if span.inferred)
-    told_ns = sum(span.end_ns - span.start_ns for span in spans)
+    attributed_ns = sum(span.end_ns - span.start_ns for span in spans)
     attributed_frac = 1 - other_s / sum(walls_s.values()) if sum(walls_s.values()) else 0.0
     evidence: dict[str, list[str]] = defaultdict(list)
     for span in spans:
@@ -102,13 +102,13 @@ def _timing(trace: Trace, placed: Placed, rows: Rows) -> dict[str, Any]:
         "status": "ok", "reason": None, "num_warmup_iterations": 0, "warmup_ended_by": "number",
         "num_iterations": len(iterations), "ended_by": "trace", "precision_target_frac": None, "interval_frac": None,
         "median_s": median(walls_s.values()), "attributed_frac": attributed_frac,
-        "inferred_frac": attributed_frac * (by_rule_ns / told_ns if told_ns else 0.0), "compile_s": None,
+        "inferred_frac": attributed_frac * (by_rule_ns / attributed_ns if attributed_ns else 0.0), "compile_s": None,
         "blind_spots": blind, "own_marks": placed.own_marks, "evidence": dict(evidence),
     }  # fmt: skip
 
 
-def _passes(kept: Kept, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, dict[str, Any]]:
-    """What was read beside the iterations, each like a pass of its own."""
+def _passes(kept: TraceEvents, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, dict[str, Any]]:
+    """Return the facts of the other passes of a trace."""
     phase_ns: dict[str, int] = defaultdict(int)
     for iteration in iterations:
         for span in iteration.spans:

@@ -1,4 +1,4 @@
-"""Counters that a trace holds: how busy each device was, how its kernels fitted it, and how long they waited."""
+"""Counters from a trace: utilization of each device, occupancy of its kernels, and launch delays."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Literal
 
 from charact.traces.device import Usage, is_communication, union, usage
-from charact.traces.events import DeviceEvent, Kept
+from charact.traces.events import DeviceEvent, TraceEvents
 from charact.traces.tensor_cores import uses_tensor_cores
 
 Rows = list[dict[str, Any]]
@@ -15,49 +15,49 @@ Rows = list[dict[str, Any]]
 SOURCE = "kineto"
 SCOPE = "what the traced program ran on the device"
 DEFINITIONS: dict[str, tuple[str, Literal["measured", "estimated"]]] = {
-    # counter: what it is, method
+    # counter: definition, method
     "span_s": ("time from the device's first event in the trace to its last; of several traces the sum", "measured"),
     "busy_s": ("time in which a kernel or a copy ran, however many at once", "measured"),
     "idle_s": ("time in which neither ran", "measured"),
     "utilization_frac": ("share of the time in which a kernel or a copy ran", "measured"),
     "computation_s": ("time in which a kernel other than communication ran, or a fill", "measured"),
     "communication_s": ("time in which a kernel that exchanges data between ranks ran", "measured"),
-    "exposed_communication_s": ("that part of it in which nothing was computed", "measured"),
-    "overlapped_communication_s": ("that part of it in which something was computed, too", "measured"),
+    "exposed_communication_s": ("the part of communication_s in which nothing was computed", "measured"),
+    "overlapped_communication_s": ("the part of communication_s in which something was computed, too", "measured"),
     "copy_s": ("time in which memory was copied", "measured"),
-    "exposed_copy_s": ("that part of it in which no kernel ran", "measured"),
+    "exposed_copy_s": ("the part of copy_s in which no kernel ran", "measured"),
     "num_gaps": ("times between two kernels in which no kernel ran", "measured"),
     "gap_s": ("time of these gaps together, copies and fills in them included", "measured"),
-    "launch_delay_s": ("median time from the call that launched a kernel to its start; it holds the wait for kernels "
-                       "before it", "measured"),
+    "launch_delay_s": ("median time from the call that launched a kernel to its start, including the wait for "
+                       "kernels before it", "measured"),
     "tensor_core_frac": ("share of computing kernels' time in kernels that, by their names, use tensor cores (on AMD's "
                          "devices matrix cores)", "estimated"),
     "warp_occupancy_frac": ("active warps over those that the device could hold, from the kernels' launch geometry, "
                             "weighted by their time; blind to tails and to threads that end early", "estimated"),
 }
-NO_KERNELS = "the trace holds no kernels"
-_UNTOLD = {
-    "launch_delay_s": "the trace does not hold the calls that launched the kernels",
-    "tensor_core_frac": "the trace holds no kernels that compute",
-    "warp_occupancy_frac": "the trace does not tell kernels’ occupancy",
+NO_KERNELS = "the trace has no kernels"
+_MISSING = {
+    "launch_delay_s": "the trace lacks the calls that launched the kernels",
+    "tensor_core_frac": "the trace has no kernels that compute",
+    "warp_occupancy_frac": "the trace lacks the kernels’ occupancy",
 }
-"""Why a counter is missing that not every trace tells."""
+"""Why a counter is missing, for those that not every trace has."""
 
 
 def described() -> dict[str, dict[str, dict[str, str]]]:
-    """What these counters mean, for the manifest."""
+    """Return the descriptions of these counters, for the manifest."""
     return {SOURCE: {name: {"definition": definition, "method": method, "scope": SCOPE}
                      for name, (definition, method) in DEFINITIONS.items()}}
 
 
-def counter_rows(traces: Sequence[Kept], rank: int | None) -> Rows:
-    """Rows of the table `counters`: how each device was used, over traces of one program that were taken in turn.
+def counter_rows(traces: Sequence[TraceEvents], rank: int | None) -> Rows:
+    """Return rows of the table `counters`: use of each device, over consecutive traces of one program.
 
-    A counter that no event tells is left out.
+    Counters without events are left out.
 
     Args:
-        traces: their launches found.
-        rank: of the program.
+        traces: traces with their launches found.
+        rank: rank of the program.
     """
     by_device: dict[str, list[list[DeviceEvent]]] = defaultdict(list)
     delays_ns: dict[str, list[int]] = defaultdict(list)
@@ -71,29 +71,29 @@ def counter_rows(traces: Sequence[Kept], rank: int | None) -> Rows:
     return [
         {"phase": None, "time_s": None, "rank": rank, "device": f"cuda:{device}", "source": SOURCE, "kernel": None,
          "counter": counter, "value": value}
-        for device, stretches in sorted(by_device.items())
-        for counter, value in (_times(stretches) | _gaps(stretches) | _shares(stretches)
+        for device, traces_of_device in sorted(by_device.items())
+        for counter, value in (_times(traces_of_device) | _gaps(traces_of_device) | _shares(traces_of_device)
                                | _delay(delays_ns[device])).items()
     ]
 
 
 def outcome(rows: Rows, reason: str | None = None, remedy: str | None = None) -> dict[str, Any]:
-    """How reading these counters ended, for the manifest.
+    """Return the outcome of these counters, for the manifest.
 
     Args:
-        rows: what `counter_rows` gave.
-        reason: why it gave nothing, where that is known.
-        remedy: what to do about it.
+        rows: rows of `counter_rows`.
+        reason: why there are none, if known.
+        remedy: advice.
     """
     if not rows:
         return {"status": "n/a", "reason": reason or NO_KERNELS, "remedy": remedy, "missing": {}}
-    told = {row["counter"] for row in rows}
-    missing = {name: why for name, why in _UNTOLD.items() if name not in told}
+    known = {row["counter"] for row in rows}
+    missing = {name: why for name, why in _MISSING.items() if name not in known}
     return {"status": "ok", "reason": None, "remedy": None, "missing": missing}
 
 
-def _times(stretches: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
-    used = [usage(events) for events in stretches]
+def _times(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
+    used = [usage(events) for events in traces]
 
     def total(part: Callable[[Usage], int]) -> float:
         return sum(part(one) for one in used) / 1e9
@@ -110,29 +110,29 @@ def _times(stretches: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _gaps(stretches: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
-    gaps_ns = [after - before for events in stretches
+def _gaps(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
+    gaps_ns = [after - before for events in traces
                for (_, before), (after, _) in pairwise(union((event.start_ns, event.end_ns)
                                                              for event in _kernels(events)))]
     return {"num_gaps": len(gaps_ns), "gap_s": sum(gaps_ns) / 1e9}
 
 
-def _shares(stretches: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
-    """Shares of kernels' time; null occupancies are such as Kineto could not tell."""
-    computing = [event for events in stretches for event in _kernels(events) if not is_communication(event)]
+def _shares(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
+    """Return shares of kernels' time; Kineto reports unknown occupancies as null."""
+    computing = [event for events in traces for event in _kernels(events) if not is_communication(event)]
     shares = {}
     if total_ns := _length_ns(computing):
         on_tensor_cores = [event for event in computing if uses_tensor_cores(event.name)]
         shares["tensor_core_frac"] = _length_ns(on_tensor_cores) / total_ns
-    told = [event for event in computing if event.geometry[4] is not None]
-    if told_ns := _length_ns(told):
+    known = [event for event in computing if event.geometry[4] is not None]
+    if known_ns := _length_ns(known):
         shares["warp_occupancy_frac"] = sum(
-            (event.end_ns - event.start_ns) * (event.geometry[4] or 0.0) for event in told) / told_ns
+            (event.end_ns - event.start_ns) * (event.geometry[4] or 0.0) for event in known) / known_ns
     return shares
 
 
-def _delays_ns(kept: Kept, events: Iterable[DeviceEvent]) -> list[int]:
-    """Time from the launching call to the start, of each kernel whose call the trace holds."""
+def _delays_ns(kept: TraceEvents, events: Iterable[DeviceEvent]) -> list[int]:
+    """Return the time from the launching call to the start, of each kernel whose call is in the trace."""
     return [event.start_ns - kept.launches[event.correlation].start_ns for event in _kernels(events)
             if event.correlation is not None and event.correlation in kept.launches]
 

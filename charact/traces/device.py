@@ -1,4 +1,4 @@
-"""What ran on the device: who launched it, how long it was busy, and when it passed a moment of the host."""
+"""Device events: their launches, the device's busy time, and device times for times on the host."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Geometry, Kept, Launch, Operator
+from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Geometry, Launch, Operator, TraceEvents
 
 Intervals = list[tuple[int, int]]
-"""Starts and ends, by time, that do not touch."""
+"""Disjoint starts and ends, by time."""
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> Intervals:
-    """The time that any of the intervals covers."""
+    """Return the union of intervals."""
     joined: Intervals = []
     for start, end in sorted(intervals):
         if joined and start <= joined[-1][1]:
@@ -24,7 +24,7 @@ def union(intervals: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def without(intervals: Intervals, covered: Intervals) -> Intervals:
-    """The time of some intervals that others do not cover."""
+    """Return the parts of intervals that others do not cover."""
     left: Intervals = []
     place = 0
     for start, end in intervals:
@@ -42,21 +42,21 @@ def without(intervals: Intervals, covered: Intervals) -> Intervals:
 
 
 def length_ns(intervals: Intervals) -> int:
-    """Time that intervals cover together."""
+    """Return the total length of intervals."""
     return sum(end - start for start, end in intervals)
 
 
 def is_communication(event: DeviceEvent) -> bool:
-    """Whether a kernel exchanges data between ranks."""
+    """Return whether a kernel exchanges data between ranks."""
     name = event.name[:40].lower()
     return event.kind == "kernel" and ("nccl" in name or "rccl" in name)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How one device spent the time from its first event to its last, in nanoseconds.
+    """Use of one device from its first event to its last, in nanoseconds.
 
-    Exposed is what nothing hides: communication without computation, copies without either.
+    Exposed communication does not overlap computation; exposed copies overlap neither.
     """
 
     span_ns: int
@@ -69,7 +69,7 @@ class Usage:
 
 
 def usage(events: Sequence[DeviceEvent]) -> Usage:
-    """How a device was used; fills count as computation."""
+    """Return the use of a device; fills count as computation."""
     by_kind: dict[str, list[tuple[int, int]]] = {"computation": [], "communication": [], "copy": []}
     for event in events:
         kind = "copy" if event.kind in ("gpu_memcpy", "memcpy") else "computation"
@@ -84,12 +84,12 @@ def usage(events: Sequence[DeviceEvent]) -> Usage:
     )
 
 
-def find_launches(kept: Kept) -> None:
-    """Tell of every device event when it was launched and by which operator, where the trace tells.
+def find_launches(kept: TraceEvents) -> None:
+    """Set the launch time and launching operator of every device event, if the trace has them.
 
-    What has no launch of its own counts as launched with what ran before it in its stream; before the first that has
-    one it was launched before the trace began. Where a trace does not link events with launches, in general or in one
-    stream, they count as launched when they started: they cannot have been launched later.
+    An event without a launch counts as launched with the previous event of its stream, or before the trace began if it
+    is the first. If a trace or stream has no links between events and launches, events count as launched when they
+    started, the latest possible time.
     """
     kept.device.sort(key=lambda event: event.start_ns)
     unnamed: list[tuple[Launch, DeviceEvent]] = []
@@ -103,7 +103,7 @@ def find_launches(kept: Kept) -> None:
         stream = event.device, event.stream
         if launch is not None:
             event.launched_ns = launch.start_ns
-            event.geometry = _first_told(event.geometry, launch.geometry)
+            event.geometry = _merged_geometry(event.geometry, launch.geometry)
         elif event.operator is not None:
             event.launched_ns = event.operator.start_ns
         else:
@@ -116,14 +116,14 @@ def find_launches(kept: Kept) -> None:
     _launchers(kept, unnamed)
 
 
-def _first_told(ours: Geometry, theirs: Geometry) -> Geometry:
-    """A kernel's geometry, and its launch's where that is silent."""
+def _merged_geometry(ours: Geometry, theirs: Geometry) -> Geometry:
+    """Return a kernel's geometry, with missing values from its launch."""
     grid, block, registers, shared, occupancy = ours
     return (grid or theirs[0], block or theirs[1], registers, theirs[3] if shared is None else shared, occupancy)
 
 
-def _launchers(kept: Kept, unnamed: Sequence[tuple[Launch, DeviceEvent]]) -> None:
-    """Find operators of launches that carry no operator's id: the innermost one that was running in their thread."""
+def _launchers(kept: TraceEvents, unnamed: Sequence[tuple[Launch, DeviceEvent]]) -> None:
+    """Find operators of launches without an operator's id: the innermost one running in their thread."""
     threads = {launch.thread for launch, _ in unnamed}
     waiting: defaultdict[object, list[tuple[int, int, Operator | DeviceEvent]]] = defaultdict(list)
     for launch, event in unnamed:
@@ -142,8 +142,8 @@ def _launchers(kept: Kept, unnamed: Sequence[tuple[Launch, DeviceEvent]]) -> Non
                 one.operator = stack[-1] if stack else None
 
 
-def device_ns_by_operator(kept: Kept) -> dict[int, int]:
-    """Time of the device's work by the external id of the operator that launched it, once launches are found."""
+def device_ns_by_operator(kept: TraceEvents) -> dict[int, int]:
+    """Return the device time by the external id of the launching operator, after launches are found."""
     numbers = {id(operator): number for number, operator in kept.by_id.items()}
     spent_ns: dict[int, int] = defaultdict(int)
     for event in kept.device:
@@ -154,23 +154,23 @@ def device_ns_by_operator(kept: Kept) -> dict[int, int]:
 
 
 class DeviceClock:
-    """When the device passed moments of the host: what CUDA events recorded at them would tell.
+    """Converts times on the host to the times that CUDA events recorded there would have.
 
-    That is when all had ended that was launched before, communication apart, and no earlier than the moment itself.
+    That is the end of all work launched before, except communication, but no earlier than the host time itself.
     """
 
     def __init__(self, events: Iterable[DeviceEvent]) -> None:
         work = [event for event in events if not is_communication(event)]
         self._earlier_ns = max((event.end_ns for event in work if event.launched_ns is None),
                                default=BEFORE_ALL_NS)
-        # What counts as launched when it started is not yet launched at that very moment.
+        # An event that counts as launched when it started is not launched yet at exactly that time.
         launched = sorted((event.launched_ns + (event.launched_ns == event.start_ns), event.end_ns)
                           for event in work if event.launched_ns is not None)
         self._launched_ns = [launched_ns for launched_ns, _ in launched]
         self._ended_ns = list(accumulate((end_ns for _, end_ns in launched), max))
 
     def at(self, moment_ns: int) -> int:
-        """When the device passed a moment of the host."""
+        """Return the device time for a time on the host."""
         number = bisect_right(self._launched_ns, moment_ns)
         ended_ns = self._ended_ns[number - 1] if number else BEFORE_ALL_NS
         return max(moment_ns, ended_ns, self._earlier_ns)

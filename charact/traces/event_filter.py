@@ -1,7 +1,7 @@
-"""What of a trace is kept while it is read: operators, marks, launches, and what ran on the device.
+"""Filter of a trace's events: operators, annotations, launches and device events.
 
-A trace can come from anywhere. Values that no device can have are dropped and counted, and the memory that an event
-takes does not depend on what else the event holds.
+Traces are untrusted. Impossible values are dropped and counted, and the memory for an event does not depend on its
+other content.
 """
 
 import re
@@ -23,22 +23,22 @@ from charact.traces.events import (
     Dropped,
     Event,
     Geometry,
-    Kept,
     Launch,
     Mark,
     Operator,
     Thread,
+    TraceEvents,
 )
 from charact.traces.names import MAX_NAME_LENGTH, clean
 
 MAX_KEPT_EVENTS = 10_000_000
 MAX_EMPTY_EVENTS = 1_000_000
-"""Events without a name or a time, of which a trace of torch.profiler has a few at most."""
+"""Limit of events without a name or a time; a trace of torch.profiler has a few at most."""
 _MAX_TEXT_BYTES = 256 << 20
 _TEXT_BYTES = 250
-"""Memory that each different text takes in addition to its letters."""
+"""Memory of each distinct text in addition to its characters."""
 _WARPS_OF_NONE = 0.5
-"""Kineto's occupancy is 0 also where it cannot tell: with more warps on each multiprocessor it would round to more."""
+"""Fewest warps for which an occupancy of 0 is real; Kineto also reports 0 if it is unknown."""
 _LATEST_US = 1e16
 """Largest plausible timestamp in microseconds: 300 years."""
 _LONGEST_US = 3.2e13
@@ -60,11 +60,11 @@ _BACKWARD_CALL = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): back
 _COLLECTIVE = re.compile(r"^(nccl|rccl|gloo|c10d|mpi|ucc):")
 
 
-class Keeper:
-    """Takes the events of a trace in, and keeps what is needed."""
+class EventFilter:
+    """Selects the needed events of a trace."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        self.kept = TraceEvents()
         self._num_kept = self._num_read = self._num_empty = 0
         self._names: dict[str, str] = {}
         self._texts: dict[tuple[bytes, Callable[[Any], str | None]], str | None] = {}
@@ -74,23 +74,23 @@ class Keeper:
             "cpu_op": self._operator, "user_annotation": self._annotation, "python_function": self._call,
             "cuda_runtime": self._launch, "cuda_driver": self._launch, "kernel": self._on_device,
             "gpu_memcpy": self._on_device, "gpu_memset": self._on_device, "cpu_instant_event": self._instant,
-            # what older profilers, and those of other devices, call them
+            # names in older profilers and for other devices
             "Operator": self._operator, "Runtime": self._launch, "hip_runtime": self._launch,
             "xpu_runtime": self._launch, "xpu_driver": self._launch, "Kernel": self._on_device,
             "Memcpy": self._on_device, "Memset": self._on_device,
         }  # fmt: skip
 
     def add(self, events: Sequence[Event]) -> None:
-        """Take in more events.
+        """Add more events.
 
         Raises:
-            UserError: there are more than memory is given to, or most events are empty.
+            UserError: there are more than the limit, or most events are empty.
         """
         self._num_read += len(events)
         for event in events:
             take = self._take.get(event.cat)
             if take is None or (event.cat == "python_function" and not event.name.startswith(_MODULE)
-                                and not event.name.endswith(_BACKWARD)):  # most of a trace with stacks
+                                and not event.name.endswith(_BACKWARD)):  # the majority in a trace with stacks
                 if event.ts is None or not event.name:
                     self._num_empty += 1
                 continue
@@ -105,7 +105,7 @@ class Keeper:
             start_ns = round(start_us * 1000)
             take(event, start_ns, start_ns + round(length_us * 1000), event.args or _NO_ARGUMENTS)
         if self._num_kept > MAX_KEPT_EVENTS or self._text_bytes > _MAX_TEXT_BYTES:
-            raise UserError(f"the trace holds more than {MAX_KEPT_EVENTS:,} events or {_MAX_TEXT_BYTES >> 20} MB of "
+            raise UserError(f"the trace has more than {MAX_KEPT_EVENTS:,} events or {_MAX_TEXT_BYTES >> 20} MB of "
                             "names to keep: profile fewer iterations")
         if self._num_empty > max(MAX_EMPTY_EVENTS, self._num_read / 2):
             raise UserError(f"{self._num_empty:,} of the trace’s first {self._num_read:,} events have no name or no "
@@ -185,7 +185,7 @@ class Keeper:
         self.kept.dropped[dropped] += 1
 
     def _thread(self, event: Event) -> Thread:
-        """Process and thread, the one pair that all equal ones share."""
+        """Return process and thread, as one shared pair for all equal ones."""
         thread = event.pid, event.tid
         known = self._threads.get(thread)
         if known is None:
@@ -195,7 +195,7 @@ class Keeper:
         return known
 
     def _name(self, name: str) -> str:
-        """The one text that all equal ones share; the end of a huge one is left out."""
+        """Return one shared text for all equal ones; very long ones are cut."""
         if len(name) > MAX_NAME_LENGTH:
             name = name[:MAX_NAME_LENGTH + 1]
         known = self._names.get(name)
@@ -205,7 +205,7 @@ class Keeper:
         return known
 
     def _parsed(self, text: bytes, words: Callable[[Any], str | None], of_pass: str, what: str) -> str | None:
-        """What a value says, in words; None for none, and for one that is impossible."""
+        """Return a JSON value as text; None if it is missing or impossible."""
         if not text:
             return None
         try:
@@ -213,7 +213,7 @@ class Keeper:
         except KeyError:
             try:
                 known = words(msgspec.json.decode(text))
-            except msgspec.DecodeError:  # a number that no float holds
+            except msgspec.DecodeError:  # a number beyond the range of floats
                 known = None
             self._texts[text, words] = known
             self._text_bytes += _TEXT_BYTES + 2 * len(text)
@@ -234,7 +234,7 @@ def _compact(value: Any) -> str:
 
 
 def _shapes_of(value: Any) -> str | None:
-    """Shapes of tensors as JSON, a list of tensors by its length; None where a size is impossible."""
+    """Return shapes of tensors as JSON, a list of tensors by its length; None if a size is impossible."""
     shapes = [shape for shape in value if isinstance(shape, list) and shape] if isinstance(value, list) else []
     if not all(isinstance(shape[0], list) or _are_sizes(shape, _SIZES) for shape in shapes):
         return None

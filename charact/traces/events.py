@@ -1,4 +1,4 @@
-"""Events of a trace: as they stand in the file, and as they are kept."""
+"""Events of a trace: as in the file, and as stored."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,19 +7,19 @@ from typing import NamedTuple
 import msgspec
 
 Thread = tuple[int | str, int | str]
-"""Process and thread, as the trace names them."""
+"""Process and thread, as in the trace."""
 
 Geometry = tuple[str | None, str | None, int | None, int | None, float | None]
-"""Grid and block as JSON, registers, shared memory, occupancy; on AMD's devices the launch has it, not the kernel."""
+"""Grid and block as JSON, registers, shared memory, occupancy; on AMD devices the launch has it, not the kernel."""
 
 BEFORE_ALL_NS = -(1 << 63)
-"""Earlier than every timestamp; those of a trace can be negative."""
+"""Earlier than every timestamp; timestamps of a trace can be negative."""
 STEP, OPTIMIZER, LOADER = "ProfilerStep#", "Optimizer.", "enumerate(DataLoader)"
 FORWARDS = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """What is read of an event's arguments; older profilers wrote some names in lower case."""
+    """Arguments of an event that are read; older profilers wrote some names in lower case."""
 
     external_id: int | None = msgspec.field(name="External id", default=None)
     old_external_id: int | None = msgspec.field(name="external id", default=None)
@@ -40,7 +40,7 @@ class Arguments(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event as it stands in the file; times in microseconds."""
+    """An event in the file; times in microseconds."""
 
     name: str = ""
     cat: str = ""
@@ -52,7 +52,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Operator(msgspec.Struct, gc=False):
-    """A call of an operator; what is around it is told by `charact.traces.threads`."""
+    """A call of an operator; `charact.traces.threads` sets its nesting."""
 
     thread: Thread
     start_ns: int
@@ -66,7 +66,7 @@ class Operator(msgspec.Struct, gc=False):
 
 
 class Mark(msgspec.Struct, gc=False):
-    """A span that the program, PyTorch or charact named."""
+    """An annotation of the program, PyTorch or charact."""
 
     thread: Thread
     start_ns: int
@@ -100,7 +100,7 @@ class Launch(msgspec.Struct, gc=False):
 
 
 class Allocated(msgspec.Struct, gc=False):
-    """What PyTorch's allocator has handed out from a moment on."""
+    """Memory allocated by PyTorch's allocator from a time on."""
 
     time_ns: int
     num_bytes: int
@@ -108,18 +108,18 @@ class Allocated(msgspec.Struct, gc=False):
 
 
 class Dropped(NamedTuple):
-    """A kind of thing that was read of a trace, or could have been, and is not in the record's tables."""
+    """A kind of items of a trace that the record's tables lack."""
 
     of_pass: str
     """Pass whose tables lack it."""
     what: str
-    """In the plural."""
+    """Name of the items, in the plural."""
     reason: str
 
 
 @dataclass
-class Kept:
-    """The events of a trace that its tables are made of."""
+class TraceEvents:
+    """The events of a trace from which its tables are built."""
 
     operators: list[Operator] = field(default_factory=list)
     by_id: dict[int, Operator] = field(default_factory=dict)
@@ -135,4 +135,4 @@ class Kept:
     """By correlation."""
     allocated: list[Allocated] = field(default_factory=list)
     dropped: Counter[Dropped] = field(default_factory=Counter)
-    """What of the trace was dropped, and how often."""
+    """Numbers of dropped items."""

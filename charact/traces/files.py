@@ -1,4 +1,4 @@
-"""Trace files: which ones are meant, what they are unpacked with, and which rank each is of."""
+"""Trace files: selection, decompression, and their ranks."""
 
 import gzip
 import os
@@ -14,8 +14,8 @@ import msgspec
 from charact.core.bounded_reading import BoundedStream, check_declared
 from charact.core.errors import UserError
 from charact.core.files import reading
-from charact.traces.event_filter import Keeper
-from charact.traces.events import Event, Kept
+from charact.traces.event_filter import EventFilter
+from charact.traces.events import Event, TraceEvents
 from charact.traces.json_stream import JsonStream, Readable
 from charact.traces.names import clean, readable
 
@@ -24,19 +24,19 @@ _SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
 _RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _GZIP = b"\x1f\x8b"
 _SIZE_BYTES = 4
-"""At its end a packed file declares its unpacked size, modulo 4 GiB."""
+"""Size of the field at the end of a gzip file with its unpacked size, modulo 4 GiB."""
 MAX_UNPACKED_BYTES = 4 << 30
-"""Largest unpacked size of a packed trace where the user sets no limit."""
+"""Default limit of the unpacked size of a compressed trace."""
 MAX_DEVICES = 1024
 _MAX_VERSION_LENGTH = 100
 _DISTRIBUTED, _DEVICES = "distributedInfo", "deviceProperties"
 _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version",
              "hip_driver_version", "roctracer_version")  # fmt: skip
-_BESIDE = frozenset({_DISTRIBUTED, _DEVICES, *_VERSIONS})
+_METADATA_KEYS = frozenset({_DISTRIBUTED, _DEVICES, *_VERSIONS})
 
 
 Progress = Callable[[int, int], None]
-"""Takes the number of bytes of the file that were read, and its size in bytes."""
+"""Callback with the number of bytes read from the file, and its size in bytes."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Trace:
     """A trace that was read."""
 
     path: Path
-    kept: Kept
+    kept: TraceEvents
     rank: int | None
     world_size: int | None
     devices: list[dict[str, Any]]
-    """The devices of its machine: index, name, memory_bytes and num_multiprocessors, null where it does not tell."""
+    """Devices of its machine: index, name, memory_bytes and num_multiprocessors, null if not in the trace."""
     versions: dict[str, Any]
 
 
 def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """The files that are meant: those named, and of directories the traces in them.
+    """Return the named files, and the traces in named directories.
 
     Raises:
         UserError: a path is absent or cannot be read, or is a directory without traces.
@@ -69,57 +69,57 @@ def _files_at(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise UserError(f"{path} is no file: name a trace of torch.profiler")
+        raise UserError(f"{path} is not a file: name a trace of torch.profiler")
     inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS) and one.is_file())
     if not inside:
-        raise UserError(f"{path} holds no trace ({' or '.join(_ENDINGS)}): name one that does, or a file")
+        raise UserError(f"{path} has no trace ({' or '.join(_ENDINGS)}): name another directory, or a file")
     return inside
 
 
 def stem(path: Path) -> str:
-    """A trace's name without what says that it is one."""
+    """Return a trace's name without the suffixes of traces."""
     name = readable(Path(path.name))
     return _SUFFIX.sub("", name) or name
 
 
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
-    """Read a trace file, packed or not.
+    """Read a trace file, compressed or not.
 
     Args:
-        path: the file. A packed one may unpack to 4 GiB, or what `charact.core.bounded_reading` was given as the limit.
-        progress: called for each MiB or so.
+        path: the file. A compressed one may unpack to 4 GiB, or the limit of `charact.core.bounded_reading`.
+        progress: called about once per MiB.
 
     Raises:
-        UserError: it is no trace, is cut off, damaged or unreadable, unpacks to more than the limit, or holds more
+        UserError: it is not a trace, is truncated, damaged or unreadable, unpacks to more than the limit, or has more
             events than fit into memory.
     """
-    keeper = Keeper()
+    event_filter = EventFilter()
     try:
         with reading(path), path.open("rb") as raw:
-            stream = JsonStream(_Source(raw, path, progress), path, _BESIDE)
+            stream = JsonStream(_Source(raw, path, progress), path, _METADATA_KEYS)
             for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
-                keeper.add(events)
+                event_filter.add(events)
     except RecursionError as error:
-        raise UserError(f"{path} is no trace of torch.profiler: it is nested too deeply") from error
+        raise UserError(f"{path} is not a trace of torch.profiler: it is nested too deeply") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is cut off or damaged ({error}): write the trace again") from error
-    beside = stream.beside
-    distributed = beside.get(_DISTRIBUTED)
+        raise UserError(f"{path} is truncated or damaged ({error}): write the trace again") from error
+    metadata = stream.metadata
+    distributed = metadata.get(_DISTRIBUTED)
     distributed = distributed if isinstance(distributed, dict) else {}
-    devices = beside.get(_DEVICES)
+    devices = metadata.get(_DEVICES)
     devices = [_device(one) for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
     if len(devices) > MAX_DEVICES:
         raise UserError(f"{path} describes {len(devices):,} devices: no machine has more than {MAX_DEVICES:,}")
     return Trace(
-        path, keeper.kept, rank=_number(distributed.get("rank"), _rank_in_name(path)),
+        path, event_filter.kept, rank=_number(distributed.get("rank"), _rank_in_name(path)),
         world_size=_number(distributed.get("world_size")),
         devices=devices,
-        versions={name: version for name in _VERSIONS if (version := _version(beside.get(name))) is not None},
+        versions={name: version for name in _VERSIONS if (version := _version(metadata.get(name))) is not None},
     )  # fmt: skip
 
 
 class _Source:
-    """The text of a trace file, unpacked within the limit; reports how much of the file was read."""
+    """The text of a trace file, unpacked within the limit; reports progress in the file."""
 
     def __init__(self, raw: IO[bytes], path: Path, progress: Progress | None) -> None:
         self._raw, self._progress = raw, progress

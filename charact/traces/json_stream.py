@@ -1,7 +1,7 @@
-"""Reading the JSON of a trace by pieces, so that a large file takes little memory.
+"""Reading of a trace's JSON in blocks, so that a large file needs little memory.
 
-A piece is cut where an event seems to end, and the parser that reads it proves the cut: what begins at an event's start
-and is a list of whole values ends at an event's end. Only where the guess was wrong every bracket is looked at.
+A block is cut where an event seems to end, and parsing it proves the cut: a list of whole values that starts at an
+event ends at one. Only if the guess was wrong, all brackets are scanned.
 """
 
 import math
@@ -18,23 +18,23 @@ Event = TypeVar("Event")
 
 PIECE_BYTES = 1 << 20
 MOST_VALUES = 10_000
-"""A trace has some tens of values outside of its events."""
+"""Limit of values outside the events; a trace has some tens."""
 LARGEST_VALUE_BYTES = 16 << 20
-"""No event is longer in any real trace, nor are all values outside of the events together."""
+"""Limit of a single event, and of all values outside the events together."""
 _NO_EVENTS = (msgspec.DecodeError, UnicodeDecodeError)
 _BETWEEN = re.compile(rb"\}\s*,(?=\s*\{)")
 _MOST_AT_ONCE = 2
-"""So many pieces are decoded at once at most: events take many times the memory of their text."""
+"""Largest number of blocks that are decoded at once: events need many times the memory of their text."""
 _MOST_DEPTH = 10_000
 _NEAR_END_BYTES = 1 << 18
-"""So far back a cut is looked for."""
+"""Distance from the end in which a cut is searched."""
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _FLAT = rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+"
 _INNERMOST = rb"[\[{]" + _FLAT + rb"[\]}]"
 _CLOSED = re.compile(_STRING + rb"|" + _INNERMOST, re.DOTALL)
 """A string, or a list or object without another one inside."""
 _BRACKETS = re.compile(_INNERMOST + rb"(?:" + _FLAT + _INNERMOST + rb"){0,100}+|" + _STRING + rb'|["\[\]{}]', re.DOTALL)
-"""What nesting is told by. Neighbours that are closed in themselves are found at once: one by one is slow."""
+"""Tokens of nesting. Adjacent closed values are matched at once, because one by one is slow."""
 _SCALAR_END = re.compile(rb"[\s,\]}]")
 _NO_SPACE = re.compile(rb"[^ \t\r\n]")
 _ODD = re.compile(rb"""
@@ -54,30 +54,30 @@ class Readable(Protocol):
 
 
 class JsonStream:
-    """The JSON of a trace file: its events in lists, piece by piece, and the values outside of them.
+    """The JSON of a trace file: its events as lists, block by block, and the values outside them.
 
     Args:
-        file: the text, unpacked.
-        path: what messages name.
-        kept: names of the values outside of the events that are wanted.
+        file: the unpacked text.
+        path: path for messages.
+        kept: names of the wanted values outside the events.
     """
 
     def __init__(self, file: Readable, path: Path, kept: frozenset[str]) -> None:
         self._file, self._path, self._kept = file, path, kept
         self._text, self._at, self._ended = b"", 0, False
-        self._passed_bytes = self._beside_bytes = self._num_beside = 0
-        self.beside: dict[str, Any] = {}
-        """What stands beside the events; whole once all events were read."""
+        self._passed_bytes = self._metadata_bytes = self._num_metadata = 0
+        self.metadata: dict[str, Any] = {}
+        """Wanted values outside the events; complete after all events were read."""
 
     def events(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
-        """Lists of events, in the order of the file.
+        """Yield lists of events, in the order of the file.
 
         Raises:
-            UserError: the text is no trace, or is cut off or damaged.
+            UserError: the text is not a trace, or is truncated or damaged.
         """
         first = self._next()
         found = first == b"["
-        if found:  # the other form of such files: events alone
+        if found:  # the other form of traces: events only
             self._at += 1
             yield from self._array(decode)
         elif first == b"{":
@@ -88,16 +88,16 @@ class JsonStream:
                     self._at += 1
                     yield from self._array(decode)
                 else:
-                    self._beside(key)
+                    self._read_metadata(key)
         else:
-            raise UserError(f"{self._path} is {'no JSON' if first else 'empty'}: name a trace of torch.profiler")
+            raise UserError(f"{self._path} is {'not JSON' if first else 'empty'}: name a trace of torch.profiler")
         if not found:
-            raise UserError(f"{self._path} holds no traceEvents: name a trace of torch.profiler")
+            raise UserError(f"{self._path} has no traceEvents: name a trace of torch.profiler")
         if self._next():
-            raise self._damaged("goes on after its end")
+            raise self._damaged("has data after its end")
 
     def _key(self) -> str | None:
-        """Name of the next value; None at the object's end."""
+        """Return the name of the next value; None at the object's end."""
         if self._next() == b",":
             self._at += 1
         if self._next() == b"}":
@@ -108,25 +108,24 @@ class JsonStream:
         self._at = match.end()
         return match[1].decode("utf-8", "replace")
 
-    def _beside(self, key: str) -> None:
-        """Pass a value that is no event, and keep it if it is wanted."""
+    def _read_metadata(self, key: str) -> None:
+        """Skip a value outside the events, and store it if it is wanted."""
         self._next()
         while (end := self._end_of_value()) is None:
             self._more_or_cut_off()
-        self._num_beside += 1
-        self._beside_bytes += end - self._at
-        if self._num_beside > MOST_VALUES or self._beside_bytes > LARGEST_VALUE_BYTES:
-            raise self._damaged(f"holds more than {MOST_VALUES:,} values or {LARGEST_VALUE_BYTES >> 20} MB outside of "
-                                "its events")
+        self._num_metadata += 1
+        self._metadata_bytes += end - self._at
+        if self._num_metadata > MOST_VALUES or self._metadata_bytes > LARGEST_VALUE_BYTES:
+            raise self._damaged(f"has more than {MOST_VALUES:,} values or {LARGEST_VALUE_BYTES >> 20} MB of metadata")
         if key in self._kept:
             try:
-                self.beside[key] = msgspec.json.decode(mended(self._text[self._at:end]))
+                self.metadata[key] = msgspec.json.decode(mended(self._text[self._at:end]))
             except _NO_EVENTS as error:
-                raise self._damaged(f"is no JSON at '{key}': {error}") from error
+                raise self._damaged(f"is not JSON at '{key}': {error}") from error
         self._at = end
 
     def _end_of_value(self) -> int | None:
-        """Where the value that begins here ends; None where that is not in memory yet."""
+        """Return the end of the value at the current position; None if it is not in memory yet."""
         if self._text[self._at:self._at + 1] in b'[{"':
             if closed := _CLOSED.match(self._text, self._at):
                 return closed.end()
@@ -138,7 +137,7 @@ class JsonStream:
         return scalar.start() if scalar else None
 
     def _ends(self) -> Iterator[tuple[int, int]]:
-        """Ends of lists and objects that are in memory, and how deep in others each lies: -1 at the array's own end."""
+        """Yield ends of lists and objects in memory, and their depth: -1 at the array's own end."""
         depth = 0
         for token in _BRACKETS.finditer(self._text, self._at):
             kind = token[0]
@@ -147,7 +146,7 @@ class JsonStream:
             if kind in (b"[", b"{"):
                 depth += 1
                 if depth > _MOST_DEPTH:
-                    raise UserError(f"{self._path} is no trace of torch.profiler: it is nested too deeply")
+                    raise UserError(f"{self._path} is not a trace of torch.profiler: it is nested too deeply")
             elif kind in (b"]", b"}"):
                 depth -= 1
                 yield token.end(), depth
@@ -160,16 +159,16 @@ class JsonStream:
             if comma_due and first == b",":
                 self._at += 1
             if first and (comma_due != (first == b",") or self._next() == b"]"):
-                raise self._damaged("is no trace of torch.profiler: a comma is missing or too many")
+                raise self._damaged("is not a trace of torch.profiler: a comma is missing or extra")
             while len(self._text) - self._at < PIECE_BYTES and self._read():
                 pass
-            piece = self._guessed(decode)
-            comma_due = piece is None
-            yield self._looked_for(decode) if piece is None else piece
+            block = self._guessed(decode)
+            comma_due = block is None
+            yield self._scanned(decode) if block is None else block
         self._at += 1
 
     def _guessed(self, decode: Callable[[bytes], list[Event]]) -> list[Event] | None:
-        """Events up to the last place that looks like an event's end; None where it was none."""
+        """Return events up to the last position that looks like an event's end; None if it is not one."""
         end = min(len(self._text), self._at + _MOST_AT_ONCE * PIECE_BYTES)
         cuts = list(_BETWEEN.finditer(self._text, max(self._at, end - _NEAR_END_BYTES), end))
         if not cuts:
@@ -182,20 +181,20 @@ class JsonStream:
         self._at = cut.end()
         return events
 
-    def _looked_for(self, decode: Callable[[bytes], list[Event]]) -> list[Event]:
-        """Events up to the last end of one that is in memory, or to the end of the array."""
+    def _scanned(self, decode: Callable[[bytes], list[Event]]) -> list[Event]:
+        """Return events up to the last end of one in memory, or to the end of the array."""
         while (end := self._last_end()) is None:
             self._more_or_cut_off()
         text = b"[" + self._text[self._at:end] + b"]"
         try:
             events = decode(mended(text))
         except _NO_EVENTS as error:
-            raise self._damaged(f"is no trace of torch.profiler: {error}") from error
+            raise self._damaged(f"is not a trace of torch.profiler: {error}") from error
         self._at = end
         return events
 
     def _last_end(self) -> int | None:
-        """Where the last event that is whole in memory ends; None where none is."""
+        """Return the end of the last event that is complete in memory; None if there is none."""
         last = None
         for end, depth in self._ends():
             if depth < 0:  # the array's own end
@@ -207,7 +206,7 @@ class JsonStream:
         return last
 
     def _next(self) -> bytes:
-        """The next byte that is no space; none at the end."""
+        """Return the next byte that is not whitespace; empty at the end."""
         while (found := _NO_SPACE.search(self._text, self._at)) is None:
             self._at = len(self._text)
             if not self._read():
@@ -217,13 +216,13 @@ class JsonStream:
 
     def _more_or_cut_off(self) -> None:
         if len(self._text) - self._at > LARGEST_VALUE_BYTES:
-            raise self._damaged(f"holds a single value of more than {LARGEST_VALUE_BYTES >> 20} MB")
+            raise self._damaged(f"has a single value of more than {LARGEST_VALUE_BYTES >> 20} MB")
         if not self._read():
-            raise UserError(f"{self._path} is cut off: it ends within a value; write the trace again")
+            raise UserError(f"{self._path} is truncated: it ends within a value; write the trace again")
 
     def _read(self) -> bool:
-        """Read on; what was passed is forgotten. Returns whether there was more."""
-        # As much again as is held: what is searched anew then stays in proportion to what is read.
+        """Read more and drop processed text; returns whether there was more."""
+        # Doubles the text in memory, so that repeated scans stay proportional to the size read.
         more = b"" if self._ended else self._file.read(max(PIECE_BYTES, len(self._text) - self._at))
         self._ended = not more
         self._passed_bytes += self._at
@@ -235,9 +234,9 @@ class JsonStream:
 
 
 def mended(text: bytes) -> bytes:
-    """JSON out of what profilers write that is none, or that no program could keep.
+    """Repair invalid JSON of profilers.
 
-    Bytes that are no UTF-8 and lone surrogates are replaced; numbers that are infinite or none become null.
+    Invalid UTF-8 and lone surrogates are replaced; infinite numbers and NaN become null.
     """
     return _ODD.sub(_mended_token, text.decode("utf-8", "replace").encode())
 

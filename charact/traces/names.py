@@ -1,4 +1,4 @@
-"""Names out of a trace, as text that every view can show."""
+"""Cleaning of names from a trace for display."""
 
 import os
 from pathlib import Path
@@ -9,11 +9,11 @@ MAX_NAME_LENGTH = 10_000
 
 
 def clean(name: str) -> str:
-    """A name without control characters and lone surrogates, which files and terminals cannot take; at most so long."""
+    """Return a name of limited length without control characters and lone surrogates."""
     name = label(name)
     return f"{name[:MAX_NAME_LENGTH]}…" if len(name) > MAX_NAME_LENGTH else name
 
 
 def readable(path: Path) -> str:
-    """A path as text, whatever bytes its name is made of."""
+    """Return a path as text, whatever bytes its name has."""
     return clean(os.fsencode(path).decode("utf-8", "replace"))

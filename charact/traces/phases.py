@@ -1,8 +1,8 @@
-"""Iterations and phases of a trace: by charact's marks where it has them, else by what PyTorch names itself.
+"""Iterations and phases of a trace: from charact's annotations, else from PyTorch's own.
 
-A trace of another program marks iterations (`ProfilerStep`), fetching (`DataLoader`) and updates (`Optimizer`). The
-backward pass is known by the call of `backward` or by autograd's nodes, the forward pass by the calls of modules or,
-without them, by the operators before the backward pass. All of these phases are inferred.
+Traces of other programs mark iterations (`ProfilerStep`), data loading (`DataLoader`) and updates (`Optimizer`). The
+backward pass is recognized by calls of `backward` or autograd nodes, the forward pass by calls of modules or by the
+operators before the backward pass. All of these phases are inferred.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import TypeVar
 from charact.core.operator_types import own_operator_type
 from charact.core.trace_marks import PHASE_PREFIX, with_gaps
 from charact.record.schema import PHASES
-from charact.traces.events import BEFORE_ALL_NS, LOADER, OPTIMIZER, STEP, Kept, Mark, Operator
+from charact.traces.events import BEFORE_ALL_NS, LOADER, OPTIMIZER, STEP, Mark, Operator, TraceEvents
 from charact.traces.threads import Outline
 
 Spanned = TypeVar("Spanned", Mark, Operator)
@@ -27,13 +27,13 @@ _ZERO_GRAD = f"{OPTIMIZER}zero_grad"
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of an iteration on the host's clock that belongs to one phase."""
+    """An interval of an iteration on the host's clock with one phase."""
 
     start_ns: int
     end_ns: int
     phase: str
     evidence: str
-    """What told it."""
+    """How the phase was recognized."""
     inferred: bool = True
 
 
@@ -46,8 +46,8 @@ class Iteration:
     spans: list[Span] = field(default_factory=list)
 
 
-def find_iterations(kept: Kept) -> tuple[list[Iteration], bool]:
-    """Iterations by time, without phases yet, and whether the trace marks them: else all of it is one."""
+def find_iterations(kept: TraceEvents) -> tuple[list[Iteration], bool]:
+    """Return iterations by time, without phases yet, and whether the trace marks them; otherwise all of it is one."""
     steps = sorted((mark.start_ns, mark.end_ns) for mark in kept.marks if mark.name.startswith(STEP))
     if steps:
         iterations: list[Iteration] = []
@@ -63,8 +63,8 @@ def find_iterations(kept: Kept) -> tuple[list[Iteration], bool]:
     return [Iteration(min(start for start, _ in ends), max(end for _, end in ends))], False
 
 
-def find_phases(kept: Kept, outlined: Outline, iterations: Sequence[Iteration]) -> bool:
-    """Put the spans of the phases into the iterations; returns whether charact's own marks told them."""
+def find_phases(kept: TraceEvents, outlined: Outline, iterations: Sequence[Iteration]) -> bool:
+    """Set the phases of the iterations; returns whether they come from charact's own annotations."""
     marks = [(mark.start_ns, mark.end_ns, mark.name.removeprefix(PHASE_PREFIX))
              for mark in kept.marks if mark.name in _PHASE_MARKS]
     if marks:
@@ -85,7 +85,7 @@ def find_phases(kept: Kept, outlined: Outline, iterations: Sequence[Iteration]) 
 
 
 def within(spans: Iterable[Span], start_ns: int, end_ns: int) -> list[Span]:
-    """Spans by time that lie in a stretch, cut to it and to one another: of two that overlap the first goes on."""
+    """Return spans by time within an interval, clipped to it; where two overlap, the first continues."""
     inside: list[Span] = []
     reached_ns = start_ns
     for span in sorted(spans, key=lambda one: (one.start_ns, -one.end_ns)):
@@ -97,15 +97,15 @@ def within(spans: Iterable[Span], start_ns: int, end_ns: int) -> list[Span]:
 
 
 class _Finder:
-    """Infers phases of iterations that charact has not marked."""
+    """Infers phases of iterations without charact's annotations."""
 
-    def __init__(self, kept: Kept, outlined: Outline) -> None:
+    def __init__(self, kept: TraceEvents, outlined: Outline) -> None:
         main = outlined.main
         self._marks = sorted((mark for mark in kept.marks if mark.thread == main
                               and mark.name.startswith((LOADER, OPTIMIZER))), key=lambda mark: mark.start_ns)
         self._backwards = sorted((call for call in kept.backwards if call.thread == main),
                                  key=lambda call: call.start_ns)
-        # Operators of the loader and the optimizer are told by their marks.
+        # Operators of the loader and the optimizer are covered by their annotations.
         self._operators = _outside(outlined.operators, [*self._marks, *self._backwards])
         self._modules = _outside(outlined.modules, self._backwards)
         self._nodes = outlined.nodes
@@ -116,7 +116,7 @@ class _Finder:
         self._trains = bool(outlined.nodes or any(mark.name.startswith(OPTIMIZER) for mark in self._marks))
 
     def spans(self, start_ns: int, end_ns: int) -> list[Span]:
-        """Spans of the iteration of that start and end."""
+        """Return the spans of the iteration with that start and end."""
         marked = [Span(mark.start_ns, mark.end_ns, *(("data", "DataLoader’s mark") if mark.name.startswith(LOADER)
                                                      else ("update", "optimizer’s mark")))
                   for mark in _of(self._marks, start_ns, end_ns)]
@@ -127,13 +127,13 @@ class _Finder:
         for span in reversed([Span(start_ns, start_ns, "other", ""), *fixed]):
             found += self._between(span.end_ns, reached_ns, after)
             reached_ns = span.start_ns
-            if span.start_ns not in zeroing:  # it may stand between a forward and its backward
+            if span.start_ns not in zeroing:  # zero_grad may be between a forward and its backward
                 after = span.phase
         spans = within([*fixed, *found], start_ns, end_ns)
         return self._with_fetch(spans, start_ns)
 
     def _backward(self, start_ns: int, end_ns: int) -> list[Span]:
-        """Backward passes: calls of `backward`, else runs of autograd's nodes that nothing else interrupts."""
+        """Return backward passes: calls of `backward`, else uninterrupted runs of autograd nodes."""
         calls = _of(self._backwards, start_ns, end_ns)
         if calls:
             return [Span(call.start_ns, call.end_ns, "backward", "call of backward") for call in calls]
@@ -146,7 +146,7 @@ class _Finder:
         return runs
 
     def _between(self, start_ns: int, end_ns: int, after: str | None) -> list[Span]:
-        """Forward and loss in a gap, and copies of a batch to the device before them."""
+        """Return forward and loss in a gap, and copies of a batch to the device before them."""
         modules = _of(self._modules, start_ns, end_ns)
         operators = _of(self._operators, start_ns, end_ns)
         found: list[Span] = []
@@ -176,7 +176,7 @@ class _Finder:
         return found
 
     def _leading_uploads(self, operators: Sequence[Operator], modules: Sequence[Mark]) -> list[Operator]:
-        """Operators before the forward pass that copy to the device, first to last."""
+        """Return operators before the forward pass that copy to the device, in order."""
         before: list[Operator] = []
         for operator in operators:
             uploads = (bisect_left(self._uploads, operator.start_ns) < bisect_left(self._uploads, operator.end_ns))
@@ -187,7 +187,7 @@ class _Finder:
         return before
 
     def _with_fetch(self, spans: list[Span], start_ns: int) -> list[Span]:
-        """Where no loader is marked, what comes before anything else is taken for fetching the batch."""
+        """Add the time before anything else as data loading, if no loader is marked."""
         if not spans or any(span.evidence == "DataLoader’s mark" for span in spans):
             return spans
         uploads = [span for span in spans if span.phase == "data"]
@@ -198,14 +198,14 @@ class _Finder:
 
 
 def _of(spans: Sequence[Spanned], start_ns: int, end_ns: int) -> list[Spanned]:
-    """Spans that begin in a stretch."""
+    """Return spans that begin in an interval."""
     first = bisect_left(spans, start_ns, key=lambda span: span.start_ns)
     last = bisect_left(spans, end_ns, key=lambda span: span.start_ns)
     return list(spans[first:last])
 
 
 def _outside(spans: Sequence[Spanned], enclosing: Iterable[Mark]) -> list[Spanned]:
-    """Spans by time that lie in none of others."""
+    """Return spans by time that are in none of others."""
     kept, edges = [], sorted((mark.start_ns, mark.end_ns) for mark in enclosing)
     number, reached_ns = 0, BEFORE_ALL_NS
     for span in sorted(spans, key=lambda one: one.start_ns):

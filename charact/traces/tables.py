@@ -1,4 +1,4 @@
-"""Rows of the record's tables, from what a trace holds."""
+"""Rows of the record's tables from a trace."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -8,9 +8,9 @@ from typing import Any
 
 from charact.core.trace_marks import LAYER_PREFIX
 from charact.record.schema import PHASES
-from charact.traces.attribution import Placed, Places
+from charact.traces.attribution import AttributedTrace, Places
 from charact.traces.device import DeviceClock, Intervals, is_communication, union, without
-from charact.traces.events import DeviceEvent, Dropped, Kept, Operator
+from charact.traces.events import DeviceEvent, Dropped, Operator, TraceEvents
 from charact.traces.phases import Iteration
 
 Rows = list[dict[str, Any]]
@@ -22,10 +22,10 @@ _EARLIER_KERNELS = Dropped("kernels", "kernels", "launched before the trace bega
 
 
 def iteration_rows(iterations: Sequence[Iteration], device: Sequence[DeviceEvent]) -> Rows:
-    """Rows of the table `iterations`; on a device, what it spent on nothing but communication is a phase of its own.
+    """Return rows of the table `iterations`; on a device, exposed communication is a phase of its own.
 
-    Where the device's clock passes all iterations at once, as where all that it ran was launched before them, it has no
-    times.
+    If the device's clock is the same at all iterations, as when all its work was launched before them, there are no
+    device times.
     """
     clock = DeviceClock(device) if device else None
     if clock is not None and not any(clock.at(one.start_ns) < clock.at(one.end_ns) for one in iterations):
@@ -38,7 +38,7 @@ def iteration_rows(iterations: Sequence[Iteration], device: Sequence[DeviceEvent
         host_ns = _host_ns(iteration)
         device_ns = None if clock is None else _device_ns(iteration, clock, exposed)
         if device_ns and exchanging:
-            host_ns["communication"] = 0  # the host only launches it, which belongs to the phase that does
+            host_ns["communication"] = 0  # the host only launches it, within another phase
         rows += [
             {"iteration": number, "phase": phase, "part": None, "host_s": host_ns[phase] / 1e9,
              "device_s": None if device_ns is None else device_ns[phase] / 1e9}
@@ -56,7 +56,7 @@ def _host_ns(iteration: Iteration) -> dict[str, int]:
 
 
 def _device_ns(iteration: Iteration, clock: DeviceClock, exposed: Intervals) -> dict[str, int]:
-    """Time of each phase between the moments at which the device passed its start and its end."""
+    """Return the device time of each phase, between the device times of its start and end."""
     spent: dict[str, int] = defaultdict(int)
     edges = [(iteration.start_ns, "other")]
     for span in iteration.spans:
@@ -71,14 +71,14 @@ def _device_ns(iteration: Iteration, clock: DeviceClock, exposed: Intervals) -> 
 
 
 def _covered_ns(intervals: Intervals, start_ns: int, end_ns: int) -> int:
-    """How much of a stretch intervals cover."""
+    """Return how much of an interval others cover."""
     first = bisect_right(intervals, start_ns, key=lambda one: one[1])
     last = bisect_left(intervals, end_ns, key=lambda one: one[0])
     return sum(min(end, end_ns) - max(start, start_ns) for start, end in intervals[first:last])
 
 
-def operator_rows(kept: Kept, places: Places, num_iterations: int) -> Rows:
-    """Rows of the table `operators`, per iteration; what lies outside of all iterations is dropped and counted."""
+def operator_rows(kept: TraceEvents, places: Places, num_iterations: int) -> Rows:
+    """Return rows of the table `operators`, per iteration; operators outside all iterations are dropped and counted."""
     device_ns: dict[int, int] = defaultdict(int)
     for event in kept.device:
         if event.operator is not None:
@@ -107,10 +107,10 @@ def _operator_phase(operator: Operator, places: Places, on_device: bool) -> str 
     return "communication" if communicates else phase
 
 
-def kernel_rows(traces: Sequence[Placed]) -> Rows:
-    """Rows of the table `kernels`, per iteration of all traces.
+def kernel_rows(traces: Sequence[AttributedTrace]) -> Rows:
+    """Return rows of the table `kernels`, per iteration of all traces.
 
-    What was launched outside of all iterations is dropped and counted.
+    Kernels that were launched outside all iterations are dropped and counted.
     """
     totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
     for trace in traces:
@@ -134,29 +134,29 @@ def kernel_rows(traces: Sequence[Placed]) -> Rows:
     ]
 
 
-def layer_rows(kept: Kept) -> Rows:
-    """Rows of the table `layers`: the modules that were called; charact's own marks do not tell their class."""
+def layer_rows(kept: TraceEvents) -> Rows:
+    """Return rows of the table `layers`: the called modules; charact's own annotations lack their class."""
     if any(mark.name.startswith(LAYER_PREFIX) for mark in kept.marks):
         return []
     names = dict.fromkeys(mark.name for mark in kept.modules)
     return [{"layer": name, "layer_type": name.rpartition("_")[0] or name, "num_parameters": None} for name in names]
 
 
-def memory_rows(kept: Kept, places: Places, iteration: Iteration) -> Rows:
-    """Rows of the table `memory` for one iteration; a trace does not tell what memory is for, so all is `unknown`."""
+def memory_rows(kept: TraceEvents, places: Places, iteration: Iteration) -> Rows:
+    """Return rows of the table `memory` for one iteration; a trace lacks categories, so all is `unknown`."""
     on_device = 1 if any(one.device_type == 1 for one in kept.allocated) else 0
-    moments = sorted((one.time_ns, one.num_bytes) for one in kept.allocated if one.device_type == on_device
+    snapshots = sorted((one.time_ns, one.num_bytes) for one in kept.allocated if one.device_type == on_device
                      and iteration.start_ns <= one.time_ns <= iteration.end_ns)
     peaks: dict[str, tuple[int, int]] = {}
-    for time_ns, num_bytes in moments:
+    for time_ns, num_bytes in snapshots:
         phase = places.phase(time_ns) or "other"
         peaks[phase] = max(peaks.get(phase, (-1, 0)), (num_bytes, time_ns))
     if not any(held for held, _ in peaks.values()):
         return []
     peak = max(peaks, key=lambda phase: peaks[phase])
-    every = -(-len(moments) // MAX_TIMELINE_SNAPSHOTS)
+    every = -(-len(snapshots) // MAX_TIMELINE_SNAPSHOTS)
     top = {time_ns for _, time_ns in peaks.values()}
-    timeline = [moment for number, moment in enumerate(moments) if number % every == 0 or moment[0] in top]
+    timeline = [snapshot for number, snapshot in enumerate(snapshots) if number % every == 0 or snapshot[0] in top]
     common: dict[str, Any] = {"method": "measured", "category": "unknown"}
     return [
         {**common, "kind": "peak", "phase": peak, "bytes": peaks[peak][0]},

@@ -1,15 +1,15 @@
-"""Which kernels multiply on tensor cores (NVIDIA) or matrix cores (AMD), told from their names.
+"""Recognition of kernels that use tensor cores (NVIDIA) or matrix cores (AMD), by their names.
 
-A new kind of kernel is one row. What compilers generate (Triton's kernels) has names that do not tell; it counts as not
-using them. So does a kernel whose name says that it computes without: `sgemm`, `simt`, xmma's in float32.
+A new kind of kernel is one row. Generated kernels (Triton) have no such names and count as not using them, as do
+kernels whose names exclude it: `sgemm`, `simt`, xmma's in float32.
 """
 
 import re
 from functools import cache
 
 _RULES: tuple[tuple[str, str], ...] = (
-    # pattern (upper and lower case differ: MIOpen's SubTensorOp is elementwise), where such names come from
-    (r"tensorop", "CUTLASS, operator class TensorOp (include/cutlass/library); cuBLAS and cuDNN hold such, too"),
+    # pattern (case-sensitive: MIOpen's SubTensorOp is elementwise), origin of such names
+    (r"tensorop", "CUTLASS, operator class TensorOp (include/cutlass/library); also in cuBLAS and cuDNN"),
     (r"(?<![0-9A-Za-z])[hsdib](884|1688|16816|161616|8816|16832|16864|168256)(?!\d)",
      "cuBLAS, cuDNN, CUTLASS: accumulator's type and the instruction's shape m, n, k, Volta to Ada, as in s16816gemm"),
     (r"(?<![A-Za-z])[hidbqo]mma(?![a-z])", "the instructions in machine code: HMMA, IMMA, DMMA, BMMA, QMMA, OMMA"),
@@ -32,5 +32,5 @@ _PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern, _ in _RULES))
 
 @cache
 def uses_tensor_cores(kernel: str) -> bool:
-    """Whether a kernel, by its name, multiplies on tensor cores or matrix cores."""
+    """Return whether a kernel, by its name, uses tensor cores or matrix cores."""
     return _PATTERN.search(kernel) is not None

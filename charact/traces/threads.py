@@ -1,4 +1,4 @@
-"""What is around each operator of a trace: the operator that called it, its layer, and the backward pass."""
+"""Nesting of operators in a trace: caller, layer and backward pass of each operator."""
 
 import re
 from collections import defaultdict
@@ -7,42 +7,42 @@ from dataclasses import dataclass, field
 
 from charact.core.operator_types import operator_type
 from charact.core.trace_marks import LAYER_PREFIX
-from charact.traces.events import FORWARDS, STEP, Kept, Mark, Operator, Thread
+from charact.traces.events import FORWARDS, STEP, Mark, Operator, Thread, TraceEvents
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 
 
 @dataclass
 class Outline:
-    """The outermost of what a trace's threads did, by time."""
+    """The outermost spans of a trace's threads, by time."""
 
     main: Thread | None = None
-    """The thread that the program's loop ran in; None where no operators were recorded."""
+    """The thread of the program's loop; None if no operators were recorded."""
     nodes: list[Operator] = field(default_factory=list)
-    """Outermost nodes of the backward pass, of every thread."""
+    """Outermost autograd nodes of every thread."""
     operators: list[Operator] = field(default_factory=list)
-    """Outermost operators of the main thread that are no such nodes."""
+    """Outermost operators of the main thread that are not autograd nodes."""
     modules: list[Mark] = field(default_factory=list)
     """Outermost calls of modules in the main thread."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A span that has begun."""
+    """A span that has not ended."""
 
     end_ns: int
     operator: Operator | None
-    """The innermost operator that is open."""
+    """The innermost running operator."""
     layer: str | None
     in_backward: bool
     in_module: bool
 
 
-def outline(kept: Kept) -> Outline:
-    """Tell every operator's own time, type and layer, and what lies outermost.
+def outline(kept: TraceEvents) -> Outline:
+    """Set every operator's self time, type and layer, and return the outermost spans.
 
     The layer of a backward operator is that of the forward operator with the same sequence number. A call of a module
-    (recorded where the profiler was asked for stacks) is a layer by its own name, such as Conv2d_3.
+    (recorded if the profiler had stacks enabled) is a layer with its own name, such as Conv2d_3.
     """
     found = Outline(_main_thread(kept))
     layer_of_sequence: dict[int, str | None] = {}
@@ -52,15 +52,15 @@ def outline(kept: Kept) -> Outline:
     layers = [mark for mark in kept.marks if mark.name.startswith(LAYER_PREFIX)]
     for mark in (*(layers or kept.modules), *kept.forwards):
         threads[mark.thread].append(mark)
-    # Forward operators are read before the backward ones of other threads, which ask for their layers.
+    # Forward operators first: backward ones in other threads use their layers.
     for thread in sorted(threads, key=lambda one: one != found.main):
         _walk(threads[thread], found, layer_of_sequence, is_main=thread == found.main)
     found.nodes.sort(key=lambda node: node.start_ns)
     return found
 
 
-def _main_thread(kept: Kept) -> Thread | None:
-    """The thread of the iterations' marks, else of most calls of modules, else of most operators before backward."""
+def _main_thread(kept: TraceEvents) -> Thread | None:
+    """Return the thread of the iterations' annotations, else of most module calls, else of most forward operators."""
     steps = [mark for mark in kept.marks if mark.name.startswith(STEP)]
     candidates = [[operator for operator in kept.operators if not _NODE.search(operator.name)], kept.operators]
     ranked: list[Sequence[Mark | Operator]] = [steps, kept.modules, *candidates]
@@ -75,7 +75,7 @@ def _main_thread(kept: Kept) -> Thread | None:
 
 def _walk(spans: list[Operator | Mark], found: Outline, layer_of_sequence: dict[int, str | None], *,
           is_main: bool) -> None:
-    """Go through one thread's spans from the outermost in."""
+    """Process one thread's spans from the outermost in."""
     spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
     outside = _Open(0, None, None, False, False)
     stack: list[_Open] = []
@@ -110,7 +110,7 @@ def _describe(operator: Operator, around: _Open, layer_of_sequence: dict[int, st
     operator.layer = around.layer
     if operator.sequence is not None:
         if not in_backward:
-            # Nested operators share the number; the last to start made the autograd node.
+            # Nested operators share the number; the last to start created the autograd node.
             layer_of_sequence[operator.sequence] = operator.layer
         elif operator.layer is None:
             operator.layer = layer_of_sequence.get(operator.sequence)

@@ -247,7 +247,7 @@ def test_a_path_that_is_too_long_is_refused(here: Callable[..., Any], tmp_path: 
 def test_an_absent_trace_is_refused(here: Callable[..., Any], tmp_path: Path) -> None:
     done = here("import", "absent.json", cwd=tmp_path)
     assert done.returncode == 2
-    assert "is no file" in done.stderr
+    assert "is not a file" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -259,7 +259,7 @@ def test_a_trace_on_the_host_alone_has_no_device(here: Callable[..., Any], tmp_p
     assert here("import", "a.json", cwd=tmp_path).returncode == 0
     run = load_run(only_run(tmp_path))
     assert run.cases["device"].tolist() == ["cpu"]
-    assert "the trace holds no kernels" in (run.path / "report.html").read_text(encoding="utf-8")
+    assert "the trace has no kernels" in (run.path / "report.html").read_text(encoding="utf-8")
 
 
 def test_characts_own_trace_has_the_phases_that_were_measured(here: Callable[..., Any], tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ class StoredDatasetSpec(DatasetSpec):
         path = self.place(directory, *names)
         if path is None:
             folders = ", ".join((self.home, *self.folders))
-            raise UserError(f"{self.name} needs {' or '.join(names)}, which is not in {directory} or {folders} "
-                            f"in it: `charact data fetch {self.name}` downloads {self.source}{names[0]}")
+            raise UserError(f"{self.name} needs {' or '.join(names)}, which {directory} and its folders {folders} "
+                            f"lack: `charact data fetch {self.name}` downloads {self.source}{names[0]}")
         content, flaw = inspect(path, self.published(path.name))
         if flaw is not None:
             raise UserError(f"{path} is {flaw}: fetch it again from {self.source}")

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from charact.measure.passes.event_tree import EventTree, read_event_tree
 from charact.measure.passes.marks import layer_marks, phase_mark
 from charact.record.redaction import redact_chunks
-from charact.traces.attribution import Placed, place
+from charact.traces.attribution import AttributedTrace, attribute
 from charact.traces.counters import counter_rows
 from charact.traces.device import device_ns_by_operator
 from charact.traces.files import read_trace
@@ -75,7 +75,7 @@ class OperatorProbe:
         self._on_cuda = device.type == "cuda"
         self._wall_s: list[float] = []
         self._profiled: list[ProfiledIteration] = []
-        self._traces: list[Placed] = []
+        self._traces: list[AttributedTrace] = []
 
     def begin(self) -> None:
         """Start to profile an iteration."""
@@ -93,7 +93,7 @@ class OperatorProbe:
         if self._on_cuda or last:
             export_trace(self._profiler, self._trace_path)
         if self._on_cuda:
-            self._traces.append(place(read_trace(self._trace_path).kept))
+            self._traces.append(attribute(read_trace(self._trace_path).kept))
         device_ns = device_ns_by_operator(self._traces[-1].kept) if self._on_cuda else None
         self._profiled.append(ProfiledIteration(read_event_tree(self._profiler), device_ns))
         self._forget()

@@ -1,1 +1,1 @@
-"""Kinds of operations: one file each, holding an object `KIND` that keeps to `charact.ops.Kind`."""
+"""Kinds of operations: one file each, with an object `KIND` that implements `charact.ops.Kind`."""

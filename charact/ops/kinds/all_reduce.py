@@ -1,4 +1,4 @@
-"""Sums of numbers that several ranks have, after which each of them has the sum: gloo on CPUs, NCCL on CUDA.
+"""All-reduce sums over several ranks: gloo on CPUs, NCCL on CUDA.
 
 Each rank is a process, on CUDA with its own device; `charact.measure.microbench.collective_timing` starts them. Bytes
 follow the convention of bus bandwidth: of N ranks each sends and receives 2 (N - 1) / N of the numbers' bytes, the
@@ -31,32 +31,32 @@ class _AllReduce:
     syntax = "all_reduce:NUMBERS[xRANKS]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `16777216x4`; without RANKS it has one, and does not run until `with_ranks` says more."""
+        """Return the problem from e.g. `16777216x4`; without RANKS, use `with_ranks`."""
         numbers, *ranks = whole_numbers(sizes, 2 if "x" in sizes else 1, self.syntax)
         if ranks and not 2 <= ranks[0] <= MOST_RANKS:
             raise UserError(f"--problem: '{sizes[:60]}' is between {ranks[0]:,} ranks: name 2 to {MOST_RANKS:,}")
         return _problem(numbers, ranks[0] if ranks else 1)
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """The exchange."""
+        """Return only the exchange."""
         return ("forward",)
 
     def flop(self, problem: Problem, direction: str) -> None:
-        """Not counted."""
+        """Return None: FLOP are not counted."""
 
     def published_flop(self, problem: Problem, direction: str) -> None:
-        """None is published."""
+        """Return None: no other count is published."""
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Bytes that each rank sends, and receives: bus bandwidth is these over the time."""
+        """Return the bytes that each rank sends, and receives: bus bandwidth is these over the time."""
         ranks = int(problem.sizes["ranks"])
         return 2 * (ranks - 1) / ranks * itemsize * int(problem.sizes["numbers"])
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """One rank has nobody to exchange with, and each needs a device of its own on CUDA."""
+        """Return why it is not supported: it needs several ranks, and on CUDA a device for each."""
         ranks = int(problem.sizes["ranks"])
         if ranks < 2:
             return "all_reduce is between several ranks: use --ranks 2"
@@ -66,7 +66,7 @@ class _AllReduce:
         return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Normal random numbers, others in each rank; a call works in place, in a process that is a rank by now."""
+        """Return normal random numbers, different in each rank; a call works in place, in a rank's process."""
         numbers, ranks = int(problem.sizes["numbers"]), int(problem.sizes["ranks"])
 
         def of_rank(rank: int) -> Tensor:
@@ -82,7 +82,7 @@ class _AllReduce:
 
 
 def with_ranks(problem: Problem, num_ranks: int) -> Problem:
-    """The problem between so many ranks; one whose text names them keeps its own."""
+    """Return the problem for a number of ranks; one whose text has them keeps its own."""
     if int(problem.sizes["ranks"]) > 1:
         return problem
     found = _problem(int(problem.sizes["numbers"]), num_ranks)

@@ -1,11 +1,11 @@
 """Scaled dot-product attention: softmax(q kᵀ / √d) v, in each head of each sequence.
 
-FLOP count both products, of scores that a causal mask leaves only (a query sees the keys up to its own place). The
+FLOP count both products, only of scores that a causal mask keeps (a query sees the keys up to its own position). The
 backward pass has five products: the scores again, as flash attention does, and the gradients by queries, keys, values
-and scores. PyTorch's own count has the masked scores, too, and is kept beside it.
+and scores. PyTorch's own count includes the masked scores and is reported, too.
 
 Tolerance: that of sums as long as the head is wide and as there are keys, times 4 for the softmax between them, whose
-weights are rounded as well. Compared are the first heads, since one does not depend on another.
+weights are rounded as well. Only the first heads are compared, because heads are independent.
 """
 
 import math
@@ -29,7 +29,7 @@ class _Attention:
     syntax = "attention:BATCHxHEADSxQUERIESxKEYSxWIDTH[:causal]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `8x12x1024x1024x64:causal`."""
+        """Return the problem from e.g. `8x12x1024x1024x64:causal`."""
         numbers, colon, word = sizes.partition(":")
         if colon and word != "causal":
             raise malformed(sizes, self.syntax)
@@ -39,11 +39,11 @@ class _Attention:
                        dict(zip(_NAMES, found, strict=True)) | {"causal": "yes" if colon else "no"})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Forward, and the gradients by queries, keys and values together."""
+        """Return forward, and the gradients by queries, keys and values together."""
         return "forward", "backward_input"
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """FLOP of the products, see above."""
+        """Return the FLOP of the products."""
         batch, heads, queries, keys, width = _sizes(problem)
         seen = queries * keys
         if problem.sizes["causal"] == "yes":
@@ -52,7 +52,7 @@ class _Attention:
         return 2.0 * (2 if direction == "forward" else 5) * batch * heads * seen * width
 
     def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
-        """PyTorch's count of causal attention.
+        """Return PyTorch's count of causal attention.
 
         *Source*: torch/utils/flop_counter.py.
         """
@@ -62,20 +62,20 @@ class _Attention:
         return 2.0 * products * math.prod(_sizes(problem)), "PyTorch: masked scores, too"
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Queries, keys, values and the result; backward the gradients by each as well. No scores."""
+        """Return the bytes of queries, keys, values and result; backward also of the gradients. No scores."""
         batch, heads, queries, keys, width = _sizes(problem)
         times = 2 if direction == "forward" else 4
         return float(itemsize * times * batch * heads * (queries + keys) * width)
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """What the precision's refusal says; int8 is none."""
+        """Return why the precision is not supported; None if it is. int8 is not."""
         return number_refusal(precision, device, int8="PyTorch's attention takes no int8 numbers: use --precision bf16")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Normal random queries, keys and values; PyTorch chooses how it is computed."""
+        """Return normal random queries, keys and values; PyTorch chooses how it is computed."""
         batch, heads, queries, keys, width = _sizes(problem)
         causal = problem.sizes["causal"] == "yes"
         generator = torch.Generator(device).manual_seed(0)
@@ -105,12 +105,12 @@ def _sizes(problem: Problem) -> tuple[int, ...]:
 
 
 def _heads(tensor: Tensor, number: int) -> Tensor:
-    """The first heads of (batch, heads, length, width)."""
+    """Return the first heads of (batch, heads, length, width)."""
     return tensor.flatten(0, 1)[:number]
 
 
 def _reference(num_heads: int, causal: bool, *tensors: Tensor) -> Tensor:
-    """Outputs, or gradients where an output and its gradient come first; some queries at a time."""
+    """Return outputs, or gradients if an output and its gradient come first; a block of queries at a time."""
     backward = len(tensors) == 5
     exact = [_heads(tensor.detach(), num_heads).double().cpu() for tensor in tensors]
     query, key, value = (tensor.requires_grad_(backward) for tensor in exact[-3:])
@@ -128,7 +128,7 @@ def _reference(num_heads: int, causal: bool, *tensors: Tensor) -> Tensor:
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, first: int, causal: bool) -> Tensor:
-    """Attention by its definition, of queries that begin at a place."""
+    """Return attention by its definition, for queries that begin at a position."""
     scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[2])
     if causal:
         places = torch.arange(first, first + query.shape[1])[:, None]

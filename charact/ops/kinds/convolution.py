@@ -14,7 +14,7 @@ from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_t
 
 UNFLOORED = "DeepBench: P = (H - R + 1 + 2 pad) / stride, not rounded"
 _NUM_CHECKED = 4
-"""Channels of a result that are checked, and images of a forward one: all pixels of the first and the last."""
+"""Channels of a result that are checked, and images of a forward one: all pixels, including the first and the last."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Convolution:
     syntax = "convolution:NxCxHxW:KxRxS[:pPAD][:sSTRIDE]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from `8x3x224x224:64x7x7:p3:s2`.
+        """Return the problem from `8x3x224x224:64x7x7:p3:s2`.
 
         Raises:
             UserError: it is malformed, the filter is larger than the image, or a size is too large.
@@ -78,16 +78,16 @@ class Convolution:
                                          "stride_w": found.stride[1]})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """All three."""
+        """Return all three directions."""
         return DIRECTIONS
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """2·N·K·P·Q·C·R·S in each direction, with P and Q as they are; what meets padding is counted too."""
+        """Return 2·N·K·P·Q·C·R·S in each direction, with rounded P and Q, including products with padding."""
         size = _sizes(problem)
         return 2.0 * size.n * size.k * size.p * size.q * size.c * size.r * size.s
 
     def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
-        """DeepBench's count, whose P and Q are not rounded; None where that is the same."""
+        """Return DeepBench's count, with P and Q not rounded; None if it is the same."""
         size = _sizes(problem)
         p = (size.h - size.r + 1 + 2 * size.padding[0]) / size.stride[0]
         q = (size.w - size.s + 1 + 2 * size.padding[1]) / size.stride[1]
@@ -96,19 +96,19 @@ class Convolution:
         return 2.0 * p * q * size.n * size.k * size.c * size.r * size.s, UNFLOORED
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Input, weight and result once: in each direction two are read and one is written."""
+        """Return the bytes of input, weight and result: in each direction two are read and one is written."""
         return float(itemsize * sum(torch.Size(shape).numel() for shape in _sizes(problem).shapes.values()))
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """All is dense."""
+        """Return None: all matrices are dense."""
         return
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Why it cannot run so; None where it can."""
+        """Return why it is not supported; None if it is."""
         return number_refusal(precision, device, int8="PyTorch has no plain int8 convolution: use --precision bf16")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """What to run."""
+        """Return the inputs and the call of a direction."""
         size, dtype = _sizes(problem), DTYPES[precision]
         generator = torch.Generator(device).manual_seed(0)
         names = {"forward": ("input", "weight"), "backward_input": ("output", "weight"),
@@ -132,7 +132,7 @@ def _forward(size: _Sizes, images: torch.Tensor, weight: torch.Tensor) -> torch.
 
 
 def _backward_input(size: _Sizes, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    # Of an input whose values do not matter PyTorch looks at the shape alone.
+    # PyTorch uses only the shape of this input, not its values.
     images = weight.new_empty(1).expand(gradient.shape[0], weight.shape[1], size.h, size.w)
     return _gradients(size, gradient, images, weight, wanted=0)
 
@@ -155,7 +155,7 @@ _CALLS = {"forward": _forward, "backward_input": _backward_input, "backward_weig
 
 def _needed(direction: str, first: torch.Tensor, second: torch.Tensor, images: torch.Tensor, filters: torch.Tensor,
             channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What of the inputs the checked part of the result depends on."""
+    """Return the part of the inputs that the checked part of the result depends on."""
     if direction == "forward":
         return first[images], second[filters]
     if direction == "backward_input":
@@ -171,7 +171,7 @@ def _checked(direction: str, result: torch.Tensor, images: torch.Tensor, filters
 
 
 def _num_terms(size: _Sizes, direction: str) -> int:
-    """Products that a number of the result is the sum of, at most."""
+    """Return the largest number of products in a sum."""
     return {"forward": size.c * size.r * size.s, "backward_input": size.k * size.r * size.s,
             "backward_weight": size.n * size.p * size.q}[direction]
 
@@ -183,7 +183,7 @@ def _sizes(problem: Problem) -> _Sizes:
 
 
 def _pair(text: str | None, default: int, syntax: str) -> tuple[int, int]:
-    """Of height and width: one number for both, or two."""
+    """Return height and width: one number for both, or two."""
     if text is None or text == str(default):
         return default, default
     parts = text.split("x")

@@ -1,7 +1,7 @@
-"""Copying numbers within a device's memory, or between pinned memory of the host and a CUDA device.
+"""Copies within a device's memory, or between pinned memory of the host and a CUDA device.
 
-There are no FLOP. Bytes are those that are read and those that are written; of a transfer, which reads one memory and
-writes another, those that cross. A copy is exact.
+There are no FLOP. Bytes are those read plus those written; for a transfer between two memories, those transferred. A
+copy is exact.
 """
 
 import torch
@@ -21,7 +21,7 @@ class _Copy:
     syntax = "copy:NUMBERS[:host_to_device|:device_to_host]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `16777216`: how many numbers, of the precision that it runs in."""
+        """Return the problem from e.g. `16777216`: how many numbers, of the precision that it runs in."""
         numbers, colon, transfer = sizes.partition(":")
         if colon and transfer not in _TRANSFERS:
             raise malformed(sizes, self.syntax)
@@ -30,24 +30,24 @@ class _Copy:
                        {"numbers": count, "way": transfer or "within"})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """The copy."""
+        """Return only the copy."""
         return ("forward",)
 
     def flop(self, problem: Problem, direction: str) -> None:
-        """There are none."""
+        """Return None: a copy has no FLOP."""
 
     def published_flop(self, problem: Problem, direction: str) -> None:
-        """None is published."""
+        """Return None: no other count is published."""
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Bytes read and written, or those that cross."""
+        """Return the bytes read and written, or those transferred."""
         return float(itemsize * int(problem.sizes["numbers"]) * (2 if problem.sizes["way"] == "within" else 1))
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Transfers need a CUDA device; bytes are copied whatever they stand for, so that two precisions suffice."""
+        """Return why it is not supported: transfers need a CUDA device, and two precisions cover all sizes."""
         if problem.sizes["way"] != "within" and device.type != "cuda":
             return "a transfer needs a CUDA device: use --device cuda, or copy:NUMBERS for a copy within memory"
         if precision in ("tf32", "int8"):
@@ -55,7 +55,7 @@ class _Copy:
         return None
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Normal random numbers."""
+        """Return normal random numbers."""
         count, way = int(problem.sizes["numbers"]), str(problem.sizes["way"])
         generator, dtype = torch.Generator().manual_seed(0), DTYPES[precision]
 
@@ -66,7 +66,7 @@ class _Copy:
 
         def inputs() -> list[Tensor]:
             numbers = torch.randn(count, generator=generator).to(dtype)
-            # Written first: a page that was never touched costs more.
+            # Written first: the first write to a page is slower.
             target = place(on_host=way == "device_to_host").zero_()
             return [target, place(on_host=way == "host_to_device").copy_(numbers)]
 
@@ -74,7 +74,7 @@ class _Copy:
 
         def compared(result: Tensor) -> Tensor:
             if device.type == "cuda":
-                torch.cuda.synchronize(device)  # the copy to the host may be under way
+                torch.cuda.synchronize(device)  # the copy to the host may not have ended
             return flattened([result[few]])
 
         return Prepared(inputs, lambda target, source: target.copy_(source, non_blocking=True),

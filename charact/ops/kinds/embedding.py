@@ -1,7 +1,7 @@
-"""Looking up rows of a table by words' numbers, and the gradient by the table, which sums what comes back to each row.
+"""Embedding lookups: rows of a table by word indices, and the gradient by the table, which sums over each row.
 
-The words follow Zipf's law, as those of a text do, unless they are asked for to be uniform. FLOP are not counted: a
-look-up has none, and the gradient's sums are bound by bytes.
+Words follow Zipf's law, as in a text, or a uniform distribution. FLOP are not counted: a lookup has none, and the
+gradient's sums are bound by bytes.
 
 Tolerance: a look-up is exact. A row of the gradient is a sum of as many numbers as the word occurs, which some devices
 round at every addition: in the commonest word's row the error grows as the root of their number.
@@ -31,7 +31,7 @@ class _Embedding:
     syntax = "embedding:WORDSxWIDTHxTOKENS[:zipf|:uniform]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `50257x768x8192`."""
+        """Return the problem from e.g. `50257x768x8192`."""
         numbers, colon, word = sizes.partition(":")
         if colon and word not in _EXPONENTS:
             raise malformed(sizes, self.syntax)
@@ -42,30 +42,30 @@ class _Embedding:
                        {"words": words, "width": width, "tokens": tokens, "distribution": distribution})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Forward, and the gradient by the table."""
+        """Return forward, and the gradient by the table."""
         return "forward", "backward_weight"
 
     def flop(self, problem: Problem, direction: str) -> None:
-        """Not counted."""
+        """Return None: FLOP are not counted."""
 
     def published_flop(self, problem: Problem, direction: str) -> None:
-        """None is published."""
+        """Return None: no other count is published."""
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Words' numbers and rows out; of the table no more than comes out of it is read, and all of it written."""
+        """Return the bytes of word indices and output rows; of the table the rows read, or all for the gradient."""
         words, width, tokens = (int(problem.sizes[name]) for name in _NAMES)
         rows = tokens + (min(words, tokens) if direction == "forward" else words)
         return float(_INDEX_BYTES * tokens + itemsize * width * rows)
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """What the precision's refusal says."""
+        """Return why the precision is not supported; None if it is."""
         return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Normal random rows."""
+        """Return normal random rows."""
         words, width, tokens = (int(problem.sizes[name]) for name in _NAMES)
         exponent = _EXPONENTS[str(problem.sizes["distribution"])]
         generator, drawing = torch.Generator(device).manual_seed(0), np.random.default_rng(0)

@@ -10,21 +10,21 @@ from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_t
 
 _FORMS = ("nn", "nt", "tn", "tt")
 _NUM_CHECKED = 64
-"""Rows and columns of the result that are checked."""
+"""Number of checked rows and columns of the result."""
 
 
 class Gemm:
     """C = A B, with A of M×K and B of K×N: the last size is the inner one, as in BLAS and DeepBench.
 
-    `:tn` says that A is kept transposed, `:nt` that B is. With int8 factors, C is of int32. Some rows and columns, the
-    first and the last among them, are checked.
+    `:tn` stores A transposed, `:nt` B. With int8 factors, C has int32. Some rows and columns are checked, including the
+    first and the last.
     """
 
     name = "gemm"
     syntax = "gemm:MxNxK[:nt|tn|tt]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from `3072x128x1024` or `3072x128x1024:tn`.
+        """Return the problem from `3072x128x1024` or `3072x128x1024:tn`.
 
         Raises:
             UserError: it is malformed, or a size is too large.
@@ -39,36 +39,36 @@ class Gemm:
         return Problem(self.name, text, {"m": m, "n": n, "k": k, "form": form})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """The product alone: its gradients are products again."""
+        """Return only the product: its gradients are products again."""
         return ("forward",)
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """2·M·N·K."""
+        """Return 2·M·N·K."""
         m, n, k = _mnk(problem)
         return 2.0 * m * n * k
 
     def published_flop(self, problem: Problem, direction: str) -> None:
-        """Suites count as is counted here."""
+        """Return None: suites count in the same way."""
         return
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """A and B read, C written."""
+        """Return the bytes of A and B read, and C written."""
         m, n, k = _mnk(problem)
         return float((m * k + k * n) * itemsize + m * n * (4 if itemsize == 1 else itemsize))
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """All is dense."""
+        """Return None: all matrices are dense."""
         return
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Why it cannot run so; None where it can."""
+        """Return why it is not supported; None if it is."""
         m, n, k = _mnk(problem)
         if precision == "int8" and device.type == "cuda" and (m <= 16 or n % 8 or k % 8):
             return f"int8 on CUDA needs M above 16, N and K that 8 divides, not {m}x{n}x{k}: use --precision bf16"
         return number_refusal(precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """What to run."""
+        """Return the inputs and the call of a direction."""
         m, n, k = _mnk(problem)
         form, dtype = str(problem.sizes["form"]), DTYPES[precision]
         generator = torch.Generator(device).manual_seed(0)
@@ -89,7 +89,7 @@ def _mnk(problem: Problem) -> tuple[int, int, int]:
 
 
 def _factor(rows: int, columns: int, form: str, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """A matrix of so many rows and columns, kept transposed in the form `t`."""
+    """Return a random matrix, stored transposed in the form `t`."""
     shape = (rows, columns) if form == "n" else (columns, rows)
     if dtype == torch.int8:
         kept = torch.randint(-128, 128, shape, dtype=dtype, device=generator.device, generator=generator)

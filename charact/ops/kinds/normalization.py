@@ -1,10 +1,10 @@
-"""Batch normalization of pictures, by the batch's own statistics as in training, and layer normalization of rows.
+"""Batch normalization of images with the batch's own statistics, as in training, and layer normalization of rows.
 
 FLOP are not counted, as in PyTorch's formulas and published counts: means and pointwise work are bound by bytes.
 
 Tolerance: that of sums as long as those of a mean. Gradients by the weights of layer normalization are sums over all
-rows, which some libraries round at each: that grows as the root of their number. Compared are the first channels or
-rows, which do not depend on others.
+rows, which some libraries round at each: that grows as the root of their number. Only the first channels or rows are
+compared, because they are independent.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ class _Normalization:
     syntax = "normalization:batch_norm:BATCHxCHANNELSxHEIGHTxWIDTH or normalization:layer_norm:ROWSxWIDTH"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `layer_norm:8192x768`."""
+        """Return the problem from e.g. `layer_norm:8192x768`."""
         norm, _, numbers = sizes.partition(":")
         if norm not in _NAMES:
             raise malformed(sizes, self.syntax)
@@ -37,17 +37,17 @@ class _Normalization:
                        {"norm": norm} | dict(zip(_NAMES[norm], found, strict=True)))
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """All three."""
+        """Return all three directions."""
         return "forward", "backward_input", "backward_weight"
 
     def flop(self, problem: Problem, direction: str) -> None:
-        """Not counted."""
+        """Return None: FLOP are not counted."""
 
     def published_flop(self, problem: Problem, direction: str) -> None:
-        """None is published."""
+        """Return None: no other count is published."""
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Input and output once, or input and both gradients; a scale and a shift, of which the first has a role."""
+        """Return the bytes of input and output, or input and both gradients, with scale and shift."""
         shape, num_weights = _shape(problem)
         elements = shape.numel()
         numbers = {"forward": 2 * elements + 2 * num_weights, "backward_input": 3 * elements + num_weights,
@@ -55,16 +55,16 @@ class _Normalization:
         return float(itemsize * numbers[direction])
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """What the precision's refusal says."""
+        """Return why the precision is not supported; None if it is."""
         if problem.sizes["norm"] == "batch_norm" and _shape(problem)[0].numel() == problem.sizes["channels"]:
-            return "a channel of one number has no variance: choose a larger batch or picture"
+            return "a channel of one number has no variance: choose a larger batch or image"
         return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Normal random input; scale and shift normal around 1 and 0."""
+        """Return normal random input; scale and shift normal around 1 and 0."""
         shape, num_weights = _shape(problem)
         generator = torch.Generator(device).manual_seed(0)
 
@@ -91,7 +91,7 @@ class _Normalization:
 
 
 def _shape(problem: Problem) -> tuple[torch.Size, int]:
-    """Shape of the input, and how many numbers its scale has."""
+    """Return the shape of the input, and the length of its scale."""
     shape = torch.Size(int(problem.sizes[name]) for name in _NAMES[str(problem.sizes["norm"])])
     return shape, shape[1]
 
@@ -103,7 +103,7 @@ def _normalized(inputs: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def _check_channels(shape: torch.Size) -> tuple[Any, Any]:
-    """Reference and compared part of the first channels."""
+    """Return reference and compared part of the first channels."""
     channels = slice(max(1, _CHECKED_ELEMENTS * shape[1] // shape.numel()))
 
     def reference(*tensors: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def _check_channels(shape: torch.Size) -> tuple[Any, Any]:
 
 
 def _check_rows(shape: torch.Size, direction: str) -> tuple[Any, Any]:
-    """Reference and compared part of the first rows, or the sum of what all rows give."""
+    """Return reference and compared part of the first rows, or the sum over all rows."""
     at_a_time = max(1, _CHECKED_ELEMENTS // shape[1])
 
     def exact(tensors: tuple[Tensor, ...], first: int) -> list[Tensor]:
@@ -132,7 +132,7 @@ def _check_rows(shape: torch.Size, direction: str) -> tuple[Any, Any]:
 
 
 def _leaves(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What a reference is made of: the inputs, and before them the gradient by the result if there is one."""
+    """Return the inputs, preceded by the gradient by the result if there is one."""
     return tensors if len(tensors) == 3 else tensors[1:]
 
 
@@ -141,7 +141,7 @@ def _parts(result: Any) -> tuple[Tensor, ...]:
 
 
 def _exact(*tensors: Tensor) -> list[Tensor]:
-    """The result in float64, or where a gradient by it comes first those by what requires one."""
+    """Return the result in float64, or gradients if a gradient by the result comes first."""
     *gradient, inputs, scale, shift = tensors
     leaves = [tensor.detach().double().cpu().requires_grad_(tensor.requires_grad) for tensor in (inputs, scale, shift)]
     with torch.enable_grad():

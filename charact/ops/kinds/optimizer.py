@@ -1,12 +1,12 @@
-"""One step of an optimizer over parameters whose gradients are there: SGD with momentum, Adam, AdamW.
+"""One step of an optimizer over parameters with gradients: SGD with momentum, Adam, AdamW.
 
-PyTorch has three ways to go through them: `single` calls every operator for every tensor, `foreach` every operator
-for all tensors at once, `fused` one operator for everything. Called are the functions behind `torch.optim`; what its
-classes do around them is a model's affair. FLOP are not counted: pointwise work is bound by bytes.
+PyTorch has three implementations: `single` calls every operator for every tensor, `foreach` every operator for all
+tensors at once, `fused` one operator for everything. The functions behind `torch.optim` are called directly. FLOP are
+not counted: pointwise work is bound by bytes.
 
-Tolerance: that of a sum of ten terms, as many roundings has a step at the most. Compared are the parameters of the
-first tensor after a step that changes them by about a tenth. On a CPU, fused SGD of 16-bit numbers fails this in
-PyTorch 2.12 and 2.13, where it leaves most parameters as they were (pytorch/pytorch issue 191763).
+Tolerance: that of a sum of ten terms, the most roundings in a step. Only parameters of the first tensor are compared,
+after a step that changes them by about a tenth. On a CPU, fused SGD of 16-bit numbers fails this in PyTorch 2.12 and
+2.13, where it does not update most parameters (pytorch/pytorch issue 191763).
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ class _Optimizer:
     syntax = "optimizer:sgd|adam|adamw:PARAMETERS[xTENSORS][:single|:foreach|:fused]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `adamw:7087872x12:fused`: parameters altogether, in tensors of about equal sizes."""
+        """Return the problem from e.g. `adamw:7087872x12:fused`: all parameters, in tensors of about equal sizes."""
         rule, _, rest = sizes.partition(":")
         numbers, colon, way = rest.partition(":")
         if rule not in _NUM_STATES or (colon and way not in _WAYS):
@@ -49,29 +49,29 @@ class _Optimizer:
         return Problem(self.name, text, {"rule": rule, "parameters": parameters, "tensors": tensors, "way": way})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """The step."""
+        """Return only the step."""
         return ("forward",)
 
     def flop(self, problem: Problem, direction: str) -> None:
-        """Not counted."""
+        """Return None: FLOP are not counted."""
 
     def published_flop(self, problem: Problem, direction: str) -> None:
-        """None is published."""
+        """Return None: no other count is published."""
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Parameters and states read and written, gradients read."""
+        """Return the bytes of parameters and states read and written, and gradients read."""
         num_states = _NUM_STATES[str(problem.sizes["rule"])]
         return float(itemsize * int(problem.sizes["parameters"]) * (3 + 2 * num_states))
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """What the precision's refusal says."""
+        """Return why the precision is not supported; None if it is."""
         return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Normal random parameters and gradients, and states as after some steps; a call works in place."""
+        """Return normal random parameters and gradients, and states as after some steps; a call works in place."""
         rule, way = str(problem.sizes["rule"]), str(problem.sizes["way"])
         parameters, tensors = int(problem.sizes["parameters"]), int(problem.sizes["tensors"])
         lengths = [parameters // tensors + (number < parameters % tensors) for number in range(tensors)]
@@ -100,7 +100,7 @@ class _Optimizer:
 
 
 def _step(rule: str, way: str, tensors: int, given: tuple[Tensor, ...]) -> Tensor:
-    """A step in place; returns the first tensor of parameters."""
+    """Run a step in place; returns the first tensor of parameters."""
     groups = [list(given[first:first + tensors]) for first in range(0, len(given), tensors)]
     options: dict[str, Any] = {"foreach": way == "foreach", "fused": way == "fused", "lr": _RATE, "maximize": False}
     if rule == "sgd":
@@ -116,7 +116,7 @@ def _step(rule: str, way: str, tensors: int, given: tuple[Tensor, ...]) -> Tenso
 
 
 def _stepped(rule: str, parameters: Tensor, gradient: Tensor, first: Tensor, second: Tensor | None = None) -> Tensor:
-    """Parameters after a step, by the definition.
+    """Return the parameters after a step, by the definition.
 
     *Source*: Kingma and Ba, Adam, algorithm 1; Loshchilov and Hutter, Decoupled Weight Decay Regularization,
     algorithm 2, where PyTorch's decay is a share of the rate.

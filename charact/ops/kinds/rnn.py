@@ -1,8 +1,8 @@
 """Recurrent layers: one layer, in one direction, over sequences of equal lengths.
 
-DeepBench runs cuDNN with SKIP_INPUT, where an input is added to the gates as it is and no product is spent on it.
-PyTorch has no such mode: here the product by the input is run and counted, of an input as wide as the hidden state
-unless INPUT says otherwise. What DeepBench counts is kept beside it.
+DeepBench runs cuDNN with SKIP_INPUT, which adds the input to the gates without a product. PyTorch has no such mode:
+here the product by the input is run and counted, for an input as wide as the hidden state unless INPUT is given.
+DeepBench's own count is reported, too.
 
 A forward pass keeps nothing for a backward pass. FLOP are those that a direction needs: forward two products a step,
 by the input and by the state; the gradients by the input and the first state as many; the gradients by the weights as
@@ -36,9 +36,9 @@ _COMPARED_SEQUENCES = 4
 _FORWARD_WEIGHTS = 2**31
 """Weights that the forward reference may read, over all steps: some seconds."""
 _COLUMNS = slice(64)
-"""Of the weights, whose gradients are compared."""
+"""Columns of the weights whose gradients are compared."""
 _CHUNK_ELEMENTS = 2**26
-"""Gates of the sequences that the reference by the weights takes at a time: autograd keeps some ten times as many."""
+"""Gates of the sequences in a block of the reference by the weights: autograd stores some ten times as many."""
 
 
 class _Recurrent:
@@ -46,7 +46,7 @@ class _Recurrent:
     syntax = "rnn:relu|tanh|lstm|gru:HIDDENxBATCHxSTEPS[xINPUT]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `lstm:512x16x25`."""
+        """Return the problem from e.g. `lstm:512x16x25`."""
         cell, _, numbers = sizes.partition(":")
         if cell not in _NUM_GATES:
             raise malformed(sizes, self.syntax)
@@ -58,11 +58,11 @@ class _Recurrent:
                                          "input": width})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """All three."""
+        """Return all three directions."""
         return "forward", "backward_input", "backward_weight"
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """FLOP that the direction needs, see above."""
+        """Return the FLOP of the direction."""
         gates, hidden, batch, steps, width = _sizes(problem)
         widths = steps * (width + hidden)
         if direction == "backward_weight":
@@ -70,7 +70,7 @@ class _Recurrent:
         return 2.0 * gates * hidden * batch * widths
 
     def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
-        """DeepBench's count, the same in each direction.
+        """Return DeepBench's count, the same in each direction.
 
         *Source*: DeepBench, code/nvidia/rnn_bench.cu, and its sheets of results, which add the sum by the state in
         vanilla layers: with it their TFLOP/s follow from their times.
@@ -84,7 +84,7 @@ class _Recurrent:
         return flop, "DeepBench: state's product only"
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Weights once, though a step needs them all; input, output, first and last states, and gradients of each."""
+        """Return the bytes of weights (once), input, output, first and last states, and gradients of each."""
         gates, hidden, batch, steps, width = _sizes(problem)
         weights = gates * hidden * (width + hidden + 2)
         states = (2 if problem.sizes["cell"] == "lstm" else 1) * batch * hidden
@@ -96,15 +96,15 @@ class _Recurrent:
         return float(itemsize * (read + written))
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """What the precision's refusal says; int8 is none."""
+        """Return why the precision is not supported; None if it is. int8 is not."""
         return number_refusal(precision, device, int8="PyTorch has no recurrent layer of int8 numbers that is not "
                                                       "calibrated by a model: use --operations gemm for int8")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Weights as PyTorch draws them, uniform within 1 / √HIDDEN; inputs and first states normal."""
+        """Return weights as PyTorch draws them, uniform within 1 / √HIDDEN; inputs and first states are normal."""
         cell = str(problem.sizes["cell"])
         _, hidden, batch, steps, width = _sizes(problem)
         generator = torch.Generator(device).manual_seed(0)
@@ -134,7 +134,7 @@ class _Recurrent:
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
-    """Gates, hidden size, batch, steps and input size."""
+    """Return gates, hidden size, batch, steps and input size."""
     numbers = [int(problem.sizes[name]) for name in ("hidden", "batch", "steps", "input")]
     return _NUM_GATES[str(problem.sizes["cell"])], numbers[0], numbers[1], numbers[2], numbers[3]
 
@@ -148,14 +148,14 @@ def _tolerance(problem: Problem, direction: str, precision: str) -> float:
 
 
 def _weights(cell: str, width: int, hidden: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Weights and biases without values, on CUDA in one block as cuDNN wants them."""
+    """Return uninitialized weights and biases, on CUDA in one block as cuDNN requires."""
     options = {"nonlinearity": cell} if cell in ("relu", "tanh") else {}
     layer = _CLASSES[cell](width, hidden, device="meta", dtype=dtype, **options)
     return list(layer.to_empty(device=device).parameters())
 
 
 def _run(cell: str, inputs: Tensor, *rest: Tensor, train: bool = False) -> Tensor:
-    """The layer's outputs (steps, batch, hidden), of the inputs, the first states, and 4 weights."""
+    """Return the layer's outputs (steps, batch, hidden), from the inputs, the first states, and 4 weights."""
     states, weights = rest[:-4], rest[-4:]
     first: Any = states if cell == "lstm" else states[0]
     call: Any = _CALLS[cell]
@@ -164,7 +164,7 @@ def _run(cell: str, inputs: Tensor, *rest: Tensor, train: bool = False) -> Tenso
 
 
 def _check(problem: Problem, direction: str) -> tuple[Any, Any]:
-    """The reference of a direction, and the part of its result that it gives."""
+    """Return the reference of a direction, and the compared part of its result."""
     cell = str(problem.sizes["cell"])
     gates, hidden, batch, steps, width = _sizes(problem)
     few = slice(_COMPARED_SEQUENCES)
@@ -193,7 +193,7 @@ def _check(problem: Problem, direction: str) -> tuple[Any, Any]:
 
 
 def _exact(tensors: Sequence[Tensor], sequences: slice) -> list[Tensor]:
-    """Inputs and first states of some sequences, and all weights, in float64."""
+    """Return inputs and first states of some sequences, and all weights, in float64."""
     parts = [*(tensor[:, sequences] for tensor in tensors[:-4]), *tensors[-4:]]
     return [part.detach().double() for part in parts]
 
@@ -206,7 +206,7 @@ def _by_inputs(cell: str, passed: Tensor, gradient: Tensor, tensors: list[Tensor
 
 
 def _by_weights(cell: str, passed: Tensor, gradient: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Gradients by some columns of both weights, and by both biases, from those by each step's products."""
+    """Return gradients by some columns of both weights, and by both biases, from those by each step's products."""
     with torch.enable_grad():
         result, products = _defined(cell, *tensors, passed=passed)
     found = torch.autograd.grad(result, products, gradient)
@@ -218,7 +218,7 @@ def _by_weights(cell: str, passed: Tensor, gradient: Tensor, tensors: list[Tenso
 
 
 def _defined(cell: str, inputs: Tensor, *rest: Tensor, passed: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-    """Outputs by the definition, and each step's products by the input and by the state.
+    """Return outputs by the definition, and each step's products by the input and by the state.
 
     Args:
         cell: relu, tanh, lstm or gru.
@@ -240,7 +240,7 @@ def _defined(cell: str, inputs: Tensor, *rest: Tensor, passed: Tensor | None = N
 
 
 def _stepped(cell: str, x: Tensor, h: Tensor, states: list[Tensor], passed: Tensor | None) -> list[Tensor]:
-    """States after a step, from its two products, and for ReLU the sums that it lets through."""
+    """Return the states after a step, from its two products; `passed` are the sums that ReLU passes."""
     if cell == "lstm":
         let_in, keep, new, let_out = (x + h).chunk(4, dim=1)
         state = keep.sigmoid() * states[1] + let_in.sigmoid() * new.tanh()

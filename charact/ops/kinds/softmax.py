@@ -23,35 +23,35 @@ class _Softmax:
     syntax = "softmax:ROWSxWIDTH"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from e.g. `8192x50257`."""
+        """Return the problem from e.g. `8192x50257`."""
         rows, width = whole_numbers(sizes, 2, self.syntax)
         check_elements(sizes, (rows, width))
         return Problem(self.name, f"{self.name}:{rows}x{width}", {"rows": rows, "width": width})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Forward, and the gradient by the input."""
+        """Return forward, and the gradient by the input."""
         return "forward", "backward_input"
 
     def flop(self, problem: Problem, direction: str) -> None:
-        """Not counted."""
+        """Return None: FLOP are not counted."""
 
     def published_flop(self, problem: Problem, direction: str) -> None:
-        """None is published."""
+        """Return None: no other count is published."""
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Input and output; backward the output and both gradients."""
+        """Return the bytes of input and output; backward of the output and both gradients."""
         rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
         return float(itemsize * (2 if direction == "forward" else 3) * rows * width)
 
     def sparsity_frac(self, problem: Problem) -> None:
-        """Dense."""
+        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """What the precision's refusal says."""
+        """Return why the precision is not supported; None if it is."""
         return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Normal random input."""
+        """Return normal random input."""
         rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
         generator = torch.Generator(device).manual_seed(0)
         few = slice(max(1, _CHECKED_ELEMENTS // width))

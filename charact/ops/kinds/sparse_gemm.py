@@ -13,7 +13,7 @@ from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
 LAYOUTS = ("csr", "csc", "coo", "bsr", "dense")
-"""How A is kept: by rows, by columns, number by number, in blocks; dense to compare with, zeros and all."""
+"""Storage formats of A: by rows, by columns, by coordinates, in blocks; dense for comparison."""
 BLOCK = 16
 """Side of the blocks of bsr."""
 DEEPBENCH = "DeepBench: 2·M·N·K times the share of zeros, on devices half of that"
@@ -25,16 +25,16 @@ _NUM_CHECKED = 64
 class SparseGemm:
     """C = A B, with a sparse A of M×K and a dense B of K×N, as in DeepBench: the last size is the inner one.
 
-    `:s0.9` is the share of zeros (DeepBench's sparsity), `:d0.1` the same told by the share of the others (SciPy's
-    density). So many non-zeros, rounded to a whole number, lie anywhere with equal chance. In bsr whole blocks of 16×16
-    are zero or not. Some rows and columns, the first and the last among them, are checked.
+    `:s0.9` is the share of zeros (DeepBench's sparsity), `:d0.1` the share of non-zeros (SciPy's density). Non-zeros,
+    rounded to a whole number, are at uniformly random positions. In bsr whole blocks of 16×16 are zero or not. Some
+    rows and columns are checked, including the first and the last.
     """
 
     name = "sparse_gemm"
     syntax = "sparse_gemm:MxNxK:sZEROS|dNONZEROS[:csr|csc|coo|bsr|dense]"
 
     def parse(self, sizes: str) -> Problem:
-        """Problem from `7680x1500x2560:s0.95` or `7680x1500x2560:d0.05:coo`.
+        """Return the problem from `7680x1500x2560:s0.95` or `7680x1500x2560:d0.05:coo`.
 
         Raises:
             UserError: it is malformed, a size is too large, or there is not one non-zero.
@@ -57,16 +57,16 @@ class SparseGemm:
         return problem
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """The product alone."""
+        """Return only the product."""
         return ("forward",)
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """2·N for each number that is not zero; kept dense, 2·M·N·K."""
+        """Return 2·N for each non-zero number; in the dense layout, 2·M·N·K."""
         m, n, k, _, layout = _sizes(problem)
         return 2.0 * n * (m * k if layout == "dense" else num_nonzeros(problem))
 
     def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
-        """DeepBench's count, which multiplies by the share of the zeros."""
+        """Return DeepBench's count, which multiplies by the share of zeros."""
         if problem.suite != "deepbench" or problem.sizes["layout"] == "dense":
             return None
         m, n, k, sparsity, _ = _sizes(problem)
@@ -74,7 +74,7 @@ class SparseGemm:
         return factor * m * n * k * sparsity, DEEPBENCH
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """A's numbers and their places (of 8 bytes) and B read, C written."""
+        """Return the bytes of A's numbers and indices (of 8 bytes) and B read, and C written."""
         m, n, k, _, layout = _sizes(problem)
         count = num_nonzeros(problem)
         places = {"csr": count + m + 1, "csc": count + k + 1, "coo": 2 * count,
@@ -83,12 +83,12 @@ class SparseGemm:
         return float((kept + k * n + m * n) * itemsize + places * _INDEX_BYTES)
 
     def sparsity_frac(self, problem: Problem) -> float:
-        """Share of zeros, as it is after rounding."""
+        """Return the share of zeros, as it is after rounding."""
         m, _, k, _, _ = _sizes(problem)
         return 1 - num_nonzeros(problem) / (m * k)
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Why it cannot run so; None where it can."""
+        """Return why it is not supported; None if it is."""
         m, _, k, _, layout = _sizes(problem)
         if layout == "bsr" and (m % BLOCK or k % BLOCK):
             return f"bsr needs M and K that {BLOCK} divides, not {m} and {k}: use --layouts csr"
@@ -99,7 +99,7 @@ class SparseGemm:
         return number_refusal(precision, device, int8="PyTorch has no sparse products of int8: use --precision fp32")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """What to run."""
+        """Return the inputs and the call of a direction."""
         m, n, k, _, layout = _sizes(problem)
         dtype = DTYPES[precision]
         generator = torch.Generator(device).manual_seed(0)
@@ -109,7 +109,7 @@ class SparseGemm:
             return [_kept(dense, layout), torch.randn(k, n, dtype=dtype, device=device, generator=generator)]
 
         rows, columns = spread_indices(m, _NUM_CHECKED), spread_indices(n, _NUM_CHECKED)
-        # On a CPU the sums of coo are kept in the numbers' own type.
+        # On a CPU the sums of coo have the numbers' own type.
         kept_in = precision if layout == "coo" and device.type == "cpu" else "fp32"
         return Prepared(
             inputs=inputs, call=torch.mm,
@@ -119,7 +119,7 @@ class SparseGemm:
 
 
 def with_layouts(problem: Problem, layouts: Sequence[str]) -> list[Problem]:
-    """A problem once in each layout; one whose text names its layout as it is."""
+    """Return a problem in each layout; one whose text has a layout is returned as it is."""
     if problem.text.endswith(tuple(f":{layout}" for layout in LAYOUTS)):
         return [problem]
     return [replace(problem, text=f"{problem.text}:{layout}", sizes={**problem.sizes, "layout": layout})
@@ -127,7 +127,7 @@ def with_layouts(problem: Problem, layouts: Sequence[str]) -> list[Problem]:
 
 
 def num_nonzeros(problem: Problem) -> int:
-    """Numbers of A that are not zero; in bsr those of whole blocks."""
+    """Return the number of non-zeros of A; in bsr those of whole blocks."""
     m, _, k, sparsity, layout = _sizes(problem)
     unit = BLOCK**2 if layout == "bsr" else 1
     return round(m * k / unit * (1 - sparsity)) * unit
@@ -143,19 +143,19 @@ def _exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _with_zeros(problem: Problem, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """A dense matrix with the problem's number of non-zeros, or of blocks of them."""
+    """Return a dense matrix with the problem's number of non-zeros, or of blocks of them."""
     m, _, k, _, layout = _sizes(problem)
     side = BLOCK if layout == "bsr" else 1
     mask = _chosen(m * k // side**2, num_nonzeros(problem) // side**2, generator).view(m // side, k // side)
     if side > 1:
         mask = mask.repeat_interleave(side, 0).repeat_interleave(side, 1)
     numbers = torch.randn(m, k, dtype=dtype, device=generator.device, generator=generator)
-    # What is drawn may be zero itself, which would be one number too few.
+    # A drawn number can be zero itself, which would be one non-zero too few.
     return torch.where(numbers == 0, 1.0, numbers).mul_(mask)
 
 
 def _chosen(number: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """A mask of so many places, of which exactly `count` are true, each with equal chance."""
+    """Return a uniformly random mask with exactly `count` true values."""
     device = generator.device
     share = count / number
     likely = min(1.0, share + 8 * (share / number) ** 0.5)  # more than are needed: eight standard deviations
@@ -165,7 +165,7 @@ def _chosen(number: int, count: int, generator: torch.Generator) -> torch.Tensor
 
 
 def _kept(dense: torch.Tensor, layout: str) -> torch.Tensor:
-    """A dense matrix in a layout."""
+    """Return a dense matrix in a layout."""
     if layout == "dense":
         return dense
     if layout == "coo":

@@ -1,1 +1,1 @@
-"""Lists of problems: one file each, holding an object `SUITE` that keeps to `charact.ops.Suite`."""
+"""Lists of problems: one file each, with an object `SUITE` that implements `charact.ops.Suite`."""

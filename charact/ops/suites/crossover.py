@@ -1,4 +1,4 @@
-"""Sparse products of growing share of zeros: from which on are they faster than dense ones of the same size?"""
+"""Sparse products with a growing share of zeros, to find where they are faster than dense ones of the same size."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ _SPARSITIES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 
 
 class Crossover:
-    """Two sizes of DeepBench's, each at eight shares of zeros."""
+    """Two sizes of DeepBench, each at eight shares of zeros."""
 
     name = "crossover"
     source = "sizes of DeepBench (Baidu Research, Apache-2.0)"
     sets: tuple[str, ...] = ()
 
     def problems(self) -> list[Problem]:
-        """Every problem, by size."""
+        """Return every problem, by size."""
         return [replace(parse_problem(f"sparse_gemm:{sizes}:s{sparsity}"), suite=self.name)
                 for sizes in _SIZES for sparsity in _SPARSITIES]
 

@@ -1,6 +1,6 @@
-"""DeepBench: the operations of networks of 2016 and 2017, as they train and as they are served.
+"""DeepBench: operations of networks of 2016 and 2017, in training and inference.
 
-Its matrices are written (M, N, K) with K the inner dimension, as here. What it counts otherwise stands with each kind.
+Its matrices are written (M, N, K) with K the inner dimension, as in charact. The kinds describe its other counts.
 """
 
 import csv
@@ -54,7 +54,7 @@ class DeepBench:
     sets = ("training", "inference_server", "inference_device")
 
     def problems(self) -> list[Problem]:
-        """Every problem, by kind."""
+        """Return every problem, by kind."""
         return list(_problems())
 
 

@@ -50,7 +50,7 @@ class Modern:
     sets = tuple(_SIZES)
 
     def problems(self) -> list[Problem]:
-        """Every problem, by size of the transformer."""
+        """Return every problem, by size of the transformer."""
         return [replace(parse_problem(text), suite=self.name, set=name)
                 for name, size in _SIZES.items() for text in _texts(size)]
 

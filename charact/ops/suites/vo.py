@@ -1,4 +1,4 @@
-"""Basic operations of Vo's benchmark: products of dense and of sparse matrices, a convolutional network, recurrence.
+"""Basic operations of Vo's benchmark: products of dense and sparse matrices, a convolutional network, recurrence.
 
 A triple (M, N, K) means the product of M×N and N×K there, whose inner dimension is N, where DeepBench, from which the
 sizes come, means M×K and K×N. FLOP are the same; what is run has the shapes of Vo's program. The number beside a sparse
@@ -39,7 +39,7 @@ class Vo:
     sets = ("dmm", "smm", "convolve2d", "rnn")
 
     def problems(self) -> list[Problem]:
-        """Every problem, by set."""
+        """Return every problem, by set."""
         return [
             *(_dense(m, n, k, "dmm") for m, n, k in _DENSE), *(_sparse(*sizes) for sizes in _SPARSE),
             *(_part(f"convolution:{sizes}", "convolve2d", _SAME) for sizes in _CONVOLUTIONS),

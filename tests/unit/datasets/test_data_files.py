@@ -93,7 +93,7 @@ def test_what_was_sent_and_is_wrong_is_deleted_and_told(spec: StoredDatasetSpec,
 def test_a_proof_names_no_temporary_place(spec: StoredDatasetSpec, tmp_path: Path) -> None:
     part = tmp_path / "train.txt.part"
     part.write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"^train.txt is no text in UTF-8"):
+    with pytest.raises(UserError, match=r"^train.txt is not UTF-8 text"):
         prove(spec, spec.published("train.txt"), part)
     part.write_bytes(TRAIN)
     prove(spec, spec.published("train.txt"), part)
@@ -106,7 +106,7 @@ def test_the_state_of_a_file_says_how_it_compares(spec: StoredDatasetSpec, tmp_p
     assert state("valid.txt") == "absent"
     (tmp_path / "valid.txt").write_bytes(VALID)
     (tmp_path / "train.txt").write_bytes(b"anything")
-    assert (state("valid.txt"), state("train.txt")) == ("correct, by its checksum", "there")
+    assert (state("valid.txt"), state("train.txt")) == ("correct, by its checksum", "present")
     (tmp_path / "valid.txt").write_bytes(VALID + b"x")
     assert state("valid.txt") == "wrong: foreign (13 bytes, published 12)"
     sized = replace(spec, files=(PublishedFile("train.txt", 8, None),))
@@ -133,7 +133,7 @@ def test_what_was_fetched_is_recorded_and_compared_where_no_checksum_was_publish
     spec.load(tmp_path, "train")
 
     record.write_bytes(b"\xff" * 2**20)
-    with pytest.raises(UserError, match=rf"since {record} is damaged"):
+    with pytest.raises(UserError, match=rf"because its recorded SHA-256 in {record} is damaged"):
         spec.load(tmp_path, "train")
     record.unlink()
     spec.load(tmp_path, "train")

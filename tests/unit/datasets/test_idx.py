@@ -120,7 +120,7 @@ def test_a_raw_file_of_other_dimensions_is_refused(tmp_path: Path) -> None:
     write_test_split(tmp_path)
     # As many bytes as published, but a split of 5,000 wider pictures.
     (tmp_path / IMAGES).write_bytes(idx_bytes(np.zeros((5_000, 28, 56))))
-    with pytest.raises(UserError, match="5,000 pictures and 10,000 labels for test, 10,000 were published"):
+    with pytest.raises(UserError, match="5,000 images and 10,000 labels for test, 10,000 were published"):
         stored("mnist").load(tmp_path, "test")
 
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for directory in (tmp_path / "absent", looping, file):
-        with pytest.raises(UserError, match=f"{directory.name} .*--data-dir, or get it with charact data fetch mnist"):
+        with pytest.raises(UserError, match=f"{directory.name} .*--data-dir, or download it with charact data fetch mnist"):
             stored("mnist").load(directory, "test")
 
 

@@ -109,7 +109,7 @@ def test_the_plain_name_is_preferred(made: Path) -> None:
 
 def test_a_missing_file_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"wikitext2 needs test.txt or wiki.test.tokens.*: "
-                                        r"`charact data fetch wikitext2` gets https://.*/test.txt$"):
+                                        r"`charact data fetch wikitext2` downloads https://.*/test.txt$"):
         SPEC.load(tmp_path, "test")
 
 

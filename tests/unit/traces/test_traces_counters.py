@@ -11,7 +11,7 @@ from support.traces import TraceMaker, training
 from charact.record.schema import column_names
 from charact.traces.counters import DEFINITIONS, NO_KERNELS, counter_rows, described, outcome
 from charact.traces.device import find_launches
-from charact.traces.events import DeviceEvent, Kept
+from charact.traces.events import DeviceEvent, TraceEvents
 from charact.traces.files import read_trace
 from charact.traces.tensor_cores import uses_tensor_cores
 
@@ -107,7 +107,7 @@ KERNELS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.sampled_
 def test_gaps_fill_what_kernels_leave_and_shares_are_shares(kernels: list[tuple[int, int, str, float | None]]) -> None:
     device = [DeviceEvent(start, start + length, name, "kernel", "0", "7", None, None, (None,) * 4 + (occupancy,))
               for start, length, name, occupancy in kernels]
-    found = {row["counter"]: row["value"] for row in counter_rows([Kept(device=device)], 0)}
+    found = {row["counter"]: row["value"] for row in counter_rows([TraceEvents(device=device)], 0)}
     assert found["gap_s"] == pytest.approx(found["idle_s"])
     assert found["num_gaps"] < len(kernels)
     assert (found["num_gaps"] == 0) == (found["gap_s"] == 0)
@@ -180,5 +180,5 @@ class TestRecorded:
         rows = counter_rows([kept], 0)
         found = {row["counter"]: row["value"] for row in rows}
         assert "warp_occupancy_frac" not in found
-        assert outcome(rows)["missing"] == {"warp_occupancy_frac": "the trace does not tell kernels’ occupancy"}
+        assert outcome(rows)["missing"] == {"warp_occupancy_frac": "the trace lacks the kernels’ occupancy"}
         assert 0.1 < found["tensor_core_frac"] < 0.9

@@ -17,7 +17,7 @@ from charact.core.errors import UserError
 from charact.core.trace_marks import PHASE_PREFIX
 from charact.traces import event_filter, json_stream
 from charact.traces.cases import trace_case
-from charact.traces.events import Kept, Mark, Operator
+from charact.traces.events import Mark, Operator, TraceEvents
 from charact.traces.files import MAX_UNPACKED_BYTES, read_trace
 from charact.traces.json_stream import mended
 from charact.traces.phases import Iteration, Span, find_phases, within
@@ -228,7 +228,7 @@ class TestLimits:
     def test_many_values_outside_of_the_events_are_refused(self, tmp_path: Path,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(json_stream, "MOST_VALUES", 20)
-        with pytest.raises(UserError, match="outside of its events"):
+        with pytest.raises(UserError, match="of metadata"):
             case_of(training(1, **{f"a{number}": 1 for number in range(30)}), tmp_path)
 
     def test_names_of_processes_and_threads_are_kept_once_and_count_as_text(
@@ -277,9 +277,10 @@ class TestWork:
            st.lists(st.integers(0, 90), min_size=2, max_size=6, unique=True))
     def test_phases_of_an_iteration_are_those_of_all_marks_cut_to_it(self, marks: list[tuple[int, int]],
                                                                      edges: list[int]) -> None:
-        kept = Kept(marks=[Mark((1, 1), start, start + length, f"{PHASE_PREFIX}{'data' if start % 2 else 'loss'}")
-                           for start, length in marks],
-                    operators=[Operator((1, 1), 0, 1, "aten::add", None, "[]")])
+        kept = TraceEvents(
+            marks=[Mark((1, 1), start, start + length, f"{PHASE_PREFIX}{'data' if start % 2 else 'loss'}")
+                   for start, length in marks],
+            operators=[Operator((1, 1), 0, 1, "aten::add", None, "[]")])
         edges.sort()
         iterations = [Iteration(start, end) for start, end in zip(edges[::2], edges[1::2], strict=False)]
         if find_phases(kept, outline(kept), iterations):

@@ -14,7 +14,7 @@ from support.traces import ENGINE, TraceMaker, training
 from charact.core.errors import UserError
 from charact.record.schema import PHASES
 from charact.traces.cases import trace_case
-from charact.traces.event_filter import Keeper
+from charact.traces.event_filter import EventFilter
 from charact.traces.events import Event
 from charact.traces.files import Trace, read_trace
 from charact.traces.phases import find_iterations
@@ -275,7 +275,7 @@ SOUP = st.lists(st.tuples(
 @given(SOUP)
 @settings(deadline=None)
 def test_whatever_a_trace_holds_phases_sum_to_the_iteration(soup: list[tuple[str, str, int, int, int, int]]) -> None:
-    keeper = Keeper()
+    keeper = EventFilter()
     made = TraceMaker()
     for cat, name, at, length, tid, number in soup:
         # Of ids and numbers some are equal, some belong together, some to nothing.
@@ -306,7 +306,7 @@ class TestNothing:
     def test_a_trace_that_takes_no_time_is_refused(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.operator("aten::linear", 5, 0)
-        with pytest.raises(UserError, match="nothing that takes time"):
+        with pytest.raises(UserError, match="no events with a duration"):
             case_of(made, tmp_path)
 
     @pytest.mark.parametrize("broken", [

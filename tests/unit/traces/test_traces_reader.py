@@ -29,7 +29,7 @@ EVENTS = st.lists(st.dictionaries(st.text(max_size=4), VALUES, max_size=4), max_
 def read(text: bytes, kept: frozenset[str] = frozenset()) -> tuple[list[Any], dict[str, Any]]:
     stream = JsonStream(io.BytesIO(text), Path("a trace"), kept)
     found = [one for piece in stream.events(msgspec.json.Decoder(list[dict]).decode) for one in piece]
-    return found, stream.beside
+    return found, stream.metadata
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,25 +91,25 @@ class TestStream:
     @pytest.mark.parametrize(("text", "words"), [
         (b"", "is empty"),
         (b" \n ", "is empty"),
-        (b"hello", "is no JSON"),
-        (b"<html>", "is no JSON"),
-        (b"{}", "holds no traceEvents"),
-        (b'{"traceEvents": null}', "holds no traceEvents"),
-        (b'{"traceEvents": {}}', "holds no traceEvents"),
-        (b'{"traceEvents": [1, 2]}', "is no trace"),
-        (b'{"traceEvents": ["a"]}', "is no trace"),
-        (b'{"traceEvents": [{"a": 1} {"b": 2}]}', "is no trace"),
-        (b'{"traceEvents": [{"a": 1},]}', "is no trace"),
-        (b'{"traceEvents": [{"a": 1} , ]}', "is no trace"),
-        (b'{"traceEvents": [,{"a": 1}]}', "is no trace"),
-        (b'{"traceEvents": [{"a": "' + b"x" * 50 + b'"} {"b": "' + b"y" * 50 + b'"}]}', "is no trace"),
-        (b'{"traceEvents": [{"a": "' + b"x" * 50 + b'"},,{"b": "' + b"y" * 50 + b'"}]}', "is no trace"),
-        (b'{"traceEvents": []} {"more": 1}', "goes on after its end"),
-        (b'{"traceEvents": [{"a": tru}]}', "is no trace"),
-        (b'{"traceEvents"', "is cut off"),
-        (b'{"traceEvents": [{"a": 1}', "is cut off"),
-        (b'{"traceEvents": [{"a": 1}]', "is cut off"),
-        (b"[", "is cut off"),
+        (b"hello", "is not JSON"),
+        (b"<html>", "is not JSON"),
+        (b"{}", "has no traceEvents"),
+        (b'{"traceEvents": null}', "has no traceEvents"),
+        (b'{"traceEvents": {}}', "has no traceEvents"),
+        (b'{"traceEvents": [1, 2]}', "is not a trace"),
+        (b'{"traceEvents": ["a"]}', "is not a trace"),
+        (b'{"traceEvents": [{"a": 1} {"b": 2}]}', "is not a trace"),
+        (b'{"traceEvents": [{"a": 1},]}', "is not a trace"),
+        (b'{"traceEvents": [{"a": 1} , ]}', "is not a trace"),
+        (b'{"traceEvents": [,{"a": 1}]}', "is not a trace"),
+        (b'{"traceEvents": [{"a": "' + b"x" * 50 + b'"} {"b": "' + b"y" * 50 + b'"}]}', "is not a trace"),
+        (b'{"traceEvents": [{"a": "' + b"x" * 50 + b'"},,{"b": "' + b"y" * 50 + b'"}]}', "is not a trace"),
+        (b'{"traceEvents": []} {"more": 1}', "has data after its end"),
+        (b'{"traceEvents": [{"a": tru}]}', "is not a trace"),
+        (b'{"traceEvents"', "is truncated"),
+        (b'{"traceEvents": [{"a": 1}', "is truncated"),
+        (b'{"traceEvents": [{"a": 1}]', "is truncated"),
+        (b"[", "is truncated"),
     ])
     def test_what_is_no_trace_is_told_in_one_line(self, text: bytes, words: str) -> None:
         with pytest.raises(UserError, match=words) as refused:
@@ -173,7 +173,7 @@ class TestFile:
         made = TraceMaker()
         made.operator("aten::add", 0, 1)
         made.events[0] |= event
-        with pytest.raises(UserError, match=r"is no trace of torch.profiler: .* at `\$\[0\]"):
+        with pytest.raises(UserError, match=r"is not a trace of torch.profiler: .* at `\$\[0\]"):
             read_trace(made.write(tmp_path / "a.json"))
 
     @pytest.mark.parametrize("where", ["args", "beside"])
@@ -237,9 +237,9 @@ class TestNames:
         assert [path.name for path in trace_files([tmp_path])] == ["a.json.gz", "b.json"]
 
     def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match="holds no trace"):
+        with pytest.raises(UserError, match="has no trace"):
             trace_files([tmp_path])
-        with pytest.raises(UserError, match="is no file"):
+        with pytest.raises(UserError, match="is not a file"):
             trace_files([tmp_path / "absent.json"])
 
     @pytest.mark.parametrize(("name", "expected"), [

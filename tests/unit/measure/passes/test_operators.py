@@ -23,7 +23,7 @@ from charact.measure.passes.operators import (
     operator_rows,
     undisturbed,
 )
-from charact.traces.attribution import place
+from charact.traces.attribution import attribute
 from charact.traces.device import device_ns_by_operator
 from charact.traces.files import read_trace
 from charact.traces.tables import kernel_rows
@@ -204,7 +204,7 @@ class TestUndisturbed:
 @pytest.mark.skipif(not TRACES.is_dir(), reason="needs recorded traces in ../shared/traces")
 def test_a_recorded_trace_loses_no_kernel_and_no_time() -> None:
     path = TRACES / "h100_vit_infer.json.gz"
-    placed = place(read_trace(path).kept)
+    placed = attribute(read_trace(path).kept)
     rows = kernel_rows([placed])
     raw = [entry for entry in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
            if entry.get("cat") == "kernel"]

@@ -206,7 +206,7 @@ class TestCountersOfTheTrace:
         ("cpu", ["operators", "counters"], None, "kernels run on GPUs only"),
         ("cpu", ["counters"], None, "kernels run on GPUs only"),
         ("cuda:0", ["operators", "counters"], "why", "why"),
-        ("cuda:0", ["operators", "counters"], None, "the trace holds no kernels"),
+        ("cuda:0", ["operators", "counters"], None, "the trace has no kernels"),
         ("cuda:0", ["counters"], None, "read from the operator pass's trace"),
     ])
     def test_where_there_are_none_the_reason_is_told(self, device: str, asked_for: list[str], operators: str | None,
