@@ -40,7 +40,7 @@ def stored_dataset(name: str, source: str | None = None) -> StoredDatasetSpec:
     """
     spec = find_dataset(name)
     if not isinstance(spec, StoredDatasetSpec):
-        raise UserError(f"{name} data are synthetic: they have no files")
+        raise UserError(f"{name} data are generated: they have no files")
     if source is None:
         return spec
     check_address(source)

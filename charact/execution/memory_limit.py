@@ -15,7 +15,7 @@ from charact.core.errors import UserError
 from charact.execution.out_of_memory import data_growth_limit, free_host_bytes, process_data_bytes
 
 _GIVE_BACK_FROM_BYTES = 65_536
-_BESIDE_BYTES = 2 * 2**20
+_ALLOWANCE_BYTES = 2 * 2**20
 """Allowance on top of a CPU limit, for measured allocations of Python and the profiler while a case runs."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -56,9 +56,9 @@ def memory_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limi
     elif sys.platform == "linux":
         free = free_host_bytes()
         allowed = free if limit_bytes is None else min(limit_bytes, free)
-        beside = 0 if limit_bytes is None else _BESIDE_BYTES
-        with data_growth_limit(allowed + beside):
-            yield Limit(device, allowed, process_data_bytes() + beside)
+        allowance = 0 if limit_bytes is None else _ALLOWANCE_BYTES
+        with data_growth_limit(allowed + allowance):
+            yield Limit(device, allowed, process_data_bytes() + allowance)
     elif limit_bytes is None:  # other systems have no such limit
         yield Limit(device, free_host_bytes(), process_data_bytes())
     else:
@@ -87,14 +87,14 @@ def growth_limit(device: torch.device, num_bytes: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _cuda_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limit]:
     free, total = torch.cuda.mem_get_info(device)
-    beside = total - free - torch.cuda.memory_reserved(device)
+    in_use = total - free - torch.cuda.memory_reserved(device)
     allowed = total if limit_bytes is None else min(limit_bytes, total)
-    if allowed <= beside:
-        raise UserError(f"--device-memory: {beside} bytes of {device} are in use before anything runs: set more")
+    if allowed <= in_use:
+        raise UserError(f"--device-memory: {in_use} bytes of {device} are in use before anything runs: set more")
     before = torch.cuda.get_per_process_memory_fraction(device)
-    torch.cuda.set_per_process_memory_fraction((allowed - beside) / total, device)
+    torch.cuda.set_per_process_memory_fraction((allowed - in_use) / total, device)
     try:
-        yield Limit(device, allowed, beside)
+        yield Limit(device, allowed, in_use)
     finally:
         torch.cuda.set_per_process_memory_fraction(before, device)
 

@@ -102,7 +102,7 @@ def test_check_of_what_is_not_there_fails(tmp_path: Path, here: Here) -> None:
     done = here("data", "check", "mnist", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert "train-images-idx3-ubyte.gz  absent" in done.stdout
-    assert f"which {tmp_path} or mnist, raw," in done.stdout
+    assert f"which {tmp_path} and its folders mnist, raw," in done.stdout
     assert files(tmp_path) == []
 
 
@@ -196,7 +196,7 @@ def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> 
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["fetch"], "missing argument"),
-    (["fetch", "synthetic"], "synthetic data are synthetic: they have no files"),
+    (["fetch", "synthetic"], "synthetic data are generated: they have no files"),
     (["check", "mnst"], "unknown dataset 'mnst': did you mean mnist"),
     (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is no address of a web server"),
     (["fetch", "mnist", "--max-bytes", "many"], "--max-bytes: 'many' is not a size"),

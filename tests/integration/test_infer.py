@@ -105,7 +105,7 @@ class TestBadInput:
         (["--weights", "none.pt"], "error: weight file none.pt not found"),
         (["--weights", "text.pt"], "error: text.pt is no file of weights, or is damaged"),
         (["--weights", "cut.pt"], "error: cut.pt is no file of weights, or is damaged"),
-        (["--weights", "code.pt"], "error: code.pt has more than tensors and is not read, for that could run code"),
+        (["--weights", "code.pt"], "error: code.pt has more than tensors and is not read, because that could run code"),
         (["--weights", "w.pt", "--synthetic", "classes=7"],
          "error: w.pt does not fit: its 7.weight is 4×512, the model's 7×512; give the --variant, --input-sizes"),
         (["--weights", "w.pt", "--input-sizes", "8,9"], "error: w.pt does not fit: its 1.weight is 512×192"),

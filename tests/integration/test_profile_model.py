@@ -164,7 +164,7 @@ def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Call
     (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--channels-last", "--input-sizes", "8", "--precision",
       "tf32"], "tf32 is a mode of NVIDIA's tensor cores"),
     (["--model", "nets:Fixed", "--input-spec", "S", "--channels-last", "--input-sizes", "8"],
-     "--channels-last orders the axes of pictures"),
+     "--channels-last orders the axes of images"),
 ])
 def test_a_mistake_gets_one_line_and_nothing_is_written(arguments: list[str], message: str, tmp_path: Path,
                                                         profile_here: Callable[..., Any]) -> None:

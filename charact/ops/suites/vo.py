@@ -1,7 +1,7 @@
 """Basic operations of Vo's benchmark: products of dense and sparse matrices, a convolutional network, recurrence.
 
 A triple (M, N, K) means the product of M×N and N×K there, whose inner dimension is N, where DeepBench, from which the
-sizes come, means M×K and K×N. FLOP are the same; what is run has the shapes of Vo's program. The number beside a sparse
+sizes come, means M×K and K×N. FLOP are the same; what is run has the shapes of Vo's program. The number of a sparse
 triple is SciPy's density there, the share of non-zeros, where DeepBench's is the share of zeros. That program computes
 in float64 and times a single call with the making of its inputs; here only the operation is timed.
 """

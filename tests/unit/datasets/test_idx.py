@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for directory in (tmp_path / "absent", looping, file):
-        with pytest.raises(UserError, match=f"{directory.name} .*--data-dir, or download it with charact data fetch mnist"):
+        with pytest.raises(UserError, match=f"{directory.name} .*--data-dir, or download it with charact data fetch"):
             stored("mnist").load(directory, "test")
 
 

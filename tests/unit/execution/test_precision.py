@@ -90,7 +90,7 @@ class TestRefused:
     def test_compilation_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CXX", "no-such-compiler")
         small_case().check()
-        with pytest.raises(UserError, match=r"needs a C\+\+ compiler, there is no no-such-compiler: install one"):
+        with pytest.raises(UserError, match=r"needs a C\+\+ compiler, but there is no no-such-compiler: install one"):
             small_case(compiled=True).check()
 
 

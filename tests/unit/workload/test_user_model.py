@@ -204,7 +204,7 @@ class TestTheLoss:
         target = torch.randn(4, 10)
         assert default_loss(self.logits, target) == (functional.mse_loss(self.logits, target),
                                                      "mse_loss against the target")
-        with pytest.raises(ValueError, match=r"the output is \(4, 10\), but the target \(4,\)"):
+        with pytest.raises(ValueError, match=r"the output has the shape \(4, 10\), but the target \(4,\)"):
             default_loss(self.logits, torch.randn(4))
 
     def test_it_is_the_mean_of_the_outputs_where_nothing_else_tells(self) -> None:
@@ -291,7 +291,7 @@ class TestTheWorkload:
         assert made(spec=spec).input_kind == kind
 
     def test_the_input_size_is_the_users_to_tell(self) -> None:
-        with pytest.raises(UserError, match="Pictures has no default input size: give what S stands for"):
+        with pytest.raises(UserError, match="Pictures has no default input size: give values of S"):
             _ = made().default_input_size
 
     @pytest.mark.parametrize(("target", "said"), [
@@ -329,7 +329,7 @@ class TestTheWorkload:
 
     def test_what_is_no_model_fails_when_it_is_made(self) -> None:
         workload = made("a_number")
-        with pytest.raises(TypeError, match=r"test_user_model:a_number gave a int, not a torch\.nn\.Module"):
+        with pytest.raises(TypeError, match=r"test_user_model:a_number returned a int, not a torch\.nn\.Module"):
             workload.model(workload.dataset(8, DataRequest()))
 
 
