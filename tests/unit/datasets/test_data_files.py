@@ -175,7 +175,7 @@ def test_no_two_datasets_put_different_files_in_one_place() -> None:
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("synthetic", "synthetic data are synthetic: they have no files"),
+    ("synthetic", "synthetic data are generated: they have no files"),
     ("mnits", "unknown dataset 'mnits': did you mean mnist"),
 ])
 def test_what_has_no_files_is_refused(name: str, said: str) -> None:
