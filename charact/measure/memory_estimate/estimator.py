@@ -79,7 +79,7 @@ class Estimator:
         self._families: dict[Any, _Family] = {}
 
     def estimate(self, case: Case) -> MemoryEstimate:
-        """MemoryEstimate the memory of a case.
+        """Estimate the memory of a case.
 
         Raises:
             CannotEstimate: its model cannot run on fake tensors.
@@ -109,7 +109,7 @@ class Estimator:
 
 
 def estimate_function(build: Callable[[], Any], name: str, target: Target) -> MemoryEstimate:
-    """MemoryEstimate the memory of the second call of the function that `build` returns; see `trace_function`.
+    """Estimate the memory of the second call of the function that `build` returns; see `trace_function`.
 
     Raises:
         CannotEstimate: it cannot run on fake tensors.

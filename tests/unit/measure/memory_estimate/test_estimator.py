@@ -185,7 +185,7 @@ class TestFunctions:
         assert not found.fits("600MiB")
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        ({"what": lambda: 3}, "returned a int: let it make"),
+        ({"what": lambda: 3}, "returned a int: let it create"),
         ({"what": lambda: lambda: None}, "runs no operator"),
         ({"what": "resnett"}, "did you mean"),
         ({"what": "resnet18", "mode": "trian"}, "not one of train, infer"),
