@@ -265,85 +265,14 @@ class Run:
             raise UserError(f"{path} was not written with its run (run.json has no checksum of it): move it away")
         return read_table(path, name, self.checksums[name])
 
-    @property
-    def iterations(self) -> pd.DataFrame:
-        """Table `iterations`."""
-        return self.table("iterations")
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        """Return a table of the record by its name, such as `iterations`."""
+        if name in TABLES:
+            return self.table(name)
+        raise AttributeError(f"a run has no '{name}': its tables are {', '.join(TABLES)}")
 
-    @property
-    def operators(self) -> pd.DataFrame:
-        """Table `operators`."""
-        return self.table("operators")
-
-    @property
-    def kernels(self) -> pd.DataFrame:
-        """Table `kernels`."""
-        return self.table("kernels")
-
-    @property
-    def memory(self) -> pd.DataFrame:
-        """Table `memory`."""
-        return self.table("memory")
-
-    @property
-    def fits(self) -> pd.DataFrame:
-        """Table `fits`."""
-        return self.table("fits")
-
-    @property
-    def flop(self) -> pd.DataFrame:
-        """Table `flop`."""
-        return self.table("flop")
-
-    @property
-    def layers(self) -> pd.DataFrame:
-        """Table `layers`."""
-        return self.table("layers")
-
-    @property
-    def stages(self) -> pd.DataFrame:
-        """Table `stages`."""
-        return self.table("stages")
-
-    @property
-    def metrics(self) -> pd.DataFrame:
-        """Table `metrics`."""
-        return self.table("metrics")
-
-    @property
-    def problems(self) -> pd.DataFrame:
-        """Table `problems`."""
-        return self.table("problems")
-
-    @property
-    def repetitions(self) -> pd.DataFrame:
-        """Table `repetitions`."""
-        return self.table("repetitions")
-
-    @property
-    def bricks(self) -> pd.DataFrame:
-        """Table `bricks`."""
-        return self.table("bricks")
-
-    @property
-    def brick_times(self) -> pd.DataFrame:
-        """Table `brick_times`."""
-        return self.table("brick_times")
-
-    @property
-    def pieces(self) -> pd.DataFrame:
-        """Table `pieces`."""
-        return self.table("pieces")
-
-    @property
-    def constructions(self) -> pd.DataFrame:
-        """Table `constructions`."""
-        return self.table("constructions")
-
-    @property
-    def counters(self) -> pd.DataFrame:
-        """Table `counters`."""
-        return self.table("counters")
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *TABLES]
 
 
 def load_run(path: str | Path, *, partial: bool = False) -> Run:

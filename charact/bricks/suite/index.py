@@ -17,6 +17,7 @@ from charact.bricks.brick import Brick, canonical
 from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.json_files import file_bytes, strict_json
 from charact.core.errors import UserError
+from charact.record.manifest import Count
 
 FORMAT = "charact bricks"
 SCHEMA_VERSION = 1
@@ -32,11 +33,11 @@ class Entry(TypedDict):
     """Mode of its models: `train` also for gradient sums, which have no backward pass themselves."""
     precision: str
     """Precision that it runs in, see `Brick.precision`."""
-    batch_sizes: list[int]
+    batch_sizes: list[Count]
     """Batch sizes of the models that it was found in, ascending."""
     precisions: list[str]
     """Precisions of the models that it was found in, ascending."""
-    num_layers: int
+    num_layers: Count
     layer_types: list[str]
     sha256: str
     """Hash of the brick's file."""
@@ -142,7 +143,7 @@ def _suite(path: Path, index: dict[str, Any], digest: str) -> Suite:
     if any(set(entry) != set(Entry.__annotations__) for entry in index["bricks"].values()):
         raise ValueError("its index is incomplete")
     bricks = msgspec.convert(index["bricks"], dict[str, Entry])
-    return Suite(path, int(index["g"]), str(index["method"]), str(index["torch"]), bricks, digest)
+    return Suite(path, msgspec.convert(index["g"], Count), str(index["method"]), str(index["torch"]), bricks, digest)
 
 
 def _checked_format(index: Any) -> dict[str, Any]:
