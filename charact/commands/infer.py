@@ -1,6 +1,5 @@
 """`charact infer`."""
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,15 +90,12 @@ def command(
 def _cases(workload: "Workload", sizes: list[int] | None, batches: list[int] | None, precisions: list[str],
            request: "DataRequest", device: str, workers: int, channels_last: bool, compiled: bool) -> "list[Case]":
     """Return the cross product; each case is checked before anything is written."""
-    from charact.execution.case import Case
+    from charact.execution.case import cases_of
     from charact.machine.facts import resolve_device
 
     resolved = resolve_device(device)
-    cases = [
-        Case(workload, size, batch, "infer", precision, resolved, request, workers, channels_last, compiled)
-        for size, batch, precision in itertools.product(
-            sizes or [workload.default_input_size], batches or [workload.default_batch_size], precisions)
-    ]
+    cases = cases_of(workload, sizes, batches, ["infer"], precisions, device=resolved, data=request,
+                     num_workers=workers, channels_last=channels_last, compiled=compiled)
     for case in cases:
         case.check()
     return cases

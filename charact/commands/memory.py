@@ -1,9 +1,8 @@
 """`charact memory`."""
 
-import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,20 +172,16 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
            precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search
            ) -> "list[Case]":
     """Return the cross product; each case is checked first. A search begins at the smallest value."""
-    from charact.execution.case import Case
+    from charact.execution.case import cases_of
 
-    cases = []
+    cases: list[Case] = []
     for workload in prepared:
         if search.on and search.axis == "input_size":
             sizes = [workload.smallest_input_size]
         elif search.on:
             batches = [1]
-        cases += [
-            Case(workload, size, batch, mode, precision, chosen.device, request,
-                 accumulate=accumulate if mode == "train" else 1)
-            for size, batch, mode, precision in itertools.product(
-                sizes or [workload.default_input_size], batches or [workload.default_batch_size], modes, precisions)
-        ]
+        made = cases_of(workload, sizes, batches, modes, precisions, device=chosen.device, data=request)
+        cases += [replace(case, accumulate=accumulate) if case.mode == "train" else case for case in made]
     for case in cases:
         case.check(here=chosen.here)
     return list({case.id: case for case in cases}.values())

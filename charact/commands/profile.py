@@ -1,6 +1,5 @@
 """`charact profile`."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,16 +129,13 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
            compiled: bool
            ) -> "list[Case]":
     """Return the cross product; each case is checked before anything is written."""
-    from charact.execution.case import Case
+    from charact.execution.case import cases_of
     from charact.machine.facts import resolve_device
 
     resolved = resolve_device(device)
-    cases = [
-        Case(workload, size, batch, mode, precision, resolved, request, workers, channels_last, compiled)
-        for workload in prepared
-        for size, batch, mode, precision in itertools.product(
-            sizes or [workload.default_input_size], batches or [workload.default_batch_size], modes, precisions)
-    ]
+    cases = [case for workload in prepared for case in cases_of(
+        workload, sizes, batches, modes, precisions, device=resolved, data=request, num_workers=workers,
+        channels_last=channels_last, compiled=compiled)]  # fmt: skip
     for case in cases:
         case.check()
     return list({case.id: case for case in cases}.values())

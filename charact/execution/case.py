@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -100,3 +102,19 @@ def _compilers() -> list[str]:
     """Return the names of the compilers that PyTorch calls."""
     named = os.environ.get("CXX")
     return [named] if named else ["g++", "clang++"]
+
+
+def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,
+             modes: Sequence[str], precisions: Sequence[str], **options: Any) -> list[Case]:
+    """Return a case for each combination, not checked; the workload's defaults stand for sizes that are not given.
+
+    Args:
+        workload: the same in all cases.
+        input_sizes: in pixels or tokens.
+        batch_sizes: in samples.
+        modes: of `schema.MODES`.
+        precisions: of `schema.PRECISIONS`.
+        options: other fields of `Case`.
+    """
+    return [Case(workload, size, batch, mode, precision, **options) for size, batch, mode, precision in product(
+        input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size], modes, precisions)]

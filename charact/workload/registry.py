@@ -1,11 +1,11 @@
 """Registry of workloads: those in `workloads/` and those of installed packages."""
 
-import difflib
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from charact.core.errors import UserError
 from charact.core.plugins import modules_in
+from charact.core.suggestions import did_you_mean
 from charact.workload.base import Workload
 
 
@@ -40,6 +40,5 @@ def find_workload(name: str) -> Workload:
     by_name = workloads | {alias: workload for workload in workloads.values() for alias in workload.aliases}
     if name in by_name:
         return by_name[name]
-    near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else "list all with `charact list`"
+    hint = did_you_mean(name, by_name, "list all with `charact list`")
     raise UserError(f"unknown workload '{name}': {hint}")

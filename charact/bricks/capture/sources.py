@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
-from charact.execution.case import Case
+from charact.execution.case import Case, cases_of
 from charact.execution.loop import Loop
 from charact.execution.precision import PRECISIONS
 from charact.workload.base import Workload
@@ -176,10 +175,8 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
                           ).prepare(variant), name, model_args, input_spec, loss, optimizer, learning_rate)
         else:
             workload = find_workload(name).prepare(variant)
-        sizes = input_sizes or [workload.default_input_size]
-        batches = batch_sizes or [workload.default_batch_size]
-        for size, batch, mode, precision in product(sizes, batches, modes, precisions):
-            case = Case(workload, size, batch, mode, precision, torch.device(device), DataRequest(seed=seed))
+        for case in cases_of(workload, input_sizes, batch_sizes, modes, precisions, device=torch.device(device),
+                             data=DataRequest(seed=seed)):
             case.check_size()
             found.append(Source(case, name))
     return found

@@ -1,13 +1,13 @@
 """Registry of data sets by name, and loading of stored ones."""
 
 
-import difflib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.core.errors import UserError
 from charact.core.plugins import modules_in
+from charact.core.suggestions import did_you_mean
 from charact.datasets._common.spec import DatasetSpec, Kind, Split, StoredDatasetSpec
 from charact.datasets.synthetic import check_synthetic
 
@@ -29,8 +29,7 @@ def find_dataset(name: str) -> DatasetSpec:
     datasets = all_datasets()
     if name in datasets:
         return datasets[name]
-    near = difflib.get_close_matches(name, datasets, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(datasets)}"
+    hint = did_you_mean(name, datasets, f"choose from {', '.join(datasets)}")
     raise UserError(f"unknown dataset '{name}': {hint}")
 
 

@@ -1,7 +1,6 @@
 """Import of user code named on the command line, and arguments of calls."""
 
 import ast
-import difflib
 import importlib
 import os
 import sys
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from charact.core.errors import UserError
+from charact.core.suggestions import did_you_mean
 
 
 def imported(target: str, option: str) -> Any:
@@ -25,8 +25,7 @@ def imported(target: str, option: str) -> Any:
     found: Any = _module(module_name, option)
     for name in path.split("."):
         if not hasattr(found, name):
-            near = difflib.get_close_matches(name, dir(found), n=3, cutoff=0.5)
-            hint = f"did you mean {', '.join(near)}?" if near else "name one of its attributes"
+            hint = did_you_mean(name, dir(found), "name one of its attributes")
             raise UserError(f"{option}: {module_name} has no {path}: {hint}")
         found = getattr(found, name)
     return found
@@ -75,9 +74,7 @@ def chosen(name: str, names: Sequence[str], option: str) -> str:
     """
     if name in names:
         return name
-    lower = {each.lower(): each for each in names}
-    near = [lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
-    hint = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(names)}"
+    hint = did_you_mean(name, names, f"choose from {', '.join(names)}")
     raise UserError(f"{option}: PyTorch has no '{name}': {hint}")
 
 
