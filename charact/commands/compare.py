@@ -42,7 +42,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Compare machines, versions or runs with a baseline, the first of them.
+    """Compare machines, versions or runs with the first of them.
 
     Cases are equal if workload, sizes, mode, precision and data are, on any device. A case without a counterpart is
     listed with the nearest one. Ratios have 95 % intervals. Give a directory of several runs as repeats: then intervals

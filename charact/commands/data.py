@@ -84,7 +84,7 @@ def check(
     name: Name,
     data_dir: Annotated[Path, typer.Option(help="Directory of its files.")] = Path("data"),
 ) -> int:
-    """Check which files of a data set are present and correct, and which splits can be read.
+    """Check the files of a data set, and which splits can be read.
 
     A data set may have its files in several formats, of which one is enough. The exit status is 0 if a split can be
     read, else 1.

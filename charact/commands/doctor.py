@@ -23,7 +23,7 @@ def command(
     refresh: Annotated[bool, typer.Option("--refresh", help="With --ceilings: measure them again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what this machine can measure, and how to enable the rest."""
+    """Show what this machine can measure, and what it lacks."""
     if refresh and not ceilings:
         raise UserError("--refresh measures ceilings again: add --ceilings, or leave it out")
     from dataclasses import asdict

@@ -12,7 +12,7 @@ from charact.core.bounded_reading import parse_bytes
 from charact.core.errors import UserError
 from charact.record.schema import MODES, PRECISIONS
 
-group = typer.Typer(rich_markup_mode=None, help="""Cut models into bricks, and construct latencies from their times.
+group = typer.Typer(rich_markup_mode=None, help="""Cut models into bricks, and construct latencies.
 
 A brick is a short sequence of layers with its input shapes. Models share many bricks, so each brick is timed once. The
 latency of a model is constructed from its bricks, also on machines where it never ran.
@@ -168,7 +168,7 @@ def calibrate(
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Longest turn of a model.")] = 5.0,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Measure some whole models, and fit a correction for constructed latencies.
+    """Fit a correction for constructed latencies.
 
     The time of a model is close to the sum of its bricks. The difference is nearly the same share for all models, plus
     a time for each module call. Both are fitted here, stored for this machine, and used by construct.
@@ -257,7 +257,7 @@ def show(suite: brick_options.Suite, compositions: brick_options.Compositions = 
 
 @group.command()
 def audit(suite: brick_options.Suite) -> int:
-    """Show what a suite without its private part reveals about its models.
+    """Show what a suite reveals about its models.
 
     The exit status is 1 if it reveals more than the operators and shapes of its bricks.
 

@@ -26,7 +26,7 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 from charact.views.tables.run_column import RUN
 from charact.views.terminal.bars import Bar, Part
-from charact.views.terminal.case_lines import add_row, case_block, headline_table, timed, without_rows
+from charact.views.terminal.case_lines import case_block, headline_table, timed, without_rows
 
 
 def _none(row: Any) -> str:
@@ -92,14 +92,8 @@ def _tables(rows: pd.DataFrame) -> list[Table]:
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     inferences, without = timed(inference_summary(run), "total_warm_s")
-    shown: list[RenderableType] = []
-    if len(inferences):
-        table = headline_table("total, cold", "total, warm", "samples/s", "batch p50", "p99")
-        for row in fmt.rows(inferences):
-            add_row(table, row.case, fmt.duration(row.total_cold_s, "not cold"), fmt.duration(row.total_warm_s),
-                    fmt.number(row.samples_per_s), fmt.seconds(row.p50_s), fmt.seconds(row.p99_s))  # fmt: skip
-        shown.append(table)
-    return [*shown, *without_rows(without)]
+    tables = [headline_table(_table(inferences), "total_cold_s", "total_warm_s", "samples_per_s", "p50_s", "p99_s")]
+    return [*(tables if len(inferences) else []), *without_rows(without)]
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from charact.analysis.common.pass_status import missed_precision, pass_reason, was_asked_for
@@ -39,7 +38,7 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 from charact.views.tables.run_column import RUN
-from charact.views.terminal.case_lines import case_block
+from charact.views.terminal.case_lines import case_block, headline_table
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
@@ -173,26 +172,10 @@ def _repeats_table(repeats: pd.DataFrame) -> Table:
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
-    cases = cases[cases["status"] == "ok"]
-    if cases.empty:
+    done = cases[cases["status"] == "ok"]
+    if done.empty:
         return []
-    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("case", overflow="fold")
-    passes = {"iteration": "timing", "samples/s": "timing", "FLOP/s": "flop", "peak memory": "memory"}
-    titles = [title for title, name in passes.items() if was_asked_for(run, name)]
-    for title in titles:
-        table.add_column(title, justify="right", overflow="fold")
-    for _, case in cases.iterrows():
-        name = str(case["case"])
-        timing, flop, memory = (pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
-        cells = {
-            "iteration": Text(fmt.seconds(case["median_s"], timing), style="bold"),
-            "samples/s": Text(fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
-            "FLOP/s": Text(fmt.flop_rate(case["flop_per_s"], flop or timing)),
-            "peak memory": Text(fmt.num_bytes(case["peak_bytes"], memory)),
-        }
-        table.add_row(Text(name), *(cells[title] for title in titles))
-    return [table]
+    return [headline_table(_table(run, done), "median_s", "samples_per_s", "flop_per_s", "peak_bytes")]
 
 
 def _iteration_line(run: Run, case: pd.Series) -> RenderableType:

@@ -28,7 +28,7 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 from charact.views.tables.run_column import RUN
 from charact.views.terminal.bars import Bar, Part, sparkline
-from charact.views.terminal.case_lines import add_row, case_block, headline_table, timed, without_rows
+from charact.views.terminal.case_lines import case_block, headline_table, timed, without_rows
 
 _TOTAL = "training, validation and checkpointing of all epochs"
 
@@ -113,18 +113,8 @@ def _tables(rows: pd.DataFrame) -> list[Table]:
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     trainings, without = timed(training_summary(run), "total_s")
-    shown: list[RenderableType] = []
-    if len(trainings):
-        metrics = trainings["best_metric"].dropna().unique()
-        one_metric = len(metrics) == 1
-        table = headline_table("total time", "samples/s", f"best {metrics[0]}" if one_metric else "best", "to target")
-        for row in fmt.rows(trainings):
-            best = fmt.missing("no epoch") if pd.isna(row.best_value) else fmt.metric(row.best_metric, row.best_value)
-            best = best if one_metric or pd.isna(row.best_value) else f"{row.best_metric} {best}"
-            to_target = "–" if pd.isna(row.target_metric) else fmt.duration(row.time_to_target_s, "not reached")
-            add_row(table, row.case, fmt.duration(row.total_s), fmt.number(row.samples_per_s), best, to_target)
-        shown.append(table)
-    return [*shown, *without_rows(without)]
+    tables = [headline_table(_table(trainings), "total_s", "samples_per_s", "best", "time_to_target_s")]
+    return [*(tables if len(trainings) else []), *without_rows(without)]
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

@@ -1,17 +1,16 @@
 """Lines of the terminal's summary that several kinds of cases share."""
 
-from typing import Any
-
 import pandas as pd
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
+from charact.views.tables.model import Table
 
 
 def failure(case: pd.Series) -> Text:
@@ -27,18 +26,18 @@ def nothing(run: Run, case: pd.Series, label: str, name: str) -> Text:
     return Text.assemble(f"{label}  ", (fmt.missing(reason), "dim"))
 
 
-def headline_table(*titles: str) -> Table:
-    """Return an empty table: the case on the left, numbers on the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("case", overflow="fold")
-    for title in titles:
-        table.add_column(title, justify="right", overflow="fold")
-    return table
-
-
-def add_row(table: Table, case: Any, headline: str, *cells: str) -> None:
-    """Append a case, its headline number in bold."""
-    table.add_row(Text(str(case)), Text(headline, style="bold"), *(Text(cell) for cell in cells))
+def headline_table(table: Table, *names: str) -> RenderableType:
+    """Return the case column and the columns `names` of a table, as far as it has them; the first one in bold."""
+    titles = [column.name for column in table.columns]
+    places = [titles.index(name) for name in names if name in titles]
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    drawn.add_column(table.columns[0].title, overflow="fold")
+    for place in places:
+        drawn.add_column(table.columns[place].title, justify="right", overflow="fold")
+    for row in table.rows:
+        cells = [Text(row.cells[place].text, style="" if number else "bold") for number, place in enumerate(places)]
+        drawn.add_row(Text(row.cells[0].text), *cells)
+    return drawn
 
 
 def case_block(name: str, line: RenderableType, below: list[RenderableType]) -> list[RenderableType]:

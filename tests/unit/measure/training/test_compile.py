@@ -147,7 +147,7 @@ def test_a_model_that_is_left_as_it_was_is_not_measured_as_compiled(tmp_path: Pa
     cases = [small_case("infer", workload=Recurrent(), compiled=True), small_case("infer", batch_size=32)]
     refused, ok = run(tmp_path, cases).manifest["cases"]
     assert (refused["status"], ok["status"]) == ("error", "ok")
-    assert refused["reason"] == ("RuntimeError: torch.compile left all of this model as it was (it cannot compile "
+    assert refused["reason"] == ("RuntimeError: torch.compile compiled no part of this model (it cannot compile "
                                  "PyTorch's recurrent layers): leave --compile out")
 
 

@@ -137,7 +137,7 @@ class TestRefused:
     def test_a_pickle_that_would_run_code_does_not(self, tmp_path: Path, save: Callable[[Any, Path], Any]) -> None:
         save({"model": RunsCode(tmp_path / "ran")}, tmp_path / "w.pt")
         said = "names 'posix.mkdir'" if save is torch.save else "is not torch.save's"
-        assert f"is not read, for that could run code (its pickle {said})" in refusal(tmp_path / "w.pt")
+        assert f"is not read, because that could run code (its pickle {said})" in refusal(tmp_path / "w.pt")
         assert not (tmp_path / "ran").exists()
 
     def test_a_pickle_of_a_newer_protocol(self, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ class TestRefused:
 
         save_weights(network(1), tmp_path / "w.pt")
         monkeypatch.setattr(torch, "load", forbidden)
-        assert "w.pt may not be read by you: name another file" in refusal(tmp_path / "w.pt")
+        assert "w.pt is not readable for you: name another file" in refusal(tmp_path / "w.pt")
 
     def test_running_out_of_memory_is_no_fault_of_the_file(
             self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ class TestHostile:
     def test_a_pickle_that_would_do_harm(self, path: Path, program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pickles, "MOST_OPCODES", 250_000)
         message = refusal(rewritten(path, lambda _: program))
-        assert DAMAGED in message or "is not read, for that could run code (its pickle " in message
+        assert DAMAGED in message or "is not read, because that could run code (its pickle " in message
 
     @pytest.mark.parametrize(("before", "after"), [
         (b"K\x04tq\x07Q", b"J\xff\xff\xff\x7ftq\x07Q"),  # more elements than the file has bytes
