@@ -201,7 +201,7 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
                            "restore it from a copy, or move the run away"),
     (["before", "torn"], "torn/run.json is corrupt (Expecting property name enclosed in double "
                          "quotes: line 1 column 2 (char 1)): restore it from a copy, or move the run away"),
-    (["before", "all_torn"], "all_torn holds no run that can be read: all_torn/torn/run.json is corrupt "
+    (["before", "all_torn"], "all_torn has no run that can be read: all_torn/torn/run.json is corrupt "
                              "(Expecting property name enclosed in double quotes: line 1 column 2 "
                              "(char 1)): restore it from a copy, or move the run away"),
     (["before", "other"], f"nothing in common: before has {TRAIN}; other has resnet50-64-b8-train-fp32-cpu (nearest: "

@@ -198,7 +198,7 @@ def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> 
     (["fetch"], "missing argument"),
     (["fetch", "synthetic"], "synthetic data are generated: they have no files"),
     (["check", "mnst"], "unknown dataset 'mnst': did you mean mnist"),
-    (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is no address of a web server"),
+    (["fetch", "mnist", "--source", "mirror.org"], "'mirror.org' is not the address of a web server"),
     (["fetch", "mnist", "--max-bytes", "many"], "--max-bytes: 'many' is not a size"),
 ])
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str, here: Here) -> None:
