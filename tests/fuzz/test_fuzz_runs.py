@@ -116,7 +116,9 @@ _ODD_INTEGERS = [0, 1, -1, 2, 2**31, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]
 
 def _odd_value(rng: random.Random, table: str, name: str) -> object:
     """A value of the column's type; of two, one is such that the schema allows it, as a hostile file may."""
-    column = next(column for column in TABLES[table] if column.name == name)
+    column = next((column for column in TABLES.get(table, ()) if column.name == name), None)
+    if column is None:  # the file's content is that of another table
+        return rng.choice(_ODD_TEXTS)
     odd = {"string": _ODD_TEXTS, "int64": _ODD_INTEGERS, "float64": _ODD_NUMBERS}[column.type]
     if rng.random() < 0.3:
         return rng.choice(odd)

@@ -103,8 +103,8 @@ class TestAFinishedRun:
 class TestBadInput:
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--weights", "none.pt"], "error: weight file none.pt not found"),
-        (["--weights", "text.pt"], "error: text.pt is no file of weights, or is damaged"),
-        (["--weights", "cut.pt"], "error: cut.pt is no file of weights, or is damaged"),
+        (["--weights", "text.pt"], "error: text.pt is not a file of weights, or is damaged"),
+        (["--weights", "cut.pt"], "error: cut.pt is not a file of weights, or is damaged"),
         (["--weights", "code.pt"], "error: code.pt has more than tensors and is not read, because that could run code"),
         (["--weights", "w.pt", "--synthetic", "classes=7"],
          "error: w.pt does not fit: its 7.weight is 4×512, the model's 7×512; give the --variant, --input-sizes"),

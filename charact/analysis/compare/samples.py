@@ -122,7 +122,8 @@ def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
         return
     names = run.table("problems").set_index(["case", "direction"])["problem"].to_dict()
     for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
-        yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())
+        if (case, direction) in names:  # a damaged record may lack the problem
+            yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())
 
 
 def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]]:

@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.compared import record, scattered, side
+from support.operation_records import vo
 from support.records import case_entry, manifest, write_inference, write_training
 
 from charact.analysis.compare import METRICS, Side, metric_ratios, speedups
+from charact.analysis.compare.samples import time_samples
 from charact.record.in_progress import write_manifest
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
@@ -117,3 +119,10 @@ def test_energy_of_other_meters_does_not_compare(tmp_path: Path) -> None:
     assert found["reason"]["b"] == "not comparable: nvml here, rapl in the baseline"
     assert found["ratio"]["c"] == pytest.approx(0.8)
     assert not found["significant"]["c"]
+
+
+def test_repetitions_without_their_problem_are_left_out(tmp_path: Path) -> None:
+    """As in a record whose table of problems has lost a row."""
+    run = vo(tmp_path)
+    damaged = Run(run.path, run.manifest, _tables={"problems": run.problems.iloc[1:]})
+    assert len(time_samples(damaged, "problem")) == len(time_samples(run, "problem")) - 1

@@ -346,3 +346,13 @@ class TestLimits:
         entry["inputs"][0] |= {"shape": [4], "stride": [1], **change}
         with pytest.raises(ValueError, match=r"input|counts"):
             brick_from_json(entry)
+
+
+@pytest.mark.parametrize(("g", "change"), [(-1, {}), (2, {"num_layers": -1}), (2, {"batch_sizes": [-8]})])
+def test_an_index_with_impossible_numbers_is_refused(suite: Path, g: int, change: dict[str, Any]) -> None:
+    """Its digest is right, as in a file that somebody made."""
+    whole = load_suite(suite)
+    entries: Any = {name: {**entry, **change} for name, entry in whole.bricks.items()}
+    (suite / "suite.json").write_bytes(index_bytes(g, whole.method, whole.torch, entries))
+    with pytest.raises(UserError, match="Expected `int` >= 0"):
+        load_suite(suite)
