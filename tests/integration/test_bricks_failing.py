@@ -63,7 +63,7 @@ def test_a_correction_is_learned_from_the_others(run: Path, here: Here, monkeypa
         assert done.returncode == status
         assert "warning: a model is left out: Fickle" in done.stderr
         assert "Traceback" not in done.stderr
-    assert "a correction needs 2 models that can be run here, and of bricks-suite-g1-infer-fp32-cpu there are 1" in (
+    assert "a correction needs 2 models that can be run here, but bricks-suite-g1-infer-fp32-cpu has 1" in (
         done.stderr)
 
 

@@ -79,7 +79,7 @@ class TestBadInput:
         (["resnet18", "--input-sizes=-32"], "error: --input-sizes: -32 is not positive"),
         (["resnet18", "--input-sizes", "big"], "error: --input-sizes: 'big' is not a whole number"),
         (["resnet18", "--input-sizes", ""], "error: --input-sizes is empty"),
-        (["resnet18", "--input-sizes", "32,,64"], "error: --input-sizes '32,,64' has an empty place"),
+        (["resnet18", "--input-sizes", "32,,64"], "error: --input-sizes '32,,64' has an empty item"),
         (["resnet18", "--input-sizes", "224:32:32"], "error: --input-sizes: range 224:32:32 ends before it starts"),
         (["resnet18", "--input-sizes", "32:224"], "error: --input-sizes: '32:224' is not a range"),
         (["resnet18", "--batch-sizes", "0"], "error: --batch-sizes: 0 is not positive"),

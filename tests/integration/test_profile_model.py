@@ -148,7 +148,7 @@ def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Call
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--model", "nets:Pictures", "--input-sizes", "8"], "--model needs its inputs: add --input-spec"),
-    (["--model", "nets:Pictures", "--input-spec", "3xSxS"], "Pictures has no default input size: give what S stands"),
+    (["--model", "nets:Pictures", "--input-spec", "3xSxS"], "Pictures has no default input size: give values of S"),
     (["resnet18", "--model", "nets:Pictures"], "--model replaces workloads"),
     (["resnet18", "--input-spec", "3xSxS"], "--input-spec is for your own model: add --model"),
     (["--learning-rate", "0"], "--learning-rate is for your own model"),

@@ -145,7 +145,7 @@ def test_one_to_a_recovery_names_the_hidden_run(server: Server, cwd: Path) -> No
     recovery.kill(signal.SIGTERM)
     done = recovery.wait()
     assert done.status == 143, done
-    assert re.fullmatch(rf"interrupted, and nothing is lost: go on with \S+ recover {name}\n", done.error)
+    assert re.fullmatch(rf"interrupted, and nothing is lost: continue with \S+ recover {name}\n", done.error)
     again, _ = server.run("recover", "--quiet", name, cwd=cwd)
     assert again.status == 0
     (path,) = published(cwd / "runs")

@@ -161,7 +161,7 @@ def test_the_option_sets_every_field() -> None:
     ("zipf=-1", "--synthetic zipf: -1 is not from 0.0 to 100.0"),
     ("zipf=nan", "--synthetic zipf: nan is not from 0.0 to 100.0"),
     ("zipf=inf", "--synthetic zipf: inf is not from 0.0 to 100.0"),
-    ("zipf=x", "--synthetic zipf: 'x' is no number (as in zipf=0.0)"),
+    ("zipf=x", "--synthetic zipf: 'x' is not a number (as in zipf=0.0)"),
     ("length-mean=0", "--synthetic length-mean: 0 is not from 0.001 to 1.0"),
     ("length-mean=1.1", "--synthetic length-mean: 1.1 is not from 0.001 to 1.0"),
     ("length-spread=-0.1", "--synthetic length-spread: -0.1 is not from 0.0 to 1.0"),

@@ -195,7 +195,7 @@ def test_a_third_party_adds_a_workload_through_an_entry_point(third_party: Any) 
 
 
 def test_an_entry_point_without_workloads_is_refused(third_party: ModuleType) -> None:
-    with pytest.raises(UserError, match="entry point third_party_networks holds no list named WORKLOADS"):
+    with pytest.raises(UserError, match="entry point third_party_networks has no list named WORKLOADS"):
         all_workloads()
 
 

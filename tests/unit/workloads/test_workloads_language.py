@@ -267,5 +267,5 @@ def test_the_rnns_gradients_are_clipped() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_pictures_are_refused(name: str) -> None:
     workload = find_workload(name).prepare()
-    with pytest.raises(UserError, match=r"cifar10 holds image data, this workload reads .* data: choose from synth"):
+    with pytest.raises(UserError, match=r"cifar10 has image data, this workload reads .* data: choose from synth"):
         workload.dataset(8, DataRequest("cifar10"))
