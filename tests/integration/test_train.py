@@ -313,7 +313,7 @@ class TestFailures:
         (["mlp", "--weights", "absent.pt"], "absent.pt"),
         (["mlp", "--input-sizes", "2,3", "--weights", "of_size_2.pt"],
          "of_size_2.pt does not fit: its 1.weight is 512×12, the model's 512×27"),
-        (["mlp", "--split", "valid"], "error: --split valid is also what synthetic is validated on"),
+        (["mlp", "--split", "valid"], "error: --split valid is also the validation split of synthetic"),
         (["mlp", "--synthetic", "classes=0"], "error: --synthetic classes: 0 is not from 1"),
         (["mlp", "--synthetic", "classes=5", "--data", "mnist"], "error: --synthetic is for synthetic data, not for"),
         (["mlp", "--data-dir", "."], "error: --data-dir is for real data"),

@@ -128,7 +128,7 @@ def _synthetic_number(key: str, text: str) -> int | float:
     try:
         number = int(text) if whole else float(text)
     except ValueError as error:
-        raise UserError(f"--synthetic {key}: '{text[:40]}' is no {'whole ' if whole else ''}number "
+        raise UserError(f"--synthetic {key}: '{text[:40]}' is not a {'whole ' if whole else ''}number "
                         f"(as in {key}={smallest})") from error
     if not smallest <= number <= largest:
         raise UserError(f"--synthetic {key}: {text[:40]} is not from {smallest:,} to {largest:,}")
