@@ -226,7 +226,7 @@ def test_own_models_of_one_name_stand_beside_each_other(tmp_path: Path, here: He
     assert len(load_compositions(tmp_path / "s.private")) == 3
     shown = here("bricks", "show", "s", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "3 models of 6 layers in 6 pieces: 4 different, 66.7 %" in shown.stdout
+    assert "3 models of 6 layers in 6 segments: 4 distinct, 66.7 %" in shown.stdout
     assert here("bricks", "run", "s", *FEW, cwd=tmp_path).returncode == 0
     run = str(only_run(tmp_path, "bricks-s"))
     done = here("bricks", "construct", "one_of_two:make", run, *own, "--model-args", "width=6", cwd=tmp_path)
