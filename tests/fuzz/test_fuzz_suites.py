@@ -49,7 +49,7 @@ from charact.bricks.suite.merge import merge
 from charact.commands._shared.publish import publish_and_report
 from charact.commands.bricks.compositions import Models
 from charact.commands.bricks.construct import _construct, _open
-from charact.commands.bricks.models import Named, source_again
+from charact.commands.bricks.models import Named, recreated_source
 from charact.commands.bricks.suites import audit_suite, show_suite
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
@@ -357,7 +357,7 @@ def read_composition(path: Path) -> None:
             _construct(writer, run, cases, Models(found), Named(), None, True, interrupt)
             publish_and_report(writer, False)
 
-        attempts(construct, *(functools.partial(source_again, each, Named()) for each in found))
+        attempts(construct, *(functools.partial(recreated_source, each, Named()) for each in found))
 
 
 def read_archive(path: Path) -> None:
