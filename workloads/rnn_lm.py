@@ -1,9 +1,9 @@
 """RNN language model: predict each next word of a text with an LSTM, a GRU or a plain recurrent network.
 
-The text is cut into parallel streams that batches walk through; the hidden state is carried from batch to batch and
-detached, so that gradients reach back by the input size only (truncated backpropagation through time).
-Source: pytorch/examples, `word_language_model` (its layers' names and settings are kept); sizes 650 and 1500 are the
-medium and large ones of Zaremba et al., "Recurrent Neural Network Regularization", 2014.
+The text is cut into parallel streams; a batch is the next segment of every stream. The hidden state is carried from
+batch to batch, but detached: gradients go back at most `input size` words (truncated backpropagation through time).
+Source: pytorch/examples, `word_language_model`, with the same layer names and settings; sizes 650 and 1500 are the
+medium and large models of Zaremba et al., "Recurrent Neural Network Regularization", 2014.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ CELLS: dict[str, Callable[..., nn.RNNBase]] = {
 
 
 class RNNModel(nn.Module):
-    """Embedding, two recurrent layers, and a linear layer to the vocabulary; dropout between each."""
+    """Embedding, two recurrent layers, and a linear layer to the vocabulary, with dropout in between."""
 
     def __init__(self, cell: str, num_words: int, size: int, *, tied: bool) -> None:
         super().__init__()
@@ -45,14 +45,19 @@ class RNNModel(nn.Module):
             self.decoder.weight = self.encoder.weight
 
     def forward(self, words: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Words (T, N) and a state (None is zero) to log-probabilities (T·N, vocabulary) and the state after them."""
+        """Return log-probabilities (T·N, vocabulary) of the next words, and the new state.
+
+        Args:
+            words: (T, N) word indices.
+            state: state before the first word; None for zeros.
+        """
         hidden, state = self.rnn(self.drop(self.encoder(words)), state)
         logits = self.decoder(self.drop(hidden))
         return functional.log_softmax(logits.flatten(0, 1), dim=1), state
 
 
 def _variants() -> tuple[str, ...]:
-    """Every cell, size and tying; what is usual (size 200, not tied) is left out of the name."""
+    """Return the name of every combination of cell, size and tying; the defaults (200, not tied) are omitted."""
     return tuple(
         cell + ("" if size == 200 else f"-{size}") + ("-tied" if tied else "")
         for cell in CELLS for size in DROPOUTS for tied in (False, True)
@@ -61,7 +66,7 @@ def _variants() -> tuple[str, ...]:
 
 @dataclass(kw_only=True)
 class RNNLanguageModel(Workload):
-    """The language model of pytorch/examples; a variant is a cell, its size where not 200, and `tied`."""
+    """The language model of pytorch/examples; a variant names the cell, the size unless 200, and `tied`."""
 
     name: str = "rnn_lm"
     source: str = "pytorch/examples, word_language_model; Zaremba et al., Recurrent Neural Network Regularization, 2014"
@@ -71,24 +76,24 @@ class RNNLanguageModel(Workload):
     _state: Any = field(default=None, init=False, repr=False)
     """Hidden state after the last batch."""
     _state_of: Any = field(default=None, init=False, repr=False)
-    """What that state fits: the number of streams, their device, and whether they were trained on."""
+    """Number of streams, device and training mode for which that state is valid."""
 
     @property
     def default_input_size(self) -> int:
-        """Steps that gradients reach back by, in words."""
+        """Return the number of words through which gradients are propagated."""
         return 35
 
     @property
     def smallest_input_size(self) -> int:
-        """One word, from which the next is predicted."""
+        """Return 1: one word, from which the next is predicted."""
         return 1
 
     def start_epoch(self) -> None:
-        """Begin with a hidden state of zeros: the streams start again."""
+        """Reset the hidden state to zeros, because each epoch restarts the streams."""
         self._state = None
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
+        """Return segments of streams: words and next words, each int64 (size,); in a batch, (size, batch)."""
         return language_model_dataset(request, input_size=input_size, num_synthetic_words=NUM_WORDS)
 
     def model(self, dataset: Any) -> RNNModel:
@@ -108,15 +113,15 @@ class RNNLanguageModel(Workload):
         return log_probabilities
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Return the negative log-likelihood of the next words, in nats a word; its exponential is the perplexity."""
+        """Return the negative log-likelihood of the next words, in nats per word; its exponential is the perplexity."""
         return functional.nll_loss(outputs, batch[1].flatten())
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Return plain gradient descent with learning rate 20, as the source does it by hand."""
+        """Return plain SGD with learning rate 20, which equals the source's hand-written update."""
         return [torch.optim.SGD(model.parameters(), lr=20)]
 
     def clip_gradients(self, model: nn.Module) -> None:
-        """Clip the norm of all gradients together to .25."""
+        """Clip the total norm of all gradients to 0.25."""
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
 
     def schedulers(self, optimizers: list[torch.optim.Optimizer], num_epochs: int) -> list[Any]:

@@ -4,7 +4,7 @@ from charact.record.reader import Run
 
 
 def machine_name(run: Run) -> str | None:
-    """Return the devices of the cases and the host name; None if the record has neither."""
+    """Return the device names and the host name as "DEVICE + DEVICE on HOST"; None if the record has neither."""
     machine = run.manifest.get("machine", {})
     devices = dict.fromkeys(entry.get("device_name") for entry in run.manifest["cases"] if entry.get("device_name"))
     cpu = machine.get("cpu") or {}

@@ -21,7 +21,7 @@ from charact.core.statistics import rank_test, student_factor, student_probabili
 Values = NDArray[np.float64]
 
 MIN_ITERATIONS = 6
-"""Fewest iterations that give an interval."""
+"""Minimum number of iterations for an interval."""
 ONE_VALUE = "one value a side: several runs give an interval"
 _ZEROS = "0 in some of the iterations"
 _MAX_BLOCKS = 15
@@ -30,7 +30,7 @@ _VALUES_AT_ONCE = 1_000_000
 _TAILS = 0.025, 0.975
 _SIGNIFICANT = 0.05
 _FEWEST_ORDERS = 2 / _SIGNIFICANT
-"""Fewest orders of the values with which a two-sided rank test can reach that probability."""
+"""Minimum number of ways to divide the values into two groups for a two-sided rank test to be significant."""
 _NUM_KEPT_DRAWS = 128
 """Cached sets of draws (8 kB each)."""
 _NORMAL = 1000
@@ -42,9 +42,9 @@ class Sample:
     """A measured number and its uncertainty.
 
     `repeats` are the values that the rank test compares: medians of blocks of iterations, or one value per run
-    (`of_runs`). `draw` computes `draws`, the number for resampled iterations. Without either, `reason` gives the cause.
-    `exact` marks counts. For shares of samples, `error_frac` is the standard error over the value. Numbers with a
-    different `basis` (10 epochs, 5 epochs) are not comparable; None if the basis is unknown.
+    (`of_runs`). `draw` computes `draws`, the bootstrap values. `reason` states why both are missing. `exact` marks
+    counts. `error_frac` is the relative standard error of a proportion. Numbers with a different `basis` (10 epochs,
+    5 epochs) are not comparable; None if the basis is unknown.
     """
 
     value: float
@@ -58,7 +58,7 @@ class Sample:
 
     @property
     def draws(self) -> Values | None:
-        """The number for each set of resampled iterations; None if not available."""
+        """Return the number computed from each bootstrap resample; None if not available."""
         return None if self.draw is None else _drawn(self.draw)
 
 
@@ -68,7 +68,7 @@ def _drawn(draw: Callable[[], Values]) -> Values:
 
 
 class Judgement(NamedTuple):
-    """The ratio of a number to the baseline's; unknown values are None, with a reason."""
+    """The ratio of a number to the baseline's, with its uncertainty; `reason` states why values are None."""
 
     ratio: float | None
     low: float | None = None
@@ -79,19 +79,19 @@ class Judgement(NamedTuple):
 
 
 def timed(values: Sequence[float]) -> Sample:
-    """Return the sample of the median of one run's times, given in the order of measurement."""
+    """Return the median of one run's times with its uncertainty; times are in the order of measurement."""
     if len(values) < MIN_ITERATIONS:
         return Sample(median(values), reason=f"fewer than {MIN_ITERATIONS} iterations")
     return Sample(median(values), block_medians(values), resampling(values, np.median))
 
 
 def resampling(values: Sequence[float], statistic: Callable[..., Any]) -> Callable[[], Values]:
-    """Return a function that computes `resampled` of the values."""
+    """Return a function that calls `resampled` on the values when draws are needed."""
     return partial(resampled, np.asarray(values, dtype=np.float64), statistic)
 
 
 def block_medians(values: Sequence[float]) -> tuple[float, ...]:
-    """Return the medians of 15 even blocks of consecutive values; fewer blocks if there are fewer than 30 values."""
+    """Return the medians of 15 equal blocks of consecutive values; fewer blocks if there are fewer than 30 values."""
     num_values = len(values)
     num_blocks = min(_MAX_BLOCKS, max(MIN_ITERATIONS, num_values // 2))
     edges = [round(number * num_values / num_blocks) for number in range(num_blocks + 1)]
@@ -99,7 +99,9 @@ def block_medians(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def resampled(values: Sequence[float] | Values, statistic: Callable[..., Any]) -> Values:
-    """Return a statistic of circular-block bootstrap resamples, with blocks of sqrt(n) values; deterministic.
+    """Return a statistic of 1000 circular-block bootstrap resamples, with blocks of sqrt(n) values.
+
+    The random numbers are the same in each call. `statistic` must accept `axis`.
 
     Source: D. N. Politis, J. P. Romano, A circular block-resampling procedure for stationary data (1992).
     """
@@ -114,7 +116,7 @@ def resampled(values: Sequence[float] | Values, statistic: Callable[..., Any]) -
 
 
 class Pool:
-    """Accumulates samples of one number over runs; stores only their values."""
+    """Accumulates samples of one number over runs; of several runs it stores only the values."""
 
     def __init__(self) -> None:
         self._only: Sample | None = None
@@ -129,7 +131,10 @@ class Pool:
             self._bases[sample.basis] = None
 
     def sample(self) -> Sample:
-        """Return the only run's sample, or the geometric mean of the runs with their values as repeats."""
+        """Return the only run's sample, or the geometric mean of several runs with their values as repeats.
+
+        If a value is not positive, the median replaces the geometric mean.
+        """
         if self._only is not None:
             return self._only
         values = tuple(self._values)
@@ -138,7 +143,7 @@ class Pool:
 
 
 def pooled(samples: Iterable[Sample]) -> Sample:
-    """Return one sample of a group of runs: the only run's, or the geometric mean with the runs' values as repeats."""
+    """Return one sample for a group of runs: see `Pool.sample`."""
     pool = Pool()
     for sample in samples:
         pool.add(sample)
@@ -148,13 +153,14 @@ def pooled(samples: Iterable[Sample]) -> Sample:
 def judged(base: Sample, new: Sample) -> Judgement:
     """Return the ratio of two samples, its 95 % interval and the p-value.
 
-    The interval is a percentile interval of resampled iterations; the p-value is that of the rank test. If a group has
-    several runs, the runs are the repeats: the interval is Welch's on logarithms, and so is the p-value with too few
-    runs to rank (fewer than 4 in each group). A group's only run is assumed to vary as much as those of the other
-    group. A ratio is significant if both the interval and the p-value are.
+    With one run in each group, the interval is a percentile interval of resampled iterations, and the p-value comes
+    from a rank test. If a group has several runs, the interval is Welch's for the logarithms of the runs' values. The
+    p-value then comes from a rank test, or from Welch's test with too few runs (such as 3 and 4). A group's only run is
+    assumed to vary as much as the runs of the other group. A ratio is significant if the interval excludes 1 and the
+    p-value is below 0.05. Counts have no interval: every difference is significant.
 
-    *Error*: a single run in each group gives no information on variation between runs, such as clocks, placement of
-    memory and other load. On a busy machine, two halves of one run differ significantly in one case of six.
+    *Error*: one run in each group shows no variation between runs, such as clocks, memory placement and other load. On
+    a busy machine, two halves of one run differ significantly in one case of six.
     """
     if base.basis != new.basis and None not in (base.basis, new.basis):
         return Judgement(None, reason=f"not comparable: {new.basis} here, {base.basis} in the baseline")
@@ -195,7 +201,7 @@ def _of_runs(ratio: float, base: tuple[float, ...], new: tuple[float, ...]) -> J
 
 
 def _around(ratio: float, error: float, num_degrees: int) -> Judgement:
-    """Return the comparison of a ratio, from the standard error of its logarithm."""
+    """Return the judgement of a ratio from the standard error of its logarithm, with Student's t."""
     reach = math.exp(student_factor(num_degrees) * error)
     p_value = student_probability(math.log(ratio) / error, num_degrees) if error else float(ratio == 1)
     return _judgement(ratio, ratio / reach, ratio * reach, p_value)

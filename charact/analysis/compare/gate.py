@@ -1,4 +1,4 @@
-"""Regression gate: thresholds on ratios. A threshold fails if it is exceeded significantly."""
+"""Regression gate: thresholds on ratios. A ratio significantly beyond its threshold is a regression."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,19 +13,19 @@ from charact.analysis.compare.thresholds import Rule
 from charact.core.errors import UserError
 
 OUTCOMES = ("ok", "regression", "not significant", "n/a")
-"""Outcomes of a threshold for a case; `not significant`: exceeded, but within noise."""
+"""Outcomes of a threshold for a case; `not significant`: beyond the threshold, but within noise."""
 
 _NUMBERS = ["limit", "base", "value", "ratio", "low", "high", "p_value"]
 _COLUMNS = ["case", "side", "rule", "metric", *_NUMBERS, "outcome", "reason"]
 
 
 def judge(rules: Sequence[Rule], sides: Sequence[Side]) -> pd.DataFrame:
-    """Return the outcome of every threshold for every case that a group shares with the first, the baseline.
+    """Return the outcome of every threshold for every case of each group that the baseline (first) also has.
 
-    Columns: case, as in `matched_cases` of the two; side; rule, the threshold's text; metric; limit, the largest
-    allowed ratio; base and value in the metric's unit (phases in seconds); ratio, low, high and p_value as in `ratios`;
-    outcome, of `OUTCOMES`; reason, why there is no interval. The outcome is 'n/a' without a ratio, or if the
-    significance of a ratio beyond the limit is unknown.
+    Columns: case, as in `matched_cases` of the group and the baseline; side; rule, the threshold's text; metric; limit,
+    the largest allowed ratio (smallest if the rule has <); base and value in the metric's unit (phases in seconds);
+    ratio, low, high and p_value as in `ratios`; outcome, one of `OUTCOMES`; reason, why there is no interval. The
+    outcome is 'n/a' without a ratio, or if the significance of a ratio beyond the limit is unknown.
     """
     rows = []
     for side in sides[1:]:

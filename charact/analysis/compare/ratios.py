@@ -1,4 +1,4 @@
-"""Times of each group over the baseline's: by case, phase, operator, layer, kernel, problem, brick or layer type."""
+"""Ratios of times to the baseline's: by case, phase, operator, layer, kernel, problem, brick or layer type."""
 
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -17,24 +17,26 @@ RATIOS_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "p
 
 
 TIMES = {by: measured(partial(time_samples, by=by)) for by in RATIOS_BY}
-"""Samples of the parts of cases."""
+"""Functions that return the samples of each run by part, for each of `RATIOS_BY`."""
 
 
 @memoize_comparison
 def ratios(sides: Sequence[Side], by: str, cases: frozenset[str] | None = None) -> pd.DataFrame:
-    """Return times of each matched case, or of its parts, in each group over the baseline's.
+    """Return ratios of times to the baseline's, for each group and matched case, or for the parts of cases.
 
-    Columns: case, as in `matched_cases`; the part, in a column named as `by`; side; base_s and time_s; ratio = time_s /
-    base_s (below 1: faster), with low to high, its 95 % interval, p_value, and significant: see `significance.judged`;
-    reason, why a number is null. Times are those of a median iteration, of a training's mean epoch, of an operation's
-    call in each direction, of a suite's bricks once each, or of a constructed model's latency; for several runs, their
-    geometric mean. A part that one group lacks is null there. By case, all matched cases are returned; by a part, those
-    in which it was measured. With `cases`, only these cases are returned.
+    Columns: case, as in `matched_cases`; the part, in a column named as `by` (absent by case); side; base_s and time_s;
+    ratio = time_s / base_s (below 1: faster); low and high, its 95 % interval; p_value and significant, see
+    `significance.judged`; reason, why a number is null. If a group lacks a part, its time is null.
 
-    Parts of a phase are measured under the profiler, on a CPU scaled to the timing pass, and summed over layers, shapes
-    and phases. Phases are in their order, other parts by time, longest first.
+    A case's time is that of its median iteration, a training's mean epoch, a call of an operation in each direction,
+    one call of each of a suite's bricks, or a constructed model's latency. Several runs give their geometric mean.
+    By case, all matched cases are returned; by a part, the cases in which parts were measured. `cases` selects some.
 
-    *Error*: values from the profiler are one for each run.
+    Operators, layers and kernels are measured under the profiler. On a CPU their times are scaled to the timing pass.
+    Rows with the same name are summed over layers, shapes and phases. Phases and problems keep their order; other parts
+    are sorted by time, longest first.
+
+    *Error*: the profiler gives one value per run, so that a single run per group has no interval.
 
     Raises:
         UserError: `by` is not in `RATIOS_BY`.
@@ -50,7 +52,7 @@ def ratios(sides: Sequence[Side], by: str, cases: frozenset[str] | None = None) 
 
 
 def _in_order(pair: Pair, by: str) -> list[str]:
-    """Return the names of the parts that either group has, in order."""
+    """Return the names of the parts that either group has, in the order of the rows."""
     names = list(dict.fromkeys([*pair.base, *pair.new]))
     if by == "phase":
         return sorted(names, key=PHASES.index)
@@ -60,9 +62,9 @@ def _in_order(pair: Pair, by: str) -> list[str]:
 
 
 def phases_by_side(sides: Sequence[Side], cases: Collection[str] | None = None) -> pd.DataFrame:
-    """Return the time of each phase of the median iteration of each matched case, or of those named.
+    """Return the time of each phase of the median iteration, for each matched case or only for `cases`.
 
-    Columns: case; side; phase; time_s, which sums to the median over the phases. Phases are in order.
+    Columns: case; side; phase; time_s. The times of a case's phases sum to its median iteration time.
     """
     rows = []
     for case, of_side in compositions(sides, cases).items():

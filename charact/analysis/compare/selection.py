@@ -1,4 +1,4 @@
-"""Selection of the most different cases for views, and reading of all runs at once."""
+"""Selection of the cases that views show, and reading of all facts in one pass over the runs."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -18,9 +18,9 @@ Places = set[tuple[str, str]]
 
 
 def most_different(sides: Sequence[Side], num_places: int) -> tuple[Places, int]:
-    """Return the cases and groups whose times differ most from the baseline's, and the number of others.
+    """Return the cases and groups whose times differ most from the baseline's, and the number of the rest.
 
-    Significant differences come first, then the larger ratio, in either direction.
+    Significant differences come first; then larger differences, whether faster or slower.
     """
     found = ratios(sides, "case")
     size = np.log(found["ratio"]).abs().fillna(-1.0)
@@ -30,13 +30,21 @@ def most_different(sides: Sequence[Side], num_places: int) -> tuple[Places, int]
 
 
 def of_places(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
-    """Return the rows of some cases and groups of a frame with the columns case and side."""
+    """Return the rows of a frame with columns case and side that belong to the given cases and groups."""
     chosen = [place in places for place in zip(frame["case"], frame["side"], strict=True)]
     return frame[pd.Series(chosen, index=frame.index, dtype="bool")]
 
 
 def in_pair(sides: Sequence[Side], side: Side, cases: Collection[str]) -> set[str]:
-    """Return the names of cases of all groups when one group is compared with the baseline alone."""
+    """Return the names that cases have when only one group is compared with the baseline.
+
+    Names depend on the groups compared, see `matched_cases`.
+
+    Args:
+        sides: all groups.
+        side: the group to compare.
+        cases: names in the comparison of all groups.
+    """
     whole, pair = ({(run, of_run): case for case, label, run, of_run in
                     matched_cases(some)[["case", "side", "run", "run_case"]].itertuples(index=False, name=None)
                     if label == sides[0].label} for some in (sides, [sides[0], side]))  # fmt: skip
@@ -44,12 +52,12 @@ def in_pair(sides: Sequence[Side], side: Side, cases: Collection[str]) -> set[st
 
 
 def read_times(sides: Sequence[Side], levels: Sequence[str]) -> None:
-    """Read the times of all cases, in one pass over the runs."""
+    """Read the times of all cases, bricks and `levels` in one pass over the runs, and cache them."""
     facts: list[Fact[Any, Any]] = [MEASURED, *(TIMES[by] for by in dict.fromkeys(["case", "brick", *levels]))]
     gathered(sides, facts)
 
 
 def read_parts(sides: Sequence[Side], levels: Sequence[str], cases: Collection[str]) -> None:
-    """Read the parts of some cases, in one pass over the runs."""
+    """Read the times of the given cases by `levels` in one pass over the runs, and cache them."""
     facts: list[Fact[Any, Any]] = [COMPOSITION, *(TIMES[by] for by in levels)]
     gathered(sides, facts, cases)

@@ -13,7 +13,7 @@ from charact.record.reader import Run
 _TIMES = ["median_s", "low_s", "high_s", "num_repetitions"]
 _TRANSFERS = ("host_to_device", "device_to_host")
 _NO_CEILING = {"all_reduce": "no ceiling of communication is measured"}
-"""Operations that neither products nor the memory of one device bound, with the reason."""
+"""Operations without a measured ceiling, with the reason."""
 _TEXTS = ["operation", "problem", "suite", "set", "layout", "precision", "device", "status", "reason"]
 _SUITE = ["suite", "set", "operation", "layout", "precision", "device"]
 
@@ -25,12 +25,13 @@ def operation_times(run: Run) -> pd.DataFrame:
     Columns: case; operation, problem, suite, set, direction, layout and hot, as in the table `problems`; precision;
     device; median_s of the repetitions, on the device's clock if it has one, with its 95 % interval low_s to high_s
     (null below 6 repetitions); num_repetitions and ended_by, what ended them; flop; published_flop, null if the suite
-    counts the same; convention of the suite; bytes, modelled: inputs read and outputs written once; flop_per_byte;
-    flop_per_s and bytes_per_s; share_frac, the time that the work needs at the machine's ceilings over median_s; limit,
-    the tighter ceiling ('compute' or 'bandwidth'); sparsity_frac; max_error and tolerance, over the result's largest
-    magnitude; status and reason of the case; time_reason, why there is no time; share_reason, why there is no share.
+    counts the same; convention, how the suite counts or writes sizes; bytes, a model: inputs read and outputs written
+    once; flop_per_byte; flop_per_s and bytes_per_s; share_frac, the shortest time at the machine's ceilings divided by
+    median_s; limit, the ceiling that sets this shortest time ('compute' or 'bandwidth'); sparsity_frac; max_error and
+    tolerance, relative to the result's largest magnitude; status and reason of the case; time_reason, why there is no
+    time; share_reason, why there is no share.
 
-    *Error*: with cache hits, as with --hot, share_frac can exceed 1; it is not clipped.
+    *Error*: share_frac can exceed 1 if data is read from a cache, as with --hot.
     """
     rows = run.problems.merge(_statistics(run), on=["case", "direction"], how="left")
     facts = run.cases.reindex(columns=["case", "precision", "device", "status", "reason"]).astype({"case": "str"})
@@ -60,7 +61,7 @@ def call_times(run: Run) -> pd.DataFrame:
     """Return the time of a call in each repetition.
 
     Columns: those of the table `repetitions`; time_s, on the device's clock if it has one, else on the host's;
-    flop_per_s, null if no FLOP are counted.
+    flop_per_s, null if the problem has no FLOP count.
     """
     keys = ["case", "direction"]
     calls = run.repetitions.merge(run.problems[[*keys, "flop"]], on=keys, how="left")
@@ -105,11 +106,11 @@ def _share_reason(row: dict[Any, Any]) -> str | None:
 
 @memoize
 def operation_cases(run: Run) -> pd.DataFrame:
-    """Return every problem as a whole, summed over directions, in the order they ran, including failed ones.
+    """Return one row per problem, summed over its directions, in the order they ran, including failed ones.
 
     Columns: case; operation, problem, suite, set and layout; precision; device; num_directions; time_s, the sum of the
-    directions' medians; flop, published_flop (null if the suite counts the same) with convention, and bytes, their
-    sums; status and reason of the case.
+    directions' medians; sums of flop, published_flop (null if the suite counts the same; see convention) and
+    bytes; status and reason of the case.
     """
     cases = run.cases.reindex(columns=["case", "workload", "precision", "device", "status", "reason"])
     measured = [entry["case"] for entry in run.manifest["cases"] if "ops" in entry.get("passes", {})]
@@ -133,10 +134,10 @@ def operation_cases(run: Run) -> pd.DataFrame:
 
 @memoize
 def operation_shares(run: Run) -> pd.DataFrame:
-    """Return how close the problems of each operation come to the machine's ceilings, by direction.
+    """Return the shares of the machine's ceilings that an operation's problems reach, by direction.
 
-    Columns: operation; direction; layout; precision; device; num_problems that were timed; flop_per_s and bytes_per_s,
-    the best of them; median_share_frac and best_share_frac of the ceilings; share_reason, why there are none.
+    Columns: operation; direction; layout; precision; device; num_problems, the timed ones; flop_per_s and
+    bytes_per_s, their maxima; median_share_frac and best_share_frac; share_reason, why there are no shares.
     """
     times = operation_times(run)
     keys = ["operation", "direction", "layout", "precision", "device"]
@@ -149,13 +150,13 @@ def operation_shares(run: Run) -> pd.DataFrame:
 
 @memoize
 def suite_totals(run: Run) -> pd.DataFrame:
-    """Return the total time of each suite's problems of one operation: each once, in every direction.
+    """Return the total time of one call of each problem in every direction, by suite and operation.
 
-    Problems outside suites have no total.
+    Problems outside suites are left out.
 
-    Columns: suite; set; operation; layout; precision; device; num_problems; num_failed; total_s and flop of those that
-    did not fail (null if all did); published_flop, the suite's own count (null if it is the same), with convention;
-    flop_per_s.
+    Columns: suite; set; operation; layout; precision; device; num_problems; num_failed (or not timed); total_s and
+    flop of the others (null if there are none); published_flop, the suite's own count (null if it is the same);
+    convention, how the suite counts; flop_per_s.
     """
     cases = operation_cases(run).dropna(subset=["suite"])
     rows = []

@@ -1,7 +1,7 @@
-"""Schedule of the passes that follow the timing of a profiled program. No torch in here.
+"""Schedule of the passes that follow the timing of a profiled program; imports no torch when loaded.
 
-Each pass measures its own iterations, after one iteration of warm-up. So no instrument disturbs another pass or the
-timing.
+Each pass measures its own iterations, after one iteration of warm-up. Instruments therefore disturb neither other
+passes nor the timing.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ class PassScheduler:
 
     Args:
         passes: names of the passes, in order.
-        directory: of the run.
-        recorder: of the program's spans.
+        directory: the run's directory.
+        recorder: recorder of the program's spans.
         objects: the program's models, optimizers and loaders by owner ID.
-        names: returns the program's names for them, by owner ID.
+        names: returns the program's names for these objects, by owner ID.
         note: writes a note to the event log.
     """
 
@@ -50,10 +50,12 @@ class PassScheduler:
         self._num_discarded = 0
 
     def advance(self, *, iteration_ended: bool) -> bool:
-        """Start or end passes when the timing is done and no span is open; return whether more iterations are needed.
+        """Start or end passes at a boundary; return whether more iterations are needed.
+
+        Call it only after the timing, and while no span is open.
 
         Args:
-            iteration_ended: whether an iteration has just ended; otherwise a model's forward has.
+            iteration_ended: True at the end of an iteration, False at the end of a model's forward.
         """
         if self._waiting and not self._begun:
             self._begun = True
@@ -65,7 +67,7 @@ class PassScheduler:
         return self._instrument is not None or bool(self._waiting)
 
     def stop(self) -> None:
-        """End the running pass as failed and skip the others."""
+        """Record the running pass as failed and the waiting passes as skipped."""
         if self._instrument is not None:
             self._fail("the program ended before it had run enough iterations for this pass")
         for name in self._waiting:
@@ -74,7 +76,7 @@ class PassScheduler:
         self._waiting.clear()
 
     def stop_in_child(self) -> None:
-        """Stop all instruments in a forked child, which may have been forked within an iteration."""
+        """Stop all instruments in a forked child, also if the fork happened within an iteration."""
         if self._since_ns is not None:
             from torch._C import _autograd
 
@@ -121,7 +123,7 @@ class PassScheduler:
                     "facts": facts, "tables": tables})
 
     def _look_for_validation(self) -> None:
-        """Discard the current iteration if a trained model runs inference: a validation is no part of an iteration."""
+        """Discard the current iteration if a trained model runs inference, because that is a validation."""
         if not self._recorder.slices:
             return
         last = self._recorder.slices[-1]
@@ -142,7 +144,7 @@ class PassScheduler:
             self._fail(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
 
     def _fail(self, reason: str) -> None:
-        """End the pass without a result."""
+        """Clean up the running pass and record it as failed."""
         instrument, self._instrument = self._instrument, None
         since_ns, self._since_ns = self._since_ns, None
         if instrument is not None:

@@ -24,7 +24,10 @@ from charact.record.in_progress import begin_run
 
 @dataclass(frozen=True)
 class Program:
-    """A module (as in `python -m`) or a script, and its arguments."""
+    """A module (as in `python -m`) or a script, and its arguments.
+
+    Either `module` or `script` is None.
+    """
 
     module: str | None
     script: str | None
@@ -34,14 +37,14 @@ class Program:
 def run_program(program: Program, *, skip: int | None, iterations: int | None, stop: bool, passes: Sequence[str],
                 sample: bool, live: bool, out: Path, label: str, quiet: bool,
                 keep_arguments: bool, command_line: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Run a program, record it, and exit as it does; its record is below `out` when it has ended.
+    """Run and record a program, then exit as the program does; the record is in a new directory in `out`.
 
     Args:
         program: what to run.
-        skip: iterations to leave out first; None for a warm-up.
-        iterations: number of iterations to measure; None for all.
-        stop: whether the program ends after these iterations and the passes.
-        passes: passes that run after the timing.
+        skip: number of first iterations to leave out; None chooses it (at most `MAX_WARMUP_ITERATIONS`).
+        iterations: number of iterations to measure; None measures all.
+        stop: whether to end the program after these iterations and the passes.
+        passes: names of the passes to run after the timing.
         sample: whether a thread samples the program's stack while no phase runs.
         live: whether a separate process shows the progress.
         out: parent directory of the run's directory.
@@ -49,11 +52,12 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         quiet: whether to print only errors and the path of the record at the end.
         keep_arguments: whether the record keeps the arguments unredacted, with secrets.
         command_line: what the user typed after `charact`.
-        environment: environment variables of the program.
+        environment: environment variables for the program; others are removed from `os.environ`.
 
     Raises:
-        UserError: the script does not exist or is not valid Python, or the record cannot be written.
+        UserError: the program does not exist or is not valid Python, or the record cannot be written.
         SystemExit: the program has ended.
+        ProgramInterrupted: Ctrl-C ended the program.
     """
     start = _starter(program)
     run = begin_run(out.absolute(), label, {
@@ -78,7 +82,7 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
 
 
 def _run(start: Callable[[], None], ending: ExitHandler) -> NoReturn:
-    """Run to the end; Python then handles exit status, exit handlers and the message of `sys.exit`."""
+    """Run the program and describe its end; Python handles exit status, exit handlers and the text of `sys.exit`."""
     try:
         start()
     except EnoughMeasured:
@@ -95,14 +99,14 @@ def _run(start: Callable[[], None], ending: ExitHandler) -> NoReturn:
 
 
 def _show(error: BaseException) -> None:
-    """Print the traceback as Python would for the program alone."""
+    """Print the traceback of an error without charact's frames."""
     _remove_own_frames(error, set())
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _remove_own_frames(error: BaseException, hidden: set[int]) -> None:
-    """Remove charact's frames from the traceback of an error, its causes and its inner errors."""
+    """Remove charact's frames from the traceback of an error, its causes and its sub-exceptions."""
     if id(error) in hidden:
         return
     hidden.add(id(error))
@@ -152,7 +156,7 @@ def _starter(program: Program) -> Callable[[], None]:
 def _module_starter(name: str) -> Callable[[], None]:
     try:
         spec = importlib.util.find_spec(name.partition(".")[0])
-    except ValueError:  # an empty name, or one such as __main__
+    except ValueError:  # the name is empty, or a module without a spec, such as __main__
         spec = None
     if spec is None:
         raise UserError(f"module '{name}' not found: name one that python -m finds from here")

@@ -14,7 +14,7 @@ _ERROR = 2
 
 @contextlib.contextmanager
 def quiet_profiler() -> Iterator[None]:
-    """Silence the profiler, which reads its log level when it first starts."""
+    """Silence the profiler: set its log level, which it reads at its first start, unless the user has set it."""
     name = "KINETO_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ.setdefault(name, "99")
@@ -27,9 +27,9 @@ def quiet_profiler() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_allocator() -> Iterator[None]:
-    """Silence the allocator's warnings about freed blocks whose allocation it did not record: there are many.
+    """Silence the allocator's warnings about freed blocks whose allocation was not recorded.
 
-    From Python, the log level can only be set by an environment variable that is read at import.
+    The log level is set through ctypes, because PyTorch reads its environment variable only at import.
     """
     try:
         library = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("libc10.*"))))
