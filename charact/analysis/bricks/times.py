@@ -1,4 +1,4 @@
-"""Times of bricks from the record of a suite's run."""
+"""Brick times, measured or predicted, from the record of a suite's run."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CLOCKS = ("host_s", "device_s")
 class BrickTimes:
     """Times of the bricks of one case of a suite's run.
 
-    `bricks` holds the rows of the table `bricks` by identifier, `facts` the facts of the pass `bricks`.
+    `bricks` maps each brick's identifier to its row of the table `bricks`; `facts` holds the facts of that pass.
 
     Raises:
         UserError: the case does not belong to a suite's run.
@@ -37,7 +37,7 @@ class BrickTimes:
         """Number of timed calls of each brick."""
         timed = timed.groupby(["brick", "phase", "round"], as_index=False, sort=False)[list(CLOCKS)].mean()
         self.clocks = [clock for clock in CLOCKS if timed[clock].notna().any()]
-        """Clocks with times: the host's, and on CUDA the device's."""
+        """Clocks with recorded times: the host's, and on CUDA also the device's."""
         self._rounds: dict[str, dict[tuple[str, str], Values]] = {}
         self._common: dict[str, NDArray[np.bool_]] = {}
         for clock in self.clocks:
@@ -49,7 +49,7 @@ class BrickTimes:
             self._predict(clock)
 
     def has(self, brick: str, phase: str) -> bool:
-        """Return whether there are times of a brick's phase."""
+        """Return whether each clock has times of a brick's phase, measured or predicted."""
         return bool(self.clocks) and all((brick, phase) in self._rounds[clock] or (brick, phase, clock) in self._drawn
                                          for clock in self.clocks)  # fmt: skip
 
@@ -58,7 +58,7 @@ class BrickTimes:
         return "predicted" if self.bricks[brick]["status"] == LEFT_OUT else "measured"
 
     def drawn(self, brick: str, phase: str, clock: str) -> Values:
-        """Return the median time (s) of a brick's phase, followed by bootstrap draws of it: see `interval`.
+        """Return the median time (s) of a brick's phase, followed by its bootstrap draws; pass it to `interval`.
 
         For a predicted brick: the prediction, followed by draws from its distribution.
         """
@@ -69,7 +69,7 @@ class BrickTimes:
         return self._drawn[key]
 
     def _predict(self, clock: str) -> None:
-        """Predict the times of untimed bricks from timed bricks with known work."""
+        """Predict the forward times of bricks that were not timed from timed bricks with known work."""
         wanted = [brick for brick, row in self.bricks.items() if row["status"] == LEFT_OUT]
         known = [brick for brick, phase in self._rounds[clock]
                  if phase == "forward" and pd.notna(self.bricks[brick]["bytes"])]
@@ -84,7 +84,7 @@ class BrickTimes:
             self._drawn[brick, "forward", clock] = time_s * np.exp(deviation * np.concatenate([[0.0], each]))
 
     def start_s(self, name: str, clock: str) -> float:
-        """Return the overhead (s) of a backward pass (`backward_start_s`) or optimizer step (`step_start_s`)."""
+        """Return the fixed overhead (s) of a backward pass (`backward_start_s`) or optimizer step (`step_start_s`)."""
         start = self.facts.get(name) or 0.0
         return float((start[clock] if isinstance(start, dict) else start) or 0.0)  # a float in earlier versions
 
@@ -98,8 +98,8 @@ def median_and_draws(times_s: Values, common_s: Values) -> Values:
     """Return the median of a brick's times (s), followed by bootstrap draws in blocks of sqrt(n) rounds.
 
     Args:
-        times_s: all its times.
-        common_s: its times in the rounds that all bricks have; below `MIN_ROUNDS` there are no draws.
+        times_s: the brick's times in all its rounds.
+        common_s: its times in the rounds in which all bricks were timed. Fewer than `MIN_ROUNDS` give no draws.
     """
     middle = np.median(times_s, keepdims=True)
     # The draws depend only on the number of values, so that all bricks use the same rounds.
@@ -107,10 +107,13 @@ def median_and_draws(times_s: Values, common_s: Values) -> Values:
 
 
 def interval(drawn: Values) -> tuple[float, float] | None:
-    """Return the 95 % interval of the first number, or None without draws or if their median is not positive.
+    """Return the 95 % interval of the first value; None without draws or if the draws' median is not positive.
+
+    Args:
+        drawn: the value, followed by its bootstrap draws.
 
     The bootstrap median of skewed values is biased upwards, noticeably in a sum of hundreds of bricks. The draws are
-    therefore scaled to have the number as their median, which also keeps the interval above zero.
+    therefore scaled so that their median is the value; this also keeps the interval above zero.
     """
     middle = np.median(drawn[1:]) if len(drawn) > 1 else 0.0
     if middle <= 0:

@@ -1,4 +1,4 @@
-"""Phase attribution of watched programs and imported traces, and what their `other` time was."""
+"""Phase attribution of profiled programs and imported traces, and the code that ran in their `other` time."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _FRAMES = ["place", "function", "library", "num_samples"]
 
 
 def is_watched(run: Run) -> bool:
-    """Return whether the run is of a watched program (`charact run`, `Profiler`), not of a workload."""
+    """Return whether the run profiled a user's program (`charact run`, `Profiler`), not a workload."""
     return "script" in run.manifest.get("options", {})
 
 
@@ -25,11 +25,11 @@ def is_imported(run: Run) -> bool:
 
 @memoize
 def attribution(run: Run) -> pd.DataFrame:
-    """Return how the phases of each case of a watched program or a trace were found; no rows for workloads.
+    """Return how much of each case's time was attributed to phases, for profiled programs and imported traces.
 
     Columns: case; num_warmup_iterations (left out); num_iterations (recorded); attributed_frac, the share of the
     iterations' time in phases other than `other`; inferred_frac, the share outside PyTorch calls that a rule assigned
-    to a phase; compile_s, compile time of the whole program (null without compilation).
+    to a phase; compile_s, compile time of the whole program (null without compilation). Workloads have no rows.
     """
     timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in _entries(run)]
     rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
@@ -37,21 +37,30 @@ def attribution(run: Run) -> pd.DataFrame:
 
 
 def blind_spots(run: Run) -> pd.DataFrame:
-    """Return what was not observed of a watched program or a trace. Columns: case; blind_spot, text with remedy."""
+    """Return what could not be observed in a profiled program or a trace.
+
+    Columns: case; blind_spot, a text with a remedy.
+    """
     rows = [(entry["case"], spot) for entry in _entries(run)
             for spot in entry.get("passes", {}).get("timing", {}).get("blind_spots", [])]
     return pd.DataFrame(rows, columns=["case", "blind_spot"], dtype="str")
 
 
 def dropped(run: Run) -> pd.DataFrame:
-    """Return what each trace had that is not in the record. Columns: case; pass; what (plural); num_dropped; reason."""
+    """Return the items of each imported trace that are not in the record.
+
+    Columns: case; pass; what, a plural noun; num_dropped; reason.
+    """
     rows = [(entry["case"], name, one["what"], one["num_dropped"], one["reason"]) for entry in _entries(run)
             for name, facts in entry.get("passes", {}).items() for one in facts.get("dropped", [])]
     return pd.DataFrame(rows, columns=["case", "pass", "what", "num_dropped", "reason"])
 
 
 def phase_evidence(run: Run) -> pd.DataFrame:
-    """Return how the phases of each trace were recognized. Columns: case; phase; evidence, as text."""
+    """Return the evidence by which the phases of each trace were recognized.
+
+    Columns: case; phase; evidence, as text.
+    """
     rows = [(entry["case"], phase, "; ".join(evidence)) for entry in _entries(run)
             for phase, evidence in entry.get("passes", {}).get("timing", {}).get("evidence", {}).items()]
     return in_order(pd.DataFrame(rows, columns=["case", "phase", "evidence"], dtype="str"), run, "case", "phase")
@@ -62,7 +71,7 @@ def _entries(run: Run) -> list[dict[str, Any]]:
 
 
 def has_unexplained_other(run: Run, case: str) -> bool:
-    """Return whether over a tenth of a watched case's time is `other` and no sampler recorded where it was spent."""
+    """Return whether over 10 % of a profiled program's time is `other` and no stack samples were recorded."""
     found = attribution(run)
     much = found.loc[found["case"] == case, "attributed_frac"] < 1 - _MUCH_FRAC
     sampled = {entry["case"] for entry in run.manifest["cases"] if "frames" in entry.get("passes", {})}
@@ -71,13 +80,14 @@ def has_unexplained_other(run: Run, case: str) -> bool:
 
 @memoize
 def sampled_frames(run: Run) -> pd.DataFrame:
-    """Return which lines of the program the sampler saw during `other` time, most samples first.
+    """Return the lines of the program that were sampled during `other` time, most samples first.
 
     Columns: case; place, file and line of the program's own code; function; library, the library function it was
-    calling (null if the line itself was running); num_samples; share_frac of the case's samples in `other`, including
-    samples of places that were not recorded; time_s, that share of the case's mean `other` time per iteration.
+    calling (null if the line itself was running); num_samples; share_frac of all the case's samples in `other`, also
+    of lines that were not recorded; time_s, this share of the case's mean `other` time per iteration.
 
-    *Error*: sampled every 10 ms, so a share p of n samples has a standard error of sqrt(p (1 - p) / n) at best.
+    *Error*: a sample is taken every 10 ms. A share p of n samples has a standard error of at least
+    sqrt(p (1 - p) / n).
     """
     rows: list[dict[str, Any]] = []
     for entry in run.manifest["cases"]:

@@ -1,4 +1,4 @@
-"""Metrics of cases relative to the baseline: time, rate, memory, accuracy, energy and totals."""
+"""Ratios of metrics to the baseline's: time, throughput, memory, accuracy, energy and total times."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,21 +21,23 @@ from charact.analysis.training.stages import TRAINING_STAGES, inference_summary,
 from charact.record.reader import Run
 
 METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_time", "inference_time", "measured_time")
-"""In base units: s, samples/s, bytes, a share of 1, J per iteration, s, s, s."""
+"""Metrics in this order have the units s, samples/s, bytes, a fraction of 1, J per iteration, s, s, s."""
 
 _PASSES = {"peak_memory": "memory", "energy": "counters"}
-"""Optional passes that measure a metric."""
+"""Metrics that an optional pass measures, with the name of the pass."""
 
 
 @memoize_comparison
 def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
-    """Return the ratio of each of `METRICS` of each matched case to the baseline's.
+    """Return the ratio of each metric to the baseline's, for each group and matched case.
 
     Columns: case; side; metric; base and value in the metric's unit; ratio, low, high, p_value, significant and reason
-    as in `ratios`. time is as in `ratios` by case; throughput, samples/s, of a training during its training stage;
-    peak_memory, measured or else estimated; accuracy, of a training the best validation accuracy; energy of the device
-    per iteration; total_time of a training; inference_time, warm load and inference; measured_time, the iteration of a
-    constructed model that was also run.
+    as in `ratios`.
+
+    Metrics: time, as in `ratios` by case; throughput, samples/s, for a training in its training stage; peak_memory,
+    measured if available, else estimated; accuracy, for a training the best validation accuracy; energy, of the device
+    per iteration; total_time, of a training; inference_time, warm load plus inference on the data set; measured_time,
+    an iteration of a constructed model that was also run.
 
     *Error*: the interval of an accuracy covers the choice of samples, not the seed. Peak memory is a count, so every
     difference is significant.
@@ -48,7 +50,7 @@ def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def _judged(pair: Pair, metric: str) -> Judgement:
-    """Return the ratio; if the group lacks the metric, with the reason of the pass that measures it."""
+    """Return the judgement of a metric; if the group lacks it, use the reason of the pass that measures it."""
     found = pair.judged(metric)
     name = _PASSES.get(metric)
     if metric in pair.new or pair.base_reason or pair.new_reason or name is None:
@@ -67,7 +69,7 @@ def _metric_samples(run: Run) -> Samples:
 
 
 MEASURED = measured(_metric_samples)
-"""Samples of cases, by the name of the metric."""
+"""Fact to gather from each run: samples of its cases by metric."""
 
 
 def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
@@ -85,7 +87,7 @@ def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
 
 
 def _rate(amount: float, time: Sample) -> Sample:
-    """Return the sample of an amount divided by a time."""
+    """Return an amount divided by a time, with its uncertainty."""
     if time.draw is None:
         return replace(time, value=amount / time.value)
     return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
@@ -150,7 +152,7 @@ def _verified(run: Run) -> Iterator[tuple[str, Sample]]:
 
 
 def _epochs(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
-    """Yield the time of each epoch of each training."""
+    """Yield each training case with the times of its epochs (s)."""
     if not len(run.stages):
         return
     times = stage_times(run)

@@ -10,9 +10,9 @@ from charact.record.reader import Run
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A group of runs of the same thing; several runs are repeats, pooled case by case.
+    """A group of runs with the same setup; several runs are repeats, pooled for each case.
 
-    An analysis takes a sequence of groups: the first is the baseline, and labels differ. Columns `side` hold labels.
+    An analysis takes a sequence of groups with unique labels; the first is the baseline. Columns `side` hold labels.
     """
 
     label: str
@@ -33,7 +33,7 @@ Analysis = Callable[Concatenate[Sequence[Side], P], Found]
 
 
 def memoize_comparison(analysis: Analysis[P, Found]) -> Analysis[P, Found]:
-    """Decorate an analysis to memoize its result per groups and arguments; each call returns a copy."""
+    """Decorate an analysis to memoize its result by groups and arguments; each call returns a copy."""
 
     @wraps(analysis)
     def known(sides: Sequence[Side], /, *arguments: P.args, **named: P.kwargs) -> Found:

@@ -1,4 +1,4 @@
-"""Kernels on the device: time, launch geometry and counters."""
+"""GPU kernels: device time, launch geometry and hardware counters."""
 
 import pandas as pd
 
@@ -16,12 +16,12 @@ _COLUMNS = [
 
 
 def top_kernels(run: Run) -> pd.DataFrame:
-    """Return kernels, copies and fills of each case, summed over launch geometries and phases; longest first in a case.
+    """Return the kernels, copies and fills of each case, summed over launch geometries and phases, longest first.
 
     Columns: case; kernel; num_calls and device_s per iteration; share_frac of the case's device time; occupancy_frac,
-    the estimate averaged over the kernel's time (null for copies and fills); grid, block (as JSON), registers (per
-    thread) and shared_memory_bytes (per block), each null if launches differ in it; varying, the names of those that
-    differ; the `UTILIZATION_METRICS` as in `counted_kernels`, null if not counted.
+    the estimated occupancy, weighted by time (null for copies and fills); grid, block (as JSON), registers (per thread)
+    and shared_memory_bytes (per block), each null if it differs between launches; varying, the names of the columns
+    that differ; the `UTILIZATION_METRICS` as in `counted_kernels`, null without counters.
     """
     rows = run.kernels.assign(weighted=lambda kernels: kernels["occupancy_frac"] * kernels["device_s"])
     rows["known_s"] = rows["device_s"].where(rows["occupancy_frac"].notna())
@@ -40,7 +40,7 @@ def top_kernels(run: Run) -> pd.DataFrame:
 
 
 def _geometries(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what all launches of a kernel have in common, and in what they differ."""
+    """Return the launch parameters that all launches of a kernel share, and the names of those that differ."""
     groups = rows.groupby(["case", "kernel"], sort=False)
     values = groups[list(_GEOMETRY)].nunique()
     common = groups[list(_GEOMETRY)].first().where(values == 1)
@@ -50,10 +50,10 @@ def _geometries(rows: pd.DataFrame) -> pd.DataFrame:
 
 @memoize
 def counted_kernels(run: Run) -> pd.DataFrame:
-    """Return kernels with counters, summed over phases; longest first in a case.
+    """Return the kernels of each case that have counters, summed over phases, longest first.
 
-    Columns: case; kernel; name, the kernel's without blanks, which profilers set differently; kernel_s, its time while
-    counters were read; the `UTILIZATION_METRICS`, averaged over that time.
+    Columns: case; kernel; name, the kernel without white space, in which profilers differ; kernel_s, its time while
+    counters were read; the `UTILIZATION_METRICS`, weighted by that time.
     """
     rows = counters_by_kernel(run)
     rows["phase"] = rows["phase"].fillna("")

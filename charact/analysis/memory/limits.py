@@ -1,4 +1,4 @@
-"""Largest cases that fit into a memory, and cases that ran out of memory."""
+"""Largest cases that fit into a device's memory, and cases that ran out of memory."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ _LIMITS = ["requested_bytes", "free_bytes", "limit_bytes"]
 
 
 def memory_fits(run: Run) -> pd.DataFrame:
-    """Return the largest batch or input that fits a device, one row for each search.
+    """Return the largest batch or input size that fits into a device's memory, one row for each search.
 
-    Columns: those of the table `fits`, with `device` renamed to `target`; and the series of the search's case with its
-    input_size.
+    Columns: those of the table `fits`, with `device` renamed to `target`; the `SERIES` columns and input_size of
+    the case from which the search started.
     """
     fits = run.fits.rename(columns={"device": "target"})
     fits = fits.merge(case_series(run)[["case", *SERIES, "input_size"]], on="case", how="left")
@@ -26,12 +26,12 @@ def memory_fits(run: Run) -> pd.DataFrame:
 
 
 def out_of_memory(run: Run) -> pd.DataFrame:
-    """Return cases that ran out of memory with details in the record, one row for each.
+    """Return one row for each case that ran out of memory, if the record has details.
 
-    Columns: case; reason; phase in which it happened; requested_bytes of the failed allocation, with free_bytes of
-    limit_bytes (null if not available or only estimated); held_bytes, the sum of `out_of_memory_composition`: of that
-    time if composition_source is 'measured', of the peak if it is 'predicted'; fits_batch_size and fits_input_size, the
-    largest that would have fitted, estimated (null if not even the smallest does, or for fits_reason).
+    Columns: case; reason; phase of the failed allocation; its requested_bytes; free_bytes of limit_bytes at that time
+    (null if not available or only estimated); held_bytes, the sum of `out_of_memory_composition`; composition_source;
+    fits_batch_size and fits_input_size, estimates of the largest sizes that would have fitted (null if not even the
+    smallest fits, or for fits_reason).
     """
     rows = []
     for case, facts in _out_of_memory_facts(run):
@@ -47,7 +47,11 @@ def out_of_memory(run: Run) -> pd.DataFrame:
 
 
 def out_of_memory_composition(run: Run) -> pd.DataFrame:
-    """Return the memory in use when a case ran out of memory: columns case; category; bytes."""
+    """Return the memory in use by category when a case ran out of memory.
+
+    Columns: case; category; bytes, at the failed allocation if composition_source of `out_of_memory` is 'measured', at
+    the estimated peak if it is 'predicted'.
+    """
     rows = [
         [case, category, float(facts["composition"][category])]
         for case, facts in _out_of_memory_facts(run)

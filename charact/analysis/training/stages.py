@@ -11,7 +11,7 @@ from charact.record.reader import Run
 from charact.record.schema import LOAD_PHASES
 
 TRAINING_STAGES = ("training", "validation", "checkpointing")
-"""Stages of an epoch, in order: together they are the total execution time."""
+"""Stages of an epoch, in order; their times sum to the total execution time."""
 
 INFERENCE_PARTS = (*LOAD_PHASES, "prediction")
 """Parts of the total inference time: the phases of a load, then the prediction."""
@@ -21,7 +21,7 @@ _QUANTILES = {"p50_s": 0.5, "p90_s": 0.9, "p95_s": 0.95, "p99_s": 0.99}
 
 @memoize
 def stage_times(run: Run) -> pd.DataFrame:
-    """Return the wall time of each stage of each epoch, of each load and of the prediction.
+    """Return the wall time of each stage: those of each epoch, each load of a model, and the inference on a data set.
 
     Columns: case; stage; number (epoch or repetition, from 1); wall_s on the host's clock; num_iterations;
     num_samples; samples_per_s = num_samples / wall_s (null if a stage has no samples).
@@ -37,7 +37,7 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     """Return the time of each phase of each stage of a training, over all epochs.
 
     Columns: case; stage (one of `TRAINING_STAGES`); phase; time_s; share_frac of the case's total execution time. A
-    case's rows sum to its total execution time: if phases have device times, these divide the stage's wall time.
+    case's rows sum to its total execution time: device times of phases are scaled to the stage's wall time.
     """
     rows = stage_phase_times(run)
     rows = rows[rows["stage"].isin(TRAINING_STAGES)]
@@ -48,7 +48,10 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
 
 @memoize
 def stage_phase_times(run: Run) -> pd.DataFrame:
-    """Return `stages` with `time_s`, the phase's part of its stage's wall time."""
+    """Return the table `stages` with `time_s`, the phase's part of its stage's wall time.
+
+    Phases have the ratios of their device times, or host times where there are none.
+    """
     rows = run.table("stages")
     rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
     groups = rows.groupby(["case", "stage", "number"])
@@ -58,10 +61,10 @@ def stage_phase_times(run: Run) -> pd.DataFrame:
 
 @memoize
 def learning_curves(run: Run) -> pd.DataFrame:
-    """Return loss and metrics of each epoch of each training.
+    """Return the loss and metrics of each epoch of each training.
 
-    Columns: case; epoch (from 1); stage (training or validation); metric; value, the mean over the stage's samples, or
-    null with a reason; elapsed_s, the total execution time at the end of that stage.
+    Columns: case; epoch (from 1); stage (training or validation); metric; value, the mean over the stage's samples
+    (null with a reason); elapsed_s, the total execution time at the end of that stage.
     """
     values = run.table("metrics").rename(columns={"number": "epoch"})
     values = values[values["stage"].isin(TRAINING_STAGES)].merge(_elapsed(run), on=["case", "stage", "epoch"],
@@ -107,13 +110,13 @@ def training_summary(run: Run) -> pd.DataFrame:
 
 
 def _of_case(summary: pd.DataFrame, table: pd.DataFrame, column: Any) -> "pd.Series[float]":
-    """Return a column of a table with the case as index; null if the table lacks the column or case."""
+    """Return a column of a table, indexed by case, for each row of the summary; null if column or case is missing."""
     values = table[column] if column in table else pd.Series(dtype="float64")
     return summary["case"].map(values).astype("float64")
 
 
 def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest's facts about a training, in the columns of `training_summary`."""
+    """Return the facts about a training from its manifest entry, by column of `training_summary`."""
     facts = entry.get("passes", {}).get("training", {})
     best, until = facts.get("best") or {}, facts.get("until") or {}
     target_reason = None
@@ -141,9 +144,9 @@ def _times_to_target(run: Run, summary: pd.DataFrame) -> list[float | None]:
 def inference_summary(run: Run) -> pd.DataFrame:
     """Return one row for each inference case, including failed ones; missing values are null.
 
-    Columns: case, batch_size, status, reason; data, the data set's name; load_cold_s and cold_reason, why there is
-    none; load_warm_s, the median of num_warm_loads; prediction_s; total_cold_s and total_warm_s, load + prediction;
-    samples_per_s, samples / prediction_s; num_batches; p50_s, p90_s, p95_s and p99_s, percentiles of the time of a
+    Columns: case, batch_size, status, reason; data, the data set's name; load_cold_s; cold_reason, why there is no
+    cold load; load_warm_s, median of num_warm_loads; prediction_s; total_cold_s and total_warm_s, load + prediction;
+    samples_per_s, samples / prediction_s; num_batches; p50_s, p90_s, p95_s and p99_s, percentiles of the time per
     batch; compile_s, additional time to compile the model (null without compilation).
     """
     entries = [entry for entry in run.manifest["cases"] if "inference" in entry.get("passes", {})]
@@ -173,8 +176,8 @@ def inference_breakdown(run: Run) -> pd.DataFrame:
     """Return the parts of the total inference time, with a cold and with a warm load.
 
     Columns: case; load (cold or warm); part (one of `INFERENCE_PARTS`); time_s; share_frac of the total. Parts sum to
-    total_cold_s or total_warm_s of `inference_summary`: a phase of the warm load is its share of all warm loads' time
-    times their median.
+    total_cold_s or total_warm_s of `inference_summary`. A phase of the warm load is its share of the time of all warm
+    loads, multiplied by the median warm load.
     """
     rows = stage_phase_times(run).groupby(["case", "stage", "phase"])["time_s"].sum()
     found: list[list[Any]] = []
@@ -192,6 +195,6 @@ def inference_breakdown(run: Run) -> pd.DataFrame:
 
 
 def prediction_metrics(run: Run) -> pd.DataFrame:
-    """Return loss and metrics of each prediction: columns case; metric; value, or null with a reason."""
+    """Return the loss and metrics of each inference: columns case; metric; value (null with a reason); reason."""
     rows = run.table("metrics")
     return in_order(rows[rows["stage"] == "prediction"], run, "case")[["case", "metric", "value", "reason"]]

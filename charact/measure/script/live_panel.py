@@ -1,6 +1,6 @@
 """Live view of a profiled program: a separate process that only reads the event log.
 
-While it draws, it locks a file in the run's directory that contains the bytes that restore the terminal.
+The live view locks a file in the run's directory while it draws. The file contains the bytes that restore the terminal.
 """
 
 import contextlib
@@ -20,7 +20,10 @@ _LOOK_S = 0.02
 
 
 def start_panel(directory: Path, environment: Mapping[str, str]) -> None:
-    """Start `charact watch` on this run, detached: the program may wait for all of its own children."""
+    """Start `charact watch` on this run.
+
+    It is no child of the program, because the program may wait for all of its children.
+    """
     (directory / PANEL).touch()
     child = os.fork()
     if child == 0:
@@ -33,10 +36,12 @@ def start_panel(directory: Path, environment: Mapping[str, str]) -> None:
 
 
 def end_panel(directory: Path) -> bytes:
-    """Wait until the live view has restored the terminal, which it does when the event log has ended.
+    """Wait at most 2 s until the live view has restored the terminal.
+
+    The live view does so when the event log has ended.
 
     Returns:
-        Bytes to write to the terminal to restore it, if the view was killed.
+        Bytes to write to the terminal: they restore it if the live view was killed, and are empty otherwise.
     """
     panel = directory / PANEL
     until = time.monotonic() + _WAIT_S

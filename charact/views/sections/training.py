@@ -1,4 +1,4 @@
-"""The section Training: where time goes, learning curves, and the protocol."""
+"""The report section Training: learning curves, time by stage and phase, setups and protocols."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def training(run: Run) -> Body:
 
 
 def _curves(run: Run) -> Block:
-    """Build a figure per metric and the table of epochs."""
+    """Build the learning curves: a figure per metric, and the table of epochs."""
     curves = learning_curves(run)
     cases = list(curves["case"].unique())
     colors = {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
@@ -60,7 +60,7 @@ def _curves(run: Run) -> Block:
 
 
 def _epochs(run: Run, curves: pd.DataFrame) -> Table:
-    """Build the table with a row per epoch: the time of its stages, then its training and validation metrics."""
+    """Build the table of epochs: times of the stages, then training and validation metrics."""
     times = stage_times(run).rename(columns={"number": "epoch"})
     rows = times.pivot_table(index=["case", "epoch"], columns="stage", values="wall_s", sort=False).reset_index()
     columns = [CASE, Column("epoch", "Epoch", fmt.number)]
@@ -92,7 +92,7 @@ def _metric_column(name: str, metric: str, stage: str, reasons: dict[Any, Any]) 
 
 
 def _breakdowns(run: Run) -> list[Block]:
-    """Return a block per case with the phases of each stage."""
+    """Build a block per case with the time of each phase of each stage."""
     columns = [
         Column("stage", "Stage"), Column("phase", "Phase"), Column("time_s", "Time", fmt.duration, "over all epochs"),
         share_column("share_frac", "Share", "part of the total execution time"),
@@ -108,7 +108,7 @@ def _breakdowns(run: Run) -> list[Block]:
 
 
 def _setups(run: Run) -> Block:
-    """Build the table of what each training was given, from the manifest."""
+    """Build the table of each training's epochs, samples, set-up time and saved weights."""
     facts = [
         {"case": entry["case"], "reason": entry["reason"], **entry["passes"]["training"]}
         for entry in run.manifest["cases"] if "training" in entry["passes"]
@@ -128,7 +128,7 @@ def _setups(run: Run) -> Block:
 
 
 def _protocols(run: Run) -> list[Block]:
-    """Return a block per protocol with the options that differ from it."""
+    """Build a block per published protocol, with a table of the options that differ from it."""
     found = [entry["passes"].get("training", {}).get("protocol") for entry in run.manifest["cases"]]
     columns = [Column("option", "Option"), Column("published", "Published"), Column("used", "Here")]
     blocks = []

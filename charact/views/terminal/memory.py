@@ -1,4 +1,4 @@
-"""Terminal summary of a memory run: a table per series, then peaks, growth and what fits as text."""
+"""Terminal summary of a memory run: a table of peaks per series, growth, largest peak, and sizes that fit."""
 
 from typing import Any
 
@@ -24,7 +24,10 @@ _SHOWN_TOGETHER = [name for name in SERIES if name != "batch_size"]
 
 
 def blocks(run: Run) -> list[RenderableType]:
-    """Return blocks of each workload and mode: peaks by size and batch, growth, largest peak; then what fits."""
+    """Return the blocks of each series: peaks, growth, largest peak; then sizes that fit, and failed cases.
+
+    Return no blocks if the run is not a memory run.
+    """
     if not is_memory_run(run):
         return []
     rows = case_series(run).merge(memory_peaks(run), on="case")
@@ -42,7 +45,7 @@ def blocks(run: Run) -> list[RenderableType]:
 
 
 def _peaks(run: Run, rows: pd.DataFrame) -> Group:
-    """Return the table of measured and predicted peaks by size and batch; long tables are thinned out."""
+    """Return the table of measured and estimated peaks by size and batch, with at most 12 evenly spaced rows."""
     titles = ["measured"] if rows["measured_bytes"].notna().any() else []
     titles += ["predicted", "±"] if rows["predicted_bytes"].notna().any() else []
     titles += ["error"] if len(titles) == 3 else []
@@ -64,14 +67,14 @@ def _peaks(run: Run, rows: pd.DataFrame) -> Group:
 
 
 def _ratios(run: Run) -> dict[str, float]:
-    """Return the training-to-inference ratio by case: measured if possible, else predicted."""
+    """Return the training-to-inference ratio by case: measured if available, else estimated."""
     ratios = training_to_inference(run).sort_values("method", ascending=False, kind="stable")
     return {case: ratio for mode in ("train", "infer")
             for case, ratio in zip(ratios[f"{mode}_case"], ratios["ratio"], strict=True)}  # fmt: skip
 
 
 def _cells(row: Any) -> dict[str, str]:
-    """Return the cells of a case by title: a status if it failed, a dash if it was not tried."""
+    """Return a case's cells by column title: the status if it failed, a dash if it was only estimated."""
     why = row.measured_reason if row.status == "ok" else row.status
     is_absent = pd.isna(row.measured_bytes) and why == words.PREDICTED_ONLY
     not_compared = pd.isna(row.measured_bytes) or pd.isna(row.predicted_bytes)
@@ -84,13 +87,13 @@ def _cells(row: Any) -> dict[str, str]:
 
 
 def _growth(rows: pd.DataFrame) -> list[RenderableType]:
-    """Return a line for each batch size and method."""
+    """Return a line for each batch size and method: how the peak grows with the input size."""
     lines = [f"batch {row.batch_size}, {row.method}: {words.growth(row)}" for row in fmt.rows(rows)]
     return [Text("\n".join(["grows by", *lines]))] if lines else []
 
 
 def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
-    """Return the position of the largest case's peak in the iteration, and a bar of its categories."""
+    """Return a bar with the largest case's peak by category, and its position in the iteration."""
     largest = rows.sort_values(["measured_bytes", "predicted_bytes"], na_position="first")["case"].iloc[-1]
     moments = peak_moments(run)
     moment = next(fmt.rows(moments[moments["case"] == largest]), None)
@@ -114,7 +117,7 @@ def _fits(run: Run) -> list[RenderableType]:
 
 
 def _failures(run: Run) -> list[RenderableType]:
-    """Return the failure of each failed case; for those out of memory, requested and allocated memory."""
+    """Return a line for each failed case; if it ran out of memory, with requested and allocated memory."""
     out_of_memory_rows: dict[str, Any] = {row.case: row for row in fmt.rows(out_of_memory(run))}
     held = out_of_memory_composition(run)
     lines = []
