@@ -1,7 +1,7 @@
-"""Transformer: an encoder and a decoder that translate, in the first transformer's form.
+"""Transformer: the original encoder-decoder model for translation.
 
 Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3 and table 3: normalization after each
-part, sinusoidal positions, output layer tied to the target embedding.
+sublayer, sinusoidal positions, output layer tied to the target embedding.
 """
 
 import math
@@ -26,9 +26,9 @@ SIZES = {
 
 
 class Translator(nn.Module):
-    """The first transformer's form; the output layer shares the target embedding's weights.
+    """The original transformer; the output layer shares the target embedding's weights.
 
-    Source and target have vocabularies of their own, where the paper shares one of both languages' word pieces.
+    Source and target have separate vocabularies of words; the paper shares one vocabulary of subwords.
     """
 
     positions: Tensor
@@ -56,9 +56,13 @@ class Translator(nn.Module):
         self.head.weight = self.targets.weight
 
     def forward(self, sources: Tensor, targets: Tensor) -> Tensor:
-        """Words (N, T) and those to predict (N, T) to logits (N, T, words): each place is given the true ones before.
+        """Return logits (N, T, vocabulary) of the target words, with teacher forcing.
 
-        Padding of the source is not seen; that of the target comes after the words, which do not see it either.
+        Source padding is masked. Target padding needs no mask: it follows the words, and attention is causal.
+
+        Args:
+            sources: (N, T) words of the source sentences.
+            targets: (N, T) words to predict.
         """
         mask = (sources != PADDING)[:, None, None, :]
         memory = self._embed(sources, self.sources)
@@ -77,7 +81,7 @@ class Translator(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Sines and cosines of each place (length, width), in wavelengths from 2π to 10,000 · 2π; they alternate."""
+    """Return position encodings (length, width): alternating sines and cosines, wavelengths 2π to 10,000 · 2π."""
     frequencies = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(length)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)
@@ -85,7 +89,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 @dataclass(kw_only=True)
 class TransformerWorkload(Workload):
-    """An encoder-decoder translator that is given the true words before each; inference scores, it does not write."""
+    """An encoder-decoder translator with teacher forcing; inference scores given translations, it generates none."""
 
     name: str = "transformer"
     source: str = "Vaswani et al., Attention Is All You Need, NeurIPS 2017"
@@ -95,16 +99,16 @@ class TransformerWorkload(Workload):
 
     @property
     def default_input_size(self) -> int:
-        """Longest sentence in words, its end mark included: about the mean of the paper's corpus."""
+        """Return the maximum sentence length in words, with the end mark: near the mean of the paper's corpus."""
         return 32
 
     @property
     def smallest_input_size(self) -> int:
-        """A word and the end mark."""
+        """Return 2: a word and the end mark."""
         return 2
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Return pairs of sentences, (int64 (size,), int64 (size,)), each with its end mark, padded."""
+        """Return pairs of sentences, each int64 (size,), with an end mark and padding."""
         num_words = SIZES[self.variant].num_words
         return translation_dataset(request, input_size=input_size, num_source_words=num_words,
                                    num_target_words=num_words)
@@ -115,20 +119,23 @@ class TransformerWorkload(Workload):
                           dataset.sentence_length)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Return logits of the target's words, (batch, size, words)."""
+        """Return logits of the target's words, (batch, size, vocabulary)."""
         return model(*batch)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Return the cross-entropy with labels smoothed by .1; padding does not count."""
+        """Return the cross-entropy with label smoothing of 0.1, without padding."""
         return functional.cross_entropy(outputs.flatten(0, 1), batch[1].flatten(), ignore_index=PADDING,
                                         label_smoothing=0.1)
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Return Adam with the paper's moments; its rate rises to 7e-4 and falls, here it is constant at 1e-4."""
+        """Return Adam with the paper's betas and epsilon, and a constant learning rate of 1e-4.
+
+        The paper's learning rate rises to 7e-4 and then falls.
+        """
         return [torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)]
 
     def metrics(self, dataset: Any) -> list[Metric]:
-        """Return the share of correct words, given the true ones before each."""
+        """Return the share of correctly predicted words, with teacher forcing."""
         return [TokenAccuracy()]
 
 

@@ -27,13 +27,13 @@ from charact.record.schema import (
 )
 
 MOST_BYTES = 2**28
-"""Default limit of the size of run.json; a sweep over 1,000 cases has some 2 MiB."""
+"""Default limit of the size of run.json in bytes; that of 1,000 cases has about 2 MiB."""
 _MOST_DEPTH = 50
 _MOST_INTEGER = 2**63
 REMEDY = "restore it from a copy, or move the run away"
 
 # Fields with a default are optional, and unknown fields are allowed, so that an older charact can read newer records.
-# The Structs only check types: code reads the plain dictionary.
+# The Structs only validate types; other code reads the plain dictionary.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
@@ -43,7 +43,7 @@ Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
 
 
 class DroppedItems(Struct):
-    """Items of a trace that an import left out."""
+    """Items of a trace that were not imported."""
 
     what: str
     reason: str
@@ -51,7 +51,7 @@ class DroppedItems(Struct):
 
 
 class Pass(Struct):
-    """Facts that every pass records."""
+    """Facts that all passes may record."""
 
     status: Literal[PASS_STATUSES]  # type: ignore[valid-type]
     reason: str | None = None
@@ -103,7 +103,7 @@ class Calibration(Struct):
 
 
 class PredictionPass(Pass):
-    """Facts of the pass `prediction`."""
+    """Facts of the pass `prediction`, a memory estimate."""
 
     peak_bytes: Amount | None = None
     low_bytes: Amount | None = None
@@ -168,7 +168,7 @@ class FramesPass(Pass):
 
 
 class Target(Struct):
-    """A value of a metric, and the epoch that reached it."""
+    """A value of a metric, and the epoch that reached it (None if no epoch did)."""
 
     metric: str
     value: Number
@@ -176,7 +176,7 @@ class Target(Struct):
 
 
 class Protocol(Struct):
-    """A published protocol that a training followed."""
+    """A published training protocol; `changed` maps each differing option to its published and its used value."""
 
     name: str
     source: str
@@ -213,7 +213,7 @@ class InferencePass(Pass):
 
 
 class Direction(Struct):
-    """Outcome of timing a direction of a basic operation."""
+    """Outcome of timing one of the `DIRECTIONS` of a basic operation."""
 
     ended_by: str | None = None
 
@@ -274,7 +274,7 @@ PASSES: dict[str, type[Pass]] = {
 
 
 class Fits(Struct):
-    """The largest values that would have fitted into memory."""
+    """Estimates of the largest sizes that would have fitted into memory."""
 
     batch_size: Count | None = None
     input_size: Count | None = None
@@ -294,7 +294,7 @@ class OutOfMemory(Struct):
 
 
 class Case(Struct):
-    """An entry of `cases`."""
+    """A case of the run: its parameters, status and passes."""
 
     case: str
     status: Literal[CASE_STATUSES]  # type: ignore[valid-type]
@@ -322,7 +322,7 @@ _OPTIONAL: dict[str, Any] = {
     "reason": None, "input_kind": None, "input_size": None, "batch_size": None, "device_name": None, "data": None,
     "num_parameters": None, "source": None, "requested_bytes": None, "passes": {},
 }  # fmt: skip
-"""Defaults of the fields that early records lack."""
+"""Defaults of fields that old records lack."""
 
 
 class Processor(Struct):
@@ -361,7 +361,7 @@ class Software(Struct):
 
 
 class Options(Struct):
-    """Options of the command that wrote the run, as far as they are read."""
+    """Options of the command that wrote the run; only those that charact reads again."""
 
     script: str | None = None
     arguments: list[Any] = []
@@ -381,7 +381,7 @@ class Options(Struct):
 
 
 class Ceiling(Struct):
-    """A best measured rate or time of a device; see `charact.machine.ceilings_cache`."""
+    """A device's best measured rate or time; see `charact.machine.ceilings_cache`."""
 
     device: Device
     ceiling: str
@@ -407,7 +407,7 @@ class CounterMeaning(Struct):
 
 
 class LogDamage(Struct):
-    """A damaged range in the event log of a watched program."""
+    """A damaged range in the event log of a profiled program."""
 
     file: str
     at_byte: Count
@@ -415,7 +415,7 @@ class LogDamage(Struct):
 
 
 class Reference(Struct):
-    """Source of a published table."""
+    """Source of a table of published values; `unstated`: what the source does not state."""
 
     source: str
     unstated: str
@@ -450,15 +450,15 @@ class Manifest(Struct):
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read and check the manifest of a run.
+    """Return the validated manifest of a run.
 
-    A case with damaged facts gets the status 'damaged' and a reason that names the error; its passes are left out.
+    A case with invalid facts gets the status 'damaged', a reason with the error, and no passes.
 
     Args:
         path: run.json.
 
     Raises:
-        UserError: it cannot be read, was changed after it was written, is not a manifest, or has a newer schema.
+        UserError: the file cannot be read, was changed after it was written, is not a manifest, or has a newer schema.
     """
     with reading(path), path.open("rb") as file:
         content = read_all(file, path, MOST_BYTES)
@@ -480,12 +480,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) -> None:
-    """Check that a manifest has the facts that a command needs, and no damaged case.
+    """Raise an error if a manifest lacks facts that a command needs, or has a damaged case.
 
     Args:
-        manifest: of the run.
+        manifest: the run's manifest.
         run: the run's directory, for the message.
-        wanted: names of facts, by their part of the manifest.
+        wanted: names of the needed facts, by part of the manifest (such as `options`).
 
     Raises:
         UserError: a fact is missing, or a case is damaged.
@@ -499,7 +499,7 @@ def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) 
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message as one line of at most 200 characters."""
+    """Return an error's message as one line; after 200 characters it is cut and gets an ellipsis."""
     message = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
     message = " ".join(valid_text(message).split())
     return message if len(message) <= 200 else f"{message[:200]}…"
@@ -540,7 +540,7 @@ def _check_depth(value: Any, depth: int = 0) -> None:
 
 
 def _check(manifest: dict[str, Any]) -> None:
-    """Validate everything except the cases.
+    """Validate the manifest except for its cases.
 
     Raises:
         ValueError: a value is invalid.
@@ -554,7 +554,7 @@ def _check(manifest: dict[str, Any]) -> None:
 
 
 def _checked_cases(entries: list[Any], name: str) -> list[dict[str, Any]]:
-    """Return validated cases; damaged ones become placeholders with the error as reason."""
+    """Return the validated cases; replace damaged ones by placeholders with the error as reason."""
     seen: set[str] = set()
     cases = []
     for number, entry in enumerate(entries):

@@ -18,10 +18,10 @@ _PHASES = {"infer": ("all",), "train": ("forward", "backward", "update", "all")}
 
 @dataclass(frozen=True, eq=False)
 class Construction:
-    """A constructed model: rows of the tables `pieces` and `constructions`, and the inputs of a correction.
+    """A constructed model: rows of the tables `pieces` and `constructions`, and inputs of the correction.
 
-    `sum_s` is the plain sum of a whole iteration, or None with a `reason` if a brick has no time. `clock` is the clock
-    of the times.
+    `sum_s` is the uncorrected sum (s) of a whole iteration, or None with a `reason` if a brick has no time. `clock` is
+    the column with its times, `host_s` or `device_s`.
     """
 
     composition: Composition
@@ -36,21 +36,23 @@ class Construction:
 
 def construct(composition: Composition, times: BrickTimes, correction: Correction | str,
               layer_types: Mapping[str, Sequence[str]] | None = None) -> Construction:
-    """Construct a model's latency (s) by the sequential, the critical-path and the corrected strategy.
+    """Construct a model's latency (s) by three strategies: sequential, critical path and corrected.
 
-    *Sequential* is the sum of the bricks' medians, in training by phase. The overhead of starting a backward pass is
-    measured separately, subtracted from each brick, and added once for the model; the same holds for an optimizer
-    step. *Critical path* is the longest path through the graph of segments, forward and backward; updates and gradient
-    sums count in full. *Corrected* applies to whole iterations. A run of the paper's method gives `paper` in place of
-    `sequential`. On CUDA the larger of the device's and the host's sum counts: a model waits for the slower one.
+    *Sequential* is the sum of the bricks' median times, for training also by phase. The start of a backward pass has an
+    overhead, which is measured separately, subtracted from each brick, and added once per model. Times of optimizer
+    steps are recorded without their start, which is also added once. *Critical path* is the longest path through the
+    graph of segments, forward and backward; updates and gradient sums are added in full. *Corrected* applies the
+    correction to the sequential sum, for whole iterations only. A run with the paper's method has `paper` instead of
+    `sequential`. On CUDA all strategies use the clock with the larger sum, device or host, because a model waits for
+    the slower one.
 
-    *Error*: the interval covers the scatter of rounds, not the systematic error of bricks or of the correction.
+    *Error*: the interval covers the variation between rounds, not systematic errors of bricks or of the correction.
 
     Args:
         composition: the model.
         times: times of the suite's bricks.
         correction: the correction, or the reason why there is none.
-        layer_types: layer types by brick, to describe bricks that the run lacks.
+        layer_types: layer types by brick; they describe missing bricks in the reason.
     """
     brick_uses = uses(composition, times)
     reason = missing(composition, brick_uses, times, layer_types or {})
@@ -81,7 +83,7 @@ def _phases(composition: Composition, strategy: str) -> tuple[str, ...]:
 
 
 def _sums(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Return plain sums by phase; 0 for a phase that the model does not have."""
+    """Return the uncorrected sums by phase; 0 for a phase that the model does not have."""
     sums = _starts(brick_uses, times, clock)
     for use in brick_uses:
         sums[use.phase] = sums[use.phase] + use.number * _drawn(use, times, clock)
@@ -89,7 +91,7 @@ def _sums(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str,
 
 
 def _paths(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Return the longest path by phase, plus the bricks outside of the graph. Backward uses the same edges."""
+    """Return the longest path by phase, plus the bricks outside of the graph; backward has the same edges."""
     placed = [use for use in brick_uses if use.piece is not None]
     lengths = _starts(brick_uses, times, clock)
     for phase in dict.fromkeys(use.phase for use in placed):
@@ -112,14 +114,14 @@ def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) ->
 
 
 def _starts(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Return the overheads that occur once in the model, by phase."""
+    """Return the overheads that occur once per model, by phase."""
     backward_s = times.start_s("backward_start_s", clock) if any(use.starts_backward for use in brick_uses) else 0.0
     update_s = times.start_s("step_start_s", clock) if any(use.phase == "update" for use in brick_uses) else 0.0
     return {"forward": np.zeros(1), "backward": np.array([backward_s]), "update": np.array([update_s])}
 
 
 def _drawn(use: Use, times: BrickTimes, clock: str) -> Values:
-    """Return the times of one use; for a backward pass, without its start."""
+    """Return the median time and draws of one use; for a backward pass, without the overhead of its start."""
     drawn = times.drawn(use.brick, use.timed_as, clock)
     return np.maximum(drawn - times.start_s("backward_start_s", clock), 0.0) if use.starts_backward else drawn
 
@@ -144,7 +146,7 @@ def _row(strategy: str, phase: str, drawn: Values | None, reason: str | None = N
 
 
 def _piece_rows(brick_uses: Sequence[Use], times: BrickTimes, clock: str | None) -> Rows:
-    """Return rows of the table `pieces`; if the model has no latency, with the available times."""
+    """Return the rows of the table `pieces`, with all available times even if the model has no latency."""
     rows = []
     for use in brick_uses:
         known = times.bricks.get(use.brick, {})

@@ -1,6 +1,6 @@
 """Reuse of bricks within and between models.
 
-Only segments of models count: optimizer steps and gradient sums have no layers, and decoys belong to no model.
+Only the segments of models are included: optimizer steps and gradient sums have no layers, and decoys are in no model.
 """
 
 from collections import Counter
@@ -13,10 +13,10 @@ from charact.bricks.suite.index import Suite
 
 
 def unique_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Return the numbers of segments and layers and of the distinct ones among them, in one row.
+    """Return the numbers of all and of distinct segments and layers, in one row.
 
-    Columns: num_models; num_layers, of all models; num_pieces, segments; num_bricks, distinct segments;
-    num_unique_layers, layers of these; unique_pieces_frac = num_bricks / num_pieces; unique_layers_frac =
+    Columns: num_models; num_layers, of all models; num_pieces, all segments; num_bricks, distinct segments;
+    num_unique_layers, layers of distinct segments; unique_pieces_frac = num_bricks / num_pieces; unique_layers_frac =
     num_unique_layers / num_layers (both null without segments).
     """
     pieces = _pieces(compositions, suite)
@@ -30,10 +30,10 @@ def unique_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFr
 
 
 def model_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Return the reuse of bricks within each model and with other models, in the given order.
+    """Return how often each model repeats its own bricks and shares them with others, in the given order.
 
-    Columns: case; num_layers; num_pieces; num_bricks, distinct ones; unique_frac = num_bricks / num_pieces;
-    num_shared, its bricks that another model also has; shared_frac = num_shared / num_bricks.
+    Columns: case; num_layers; num_pieces, segments; num_bricks, distinct segments; unique_frac = num_bricks /
+    num_pieces; num_shared, bricks that another model also has; shared_frac = num_shared / num_bricks.
     """
     pieces = _pieces(compositions, suite)
     num_models = pieces.groupby("brick")["case"].nunique()
@@ -53,8 +53,8 @@ def model_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFra
 def brick_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
     """Return the number of uses of each brick, the most frequent first.
 
-    Columns: brick; num_layers; layer_types, joined by +; num_uses; num_models; most_in_one, its maximum number of uses
-    in one model.
+    Columns: brick; num_layers; layer_types, joined by +; num_uses; num_models; most_in_one, the maximum number of
+    uses in one model.
     """
     pieces = _pieces(compositions, suite)
     in_models = pieces.groupby(["brick", "case"]).size().groupby("brick")
@@ -69,7 +69,8 @@ def brick_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFra
 def layer_type_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
     """Return the number of layers by type, the most frequent first.
 
-    Columns: layer_type; num_layers, in all models; num_unique, in the distinct bricks; unique_frac.
+    Columns: layer_type; num_layers, in all models; num_unique, in the distinct bricks; unique_frac = num_unique /
+    num_layers.
     """
     pieces = _pieces(compositions, suite)
     everywhere = Counter(name for types in pieces["layer_types"] for name in types)
@@ -83,7 +84,8 @@ def layer_type_share(compositions: Sequence[Composition], suite: Suite) -> pd.Da
 def sequence_lengths(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
     """Return the number of segments by number of layers, the shortest first.
 
-    Columns: num_layers; num_pieces, in all models; num_bricks, distinct ones; pieces_frac, share of all segments.
+    Columns: num_layers; num_pieces, segments in all models; num_bricks, distinct segments; pieces_frac, num_pieces
+    as a share of all segments.
     """
     pieces = _pieces(compositions, suite)
     by_length = pieces.groupby("num_layers", as_index=False)
@@ -103,6 +105,6 @@ def _pieces(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
 
 
 def _share(part: "pd.Series[int]", whole: "pd.Series[int] | int") -> "pd.Series[float]":
-    """Return the ratio, or null for a zero denominator."""
+    """Return part / whole; null if the whole is zero."""
     of = pd.Series(whole, index=part.index, dtype="float64")
     return part / of.where(of > 0)

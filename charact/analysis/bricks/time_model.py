@@ -1,7 +1,7 @@
 """Brick-time regression: predicts times of untimed bricks with a Gaussian process over brick features.
 
-The logarithm of a time is a sum of terms: shared by all bricks (a trend and smooth deviations over FLOP and bytes), by
-bricks with the same layer types, and by a family (a level, a trend, and smooth deviations over its sizes).
+The logarithm of a time is a sum of random terms. All bricks share a trend and smooth deviations over FLOP and bytes.
+Bricks with the same layer types share a level. A family shares a level, a trend, and smooth deviations over its sizes.
 
 *Source*: C. E. Rasmussen, C. K. I. Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2.
 """
@@ -14,7 +14,7 @@ from charact.analysis.common.significance import Values
 from charact.bricks.suite.families import Sizes
 
 _OFFSET, _TYPE, _FAMILY = 1.7, 0.5, 0.5
-"""Standard deviations of levels (natural logarithms): of all bricks, of a type, of a family."""
+"""Standard deviations of levels (natural logarithms): for all bricks, for the same layer types, for a family."""
 _TREND, _FAMILY_TREND = 0.3, 0.05
 _BEND, _BEND_LENGTH = 0.5, 2.0
 _FAMILY_BEND, _FAMILY_BEND_LENGTH = 0.4, 5.0
@@ -25,7 +25,7 @@ _NOISE = 0.28
 
 
 def predict(known: Sequence[Sizes], seconds: Values, wanted: Sequence[Sizes]) -> tuple[Values, Values]:
-    """Predict times (s) of bricks, and the standard deviations of their natural logarithms.
+    """Predict times (s) of bricks, and the standard deviations of the times' natural logarithms.
 
     Args:
         known: features of timed bricks, at least one.
@@ -62,6 +62,6 @@ def _covariance(these: Sequence[Sizes], those: Sequence[Sizes]) -> Values:
 
 
 def _falling(these: Values, those: Values, length: float) -> Values:
-    """Return a Gaussian kernel: 1 for equal features, falling with the distance."""
+    """Return the Gaussian kernel matrix: 1 for equal features, less with greater distance."""
     squares = (these**2).sum(axis=1)[:, None] + (those**2).sum(axis=1)[None] - 2 * these @ those.T
     return np.asarray(np.exp(-np.maximum(squares, 0.0) / (2 * length**2)))

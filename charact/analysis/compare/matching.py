@@ -1,4 +1,4 @@
-"""Matching of equal cases across groups of runs, whatever their device and machine."""
+"""Matching of equal cases across groups of runs; device and machine may differ."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ Key = tuple[Any, ...]
 
 @memoize_comparison
 def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
-    """Return the cases of the baseline that another group also has, including failed ones.
+    """Return the cases that the baseline and another group have, including failed ones.
 
-    Columns: case, the identifier in the baseline, without its device if another group's differs; side, a label; run,
-    the position in the group's runs; run_case, the case's identifier there; status and reason of the case. One row for
-    each case, group and run that has it, in the order of the baseline's cases, groups and runs.
+    Columns: case, the identifier in the baseline, without the device if identifiers differ; side, the group's label;
+    run, the position in the group's runs; run_case, the case's identifier in that run; status and reason of the case.
+    One row for each case, group and run that has it, in the order of the baseline's cases, groups and runs.
     """
     rows = _cases(sides)
     holders = rows.groupby("key", sort=False)["side"].agg(set)
@@ -49,10 +49,10 @@ def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
 
 @memoize_comparison
 def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
-    """Return cases that the baseline or another group lacks.
+    """Return, for each other group, the cases that either it or the baseline lacks.
 
-    Columns: case; side, the group that has it; missing_in, the group that lacks it; why, the difference to the most
-    similar case there: its own value first, then the other group's.
+    Columns: case; side, the group that has it; missing_in, the group that lacks it; why, the differences from
+    the most similar case of that group: the case's own value first.
     """
     rows = _cases(sides)
     keys = {side.label: list(dict.fromkeys(rows.loc[rows["side"] == side.label, "key"])) for side in sides}
@@ -86,7 +86,7 @@ def _cases(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 def _by_suite(entry: dict[str, Any], suites: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry; equal suites of bricks get the directory name of the first one."""
+    """Return a case's entry; give equal suites of bricks the same variant, that of the first one."""
     digest = entry.get("passes", {}).get("bricks", {}).get("suite_digest")
     return entry if digest is None else entry | {"variant": suites.setdefault(digest, entry.get("variant"))}
 
@@ -98,7 +98,7 @@ def _identity(run: Run, entry: dict[str, Any], kind: str) -> Key:
 
 
 def _names(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[Key, str]:
-    """Return a name for each key: the baseline's identifier, without its device if identifiers differ."""
+    """Return a unique name for each key: the baseline's identifier, without its device if identifiers differ."""
     identifiers = rows.groupby("key")["run_case"].nunique()
     names: dict[Key, str] = {}
     for key, identifier in zip(baseline["key"], baseline["run_case"], strict=True):
@@ -109,7 +109,7 @@ def _names(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[Key, str]:
 
 
 def _unique_names(names: dict[Key, str]) -> dict[Key, str]:
-    """Return unique names: a name that several cases share, as for other data, gets their differences appended."""
+    """Return unique names: if several cases share a name, append the values in which they differ."""
     sharing: dict[str, list[Key]] = {}
     for key, name in names.items():
         sharing.setdefault(name, []).append(key)
@@ -123,7 +123,7 @@ def _unique_names(names: dict[Key, str]) -> dict[Key, str]:
 
 
 class _Others:
-    """Cases of one group, searched for the one most similar to another group's."""
+    """Cases of one group, to find the most similar one to a case of another group."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._of_workload: dict[Any, list[Key]] = {}
@@ -137,7 +137,7 @@ class _Others:
         return key in self._keys
 
     def why_not(self, key: Key) -> str:
-        """Return how the most similar case of the same workload differs from one."""
+        """Return, as text, how a case differs from the most similar case of the same workload."""
         if not self._keys:
             return "it has no cases"
         alike = self._of_workload.get(key[0])
@@ -152,12 +152,12 @@ class _Others:
         )  # fmt: skip
 
     def _coded(self, key: Key) -> list[int]:
-        """Return an integer for each value of a key, the same for equal values."""
+        """Return an integer code for each value of a key; equal values have equal codes."""
         return [self._code_of.setdefault(value, len(self._code_of)) for value in key]
 
 
 def _labelled(word: str, value: Any) -> str:
-    """Return a value as text, with the name of its field unless it is a text itself."""
+    """Return a value as text; if it is no text, put the name of its field first."""
     return _text(value) if isinstance(value, str) and value else f"{word}: {_text(value)}"
 
 

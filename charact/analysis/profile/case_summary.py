@@ -10,9 +10,9 @@ from charact.core.statistics import median_interval
 from charact.record.reader import Run
 
 _PROFILE_PASSES = {"timing", "operators", "kernels", "memory", "flop", "counters", "frames", "prediction", "fit"}
-"""Passes of profiled cases; a case that has taken another one is of the kind that is named after that pass."""
+"""Passes of the kind `profile`. A case with any other pass has the kind named after that pass."""
 _KINDS = {"ops": "operation", "construct": "construction"}
-"""Kinds that have another name than their pass."""
+"""Kinds whose name differs from that of their pass."""
 
 _COORDINATES = [
     "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
@@ -23,7 +23,7 @@ _TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
 
 @memoize
 def phase_times(run: Run) -> pd.DataFrame:
-    """Return the time of each phase of each iteration, summed over its parts (models, optimizers).
+    """Return the time of each phase of each iteration, summed over models or optimizers.
 
     Columns: case; iteration; phase; host_s; device_s; time_s, the device's time if available, else the host's.
     """
@@ -46,9 +46,9 @@ def iteration_times(run: Run) -> pd.DataFrame:
 def case_summary(run: Run) -> pd.DataFrame:
     """Return one row for each case in the order they ran, including failed ones; missing values are null.
 
-    Columns: the case's coordinates, status and reason; kind (see `case_kinds`); num_iterations; median_s with the 95 %
-    interval of the median low_s to high_s (null below 6 iterations), p5_s and p95_s of the iterations' wall times;
-    samples_per_s (batch size / median_s); flop (counted, per iteration, without operators that lack a formula);
+    Columns: the case's parameters, status and reason; kind (see `case_kinds`); num_iterations; median_s of the
+    iterations' wall times, with its 95 % interval low_s to high_s (null below 6 iterations); p5_s and p95_s;
+    samples_per_s (batch size / median_s); flop (per iteration, without operators that lack a FLOP formula);
     flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, in PyTorch's allocator);
     compile_s (time to compile the model; null without compilation).
     """
@@ -66,10 +66,10 @@ def case_summary(run: Run) -> pd.DataFrame:
 
 
 def case_kinds(run: Run) -> list[str]:
-    """Return the kind of each case in the order of the manifest, without reading a table.
+    """Return the kind of each case in the order of the manifest; read no table.
 
-    Kinds: `profile` (measured by passes), `memory` (measured or predicted, memory alone), `training`, `inference`,
-    `operation`, `bricks` (a suite that was timed), `construction` (a latency built from bricks), or any other pass.
+    Kinds: `profile` (measured by passes), `memory` (only memory, measured or estimated), `training`, `inference`,
+    `operation`, `bricks` (a timed suite), `construction` (a latency constructed from bricks), or another pass's name.
     """
     return [_kind(run, entry) for entry in run.manifest["cases"]]
 

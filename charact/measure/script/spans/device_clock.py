@@ -6,9 +6,10 @@ from charact.measure.script.spans.recorder import Slice
 
 
 class DeviceClock:
-    """Times of CUDA events in nanoseconds since the first event.
+    """Clock that returns the times of CUDA events, in nanoseconds since the first event.
 
-    Each event is measured from the one before: PyTorch returns elapsed times as 32-bit floats, which lose precision.
+    The clock sums the times from each event to the next, because PyTorch returns elapsed times as 32-bit floats, which
+    lose precision over long times.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class DeviceClock:
 
     @classmethod
     def if_at_work(cls) -> "DeviceClock | None":
-        """Return a clock if the program uses CUDA already, else None."""
+        """Return a clock if the program has initialized CUDA, else None."""
         import torch
 
         return cls() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
@@ -32,7 +33,12 @@ class DeviceClock:
         return event
 
     def done(self, slices: list[Slice], *, wait: bool) -> tuple[list[Slice], list[Slice]]:
-        """Split slices into those that the device has finished and the others; with `wait` it finishes all."""
+        """Return the slices that the device has finished, and the others.
+
+        Args:
+            slices: in order of time.
+            wait: whether to wait for the end of the last slice first.
+        """
         if wait and slices and slices[-1].end_event is not None:
             slices[-1].end_event.synchronize()
         passed = 0
@@ -41,7 +47,7 @@ class DeviceClock:
         return slices[:passed], slices[passed:]
 
     def ns(self, event: Any) -> int:
-        """Return the time of a finished event, which becomes the base of the next."""
+        """Return the time (ns) of a finished event; pass events in the order in which they were recorded."""
         self._base_ns += round(self._base.elapsed_time(event) * 1e6)
         self._base = event
         return self._base_ns

@@ -1,9 +1,9 @@
 """Groups of inference slices: each group with a forward is an iteration.
 
-A group ends at the next fetch; without fetches, at the model's next forward. A fetch that finds no batch counts as a
-fetch: some training frameworks fetch one batch ahead to recognize the last one. Batches of `Profiler.iterate` (negative
-owner IDs) begin groups even if no forward follows. Training that follows a validation without a fetch of its own begins
-a group, too.
+A fetch begins a new group; without fetches, the model's next forward does. A fetch that finds no batch is included,
+because some training frameworks fetch one batch ahead to recognize the last one. Each batch of `Profiler.iterate`
+(negative owner ID) begins a group even if no forward follows. Training also begins a group if it follows a validation
+without a fetch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ FETCHES = frozenset({Kind.FETCH, Kind.EXHAUSTED})
 
 
 class Models:
-    """Models classified by their forwards so far."""
+    """Classification of models as trained or not, from their forwards so far."""
 
     def __init__(self) -> None:
         self.trained: set[int] = set()
@@ -23,7 +23,7 @@ class Models:
         """Models that ran with gradients in training mode."""
 
     def take(self, forward: Slice) -> None:
-        """Add a forward."""
+        """Update the classification with a forward."""
         if forward.grad:
             self.trained.add(forward.owner)
             if forward.training:
@@ -32,14 +32,14 @@ class Models:
     def is_inference(self, forward: Slice) -> bool:
         """Return whether a forward may be inference: without gradients, or in eval mode.
 
-        In eval mode it is inference only if the model was trained in training mode: a validation that does not turn off
-        gradients.
+        A forward in eval mode with gradients is inference only if the model has run with gradients in training mode. It
+        is then a validation that does not turn off gradients.
         """
         return not forward.grad or (not forward.training and forward.owner in self._in_training_mode)
 
 
 class Grouping:
-    """Splits slices into groups.
+    """Splits slices into groups, each a possible iteration.
 
     Args:
         models: classification of the models.
@@ -49,7 +49,7 @@ class Grouping:
         self._models = models
 
     def groups(self, slices: Iterable[Slice]) -> Iterator[list[Slice]]:
-        """Yield the groups in order of time, without marks of iterations' ends."""
+        """Yield the groups in order of time; drop slices that mark the end of an iteration."""
         group: list[Slice] = []
         for one in slices:
             if one.kind is Kind.END:
@@ -63,13 +63,13 @@ class Grouping:
 
     def _begins(self, group: list[Slice], one: Slice) -> bool:
         if one.phase is not None and (one.phase, one.start_ns) == (group[-1].phase, group[-1].end_ns):
-            return False  # the rest of a named phase
+            return False  # continues a phase that the program named
         if one.kind is Kind.EXHAUSTED:
             return group[-1].kind is not Kind.EXHAUSTED
         if one.kind is Kind.FETCH and one.owner < 0:
             return any(other.kind is not Kind.FETCH or other.owner == one.owner for other in group)
         if one.kind is Kind.FETCH:
-            # A fetch without an owner starts a new loop over a loader, such as after a look at its first batch.
+            # A fetch without an owner starts a new loop over a loader, such as after inspecting its first batch.
             return any(other.kind is not Kind.FETCH or (other.owner and not one.owner) for other in group)
         forwards = [other for other in group if other.kind is Kind.FORWARD]
         if not forwards or not forwards[-1].ends:  # an inner span splits a forward
