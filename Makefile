@@ -21,7 +21,7 @@ $(VENV)/stamp-python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/stamp-run: $(VENV)/stamp-python pyproject.toml constraints.txt
+$(VENV)/stamp-run: $(VENV)/stamp-python pyproject.toml setup.py constraints.txt
 	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e .
 	@touch $@
 
