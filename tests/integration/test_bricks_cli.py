@@ -129,6 +129,7 @@ class TestGenerating:
         assert done.returncode == 1
         assert done.stderr.startswith("error: torch.nn:Identity cannot be captured: it calls no operator")
 
+    @pytest.mark.slow
     def test_what_cannot_be_exported_is_cut_at_its_modules_when_asked(self, tmp_path: Path, here: Here) -> None:
         nets(tmp_path)
         done = here("bricks", "generate", "nets_of_bricks:fickle", *TINY, "--input-spec", "S", "--fallback", "hooks",

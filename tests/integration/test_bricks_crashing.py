@@ -49,6 +49,7 @@ def test_such_an_operator_is_refused(tmp_path: Path, here: Here) -> None:
     assert "a brick may not call operator aten.segment_reduce.default" in rows["reason"][CRASHING.id]
 
 
+@pytest.mark.slow
 def test_a_brick_that_is_too_large_costs_itself(tmp_path: Path, here: Here) -> None:
     inputs = a_brick([an_input(2**23)], [a_layer("relu.default", [value(0)], 1)], [1])
     outputs = a_brick([], [a_layer("ones.default", [[2**23]], 0)], [0])

@@ -67,6 +67,7 @@ def test_a_correction_is_learned_from_the_others(run: Path, here: Here, monkeypa
         done.stderr)
 
 
+@pytest.mark.slow
 def test_the_number_of_layers_is_chosen_by_models_that_can_be_run(
         tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     constructed = auto_length._constructed

@@ -56,6 +56,7 @@ def test_the_model_is_constructed_and_says_how_much_is_predicted(there: Path, he
     assert "not timed: a regression on the other bricks" in (record.path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_cost_falls_with_the_share(there: Path, here: Here) -> None:
     assert here("bricks", "run", "suite", *ROUNDS, "--name", "whole", cwd=there).returncode == 0
     timed = {name: len(load_run(run_of(there, name)).table("brick_times")) for name in ("some", "whole")}

@@ -124,6 +124,7 @@ def test_training_has_its_phases(tmp_path: Path) -> None:
         assert facts[start]["device_s"] is None
 
 
+@pytest.mark.slow
 def test_enough_is_when_the_sum_is_precise(tmp_path: Path) -> None:
     suite = a_suite(tmp_path / "suite", product(), pointwise("relu.default"))
     facts = run(tmp_path, suite, rule=StopRule(10.0, 100, 60.0)).passes(CASE)["bricks"]
@@ -247,6 +248,7 @@ class TestGoingOn:
         time_into(again, a_suite(tmp_path / "suite", product()), notes=notes)
         assert notes.rounds == [4, 5, 6, 7]
 
+    @pytest.mark.slow
     def test_warm_bricks_that_are_done_are_not_taken_again(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product(), pointwise("relu.default"))
         writer = new_writer(tmp_path)

@@ -44,6 +44,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return drawn
 
 
+@pytest.mark.slow
 def test_figures_do_not_grow_with_the_number_of_runs(tmp_path: Path, small: Path, figures: list[Figure]) -> None:
     numbers = []
     for num_runs in (3, 9):
