@@ -22,7 +22,7 @@ Values = NDArray[np.float64]
 
 MIN_ITERATIONS = 6
 """Minimum number of iterations for an interval."""
-ONE_VALUE = "one value a side: several runs give an interval"
+ONE_VALUE = "one value per group: several runs give an interval"
 _ZEROS = "0 in some of the iterations"
 _MAX_BLOCKS = 15
 _NUM_RESAMPLES = 1000
