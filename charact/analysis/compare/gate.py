@@ -73,7 +73,7 @@ def _judged(rule: Rule, case: str, side: str, row: dict[Any, Any] | None) -> dic
 def _outcome(rule: Rule, row: dict[Any, Any]) -> str:
     if pd.isna(row["ratio"]):
         return "n/a"
-    if not rule.is_passed_by(row["ratio"]):
+    if not rule.is_exceeded_by(row["ratio"]):
         return "ok"
     if row["significant"]:
         return "regression"

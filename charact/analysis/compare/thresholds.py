@@ -35,7 +35,7 @@ class Rule:
         """The phase of the threshold; None for another metric."""
         return self.metric.removeprefix("phase.") if self.metric.startswith("phase.") else None
 
-    def is_passed_by(self, ratio: float) -> bool:
+    def is_exceeded_by(self, ratio: float) -> bool:
         """Return whether a ratio is beyond the limit."""
         return _SIGNS[self.sign](ratio, self.limit)
 

@@ -86,8 +86,8 @@ def test_a_rule_reads_back_from_its_text(metric: str, limit: float, data: st.Dat
     rule = data.draw(st.sampled_from([Rule(metric, ">", limit), Rule(metric, "<", 1 / limit)]))
     assert parse(str(rule)) == rule
     assert rule.phase == (metric.partition(".")[2] or None)
-    assert not rule.is_passed_by(rule.limit)
-    assert not rule.is_passed_by(1.0)
+    assert not rule.is_exceeded_by(rule.limit)
+    assert not rule.is_exceeded_by(1.0)
 
 
 @given(st.floats(0.01, 99))
