@@ -1,6 +1,6 @@
 """The type of a kind of case, and the search for all kinds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -8,19 +8,19 @@ import pandas as pd
 
 from charact.core.plugins import modules_in
 from charact.record.reader import Run
+from charact.views.html.elements.blocks import RUN, Block, Card, Legend
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from charact.views.html.elements.blocks import Block, Card, Legend
     from charact.views.tables.model import Table
 
 
 class Overview(NamedTuple):
     """Content of the report's first section for the cases of one kind."""
 
-    cards: "list[Card]"
-    legend: "Legend"
+    cards: list[Card]
+    legend: Legend
     table: "Table"
 
 
@@ -57,8 +57,13 @@ class CaseKind:
     """TensorBoard series by input size: by name, values by case."""
     is_compared: Callable[[Run], bool] = lambda run: False
     """Whether a run is drawn together with other runs, by `side_by_side`."""
-    side_by_side: "Callable[[Sequence[Run]], list[Block]]" = lambda runs: []
+    side_by_side: Callable[[Sequence[Run]], list[Block]] = lambda runs: []
     """Figures that show several runs together."""
+
+
+def in_one_table(headlines: "Callable[..., Table]") -> "Callable[[pd.DataFrame], list[Table]]":
+    """Return a function for `CaseKind.tables`: the headline table of one run, with the run next to the case."""
+    return lambda rows: [headlines(rows, RUN)]
 
 
 def all_kinds() -> list[CaseKind]:
@@ -69,6 +74,11 @@ def all_kinds() -> list[CaseKind]:
 
 def by_kind(cases: pd.DataFrame) -> list[tuple[CaseKind, pd.DataFrame]]:
     """Return the kinds that are present with their cases; cases of unknown kinds are shown as profiled ones."""
-    kinds = all_kinds()
-    names = cases["kind"].where(cases["kind"].isin([kind.name for kind in kinds]), "profile")
-    return [(kind, cases[names == kind.name]) for kind in kinds if (names == kind.name).any()]
+    names = pd.Series(shown_as(cases["kind"]), cases.index, dtype="str")
+    return [(kind, cases[names == kind.name]) for kind in all_kinds() if (names == kind.name).any()]
+
+
+def shown_as(kinds: Iterable[str]) -> list[str]:
+    """Return each kind if views know it, else `profile`: a later version may have added it."""
+    known = {kind.name for kind in all_kinds()}
+    return [kind if kind in known else "profile" for kind in kinds]

@@ -36,8 +36,6 @@ MAY_IMPORT = {
 FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views"}
 FREE_OF_TORCH_ONCE_IMPORTED = ("charact.bricks.suite", "charact.bricks.brick", "charact.bricks.captured_graph")
 """What analyses and views may import of bricks."""
-MAY_CIRCLE: dict[tuple[str, str], str] = {}
-"""Imports inside a function that may close a circle, each with the reason."""
 LARGEST_FOLDER = 20
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
 
@@ -111,7 +109,7 @@ def graph() -> dict[str, set[str]]:
     found = {}
     for module, path in SOURCES.items():
         named = {name for name, _ in imports(ast.parse(path.read_text(encoding="utf-8"))) if name in SOURCES}
-        found[module] = {name for name in named - {module} if (module, name) not in MAY_CIRCLE}
+        found[module] = named - {module}
     return found
 
 

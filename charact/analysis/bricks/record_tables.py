@@ -12,8 +12,8 @@ from charact.analysis.memory.composition import memory_composition
 from charact.record.reader import Run
 from charact.record.schema import MEMORY_CATEGORIES
 
-_NOTHING = "the record holds no construction"
-_NO_MEMORY = "the record holds no rows"
+_NOTHING = "the record has no construction"
+_NO_MEMORY = "the record has no data"
 _CATEGORIES = [category for category in MEMORY_CATEGORIES if category != "unknown"]
 
 STARTS = "start of backward and of step"
@@ -214,6 +214,6 @@ def time_saved(run: Run) -> pd.DataFrame:
     models_s, suite_s, set_up_s = (float(timed[name].sum(skipna=False)) for name in ("models_s", "suite_s", "set_up_s"))
     repeated = timed[["models_s", "suite_s"]].mul(timed["num_repeats"], axis="index").sum(skipna=False)
     with_set_up = repeated["models_s"] / (repeated["suite_s"] + set_up_s)
-    reason = "the record holds no set-up time" if pd.isna(with_set_up) else None
+    reason = "the record has no set-up time" if pd.isna(with_set_up) else None
     return pd.DataFrame([[pieces["case"].nunique(), models_s, suite_s, models_s / suite_s, set_up_s, with_set_up,
                           reason]], columns=columns)  # fmt: skip

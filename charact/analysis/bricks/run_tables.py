@@ -107,7 +107,7 @@ def _time_reason(row: dict[Any, Any]) -> str | None:
     if pd.notna(row["time_s"]):
         return None
     if row["status"] in ("ok", "running"):
-        return "the record holds no times" if row["status"] == "ok" else "not timed yet"
+        return "the record has no times" if row["status"] == "ok" else "not timed yet"
     return str(row["status"] if pd.isna(row["reason"]) else row["reason"])
 
 

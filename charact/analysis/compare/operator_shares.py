@@ -178,7 +178,7 @@ def _parts(run: Run, cases: Collection[str]) -> dict[str, Parts]:
             operators[["phase", "operator", "layer", "input_shapes", "num_calls"]],
             kernels.loc[kernels["operator"].notna(), ["phase", "operator", "kernel"]],
             _of_case(clocks, case)[["counter", "source", "value"]],
-            {name: pass_reason(run, case, name) or "the record holds no rows"
+            {name: pass_reason(run, case, name) or "the record has no data"
              for name, rows in (("operators", operators), ("kernels", kernels)) if rows.empty},
         )  # fmt: skip
     return found

@@ -115,7 +115,7 @@ def _peak(run: Run, entry: dict[str, Any], totals: "pd.Series[float]") -> dict[s
 def _why_none(run: Run, entry: dict[str, Any], name: str, method: str) -> str:
     if name not in entry.get("passes", {}):
         return str(entry.get("reason") or f"not {method}")
-    return pass_reason(run, entry["case"], name) or "the record holds no rows"
+    return pass_reason(run, entry["case"], name) or "the record has no data"
 
 
 def memory_needs(run: Run) -> pd.DataFrame:

@@ -92,7 +92,7 @@ def _bandwidth(run: Run, row: dict[Any, Any]) -> float:
 def _time_reason(row: dict[Any, Any]) -> str | None:
     if pd.notna(row["median_s"]):
         return None
-    return "the record holds no repetitions" if row["status"] == "ok" else str(row["status"])
+    return "the record has no repetitions" if row["status"] == "ok" else str(row["status"])
 
 
 def _share_reason(row: dict[Any, Any]) -> str | None:

@@ -8,7 +8,7 @@ import pandas as pd
 from charact.analysis.profile.case_summary import case_kinds
 from charact.core.errors import UserError
 from charact.record.reader import Run
-from charact.views.case_kind import all_kinds
+from charact.views.case_kind import all_kinds, shown_as
 from charact.views.html.elements.blocks import Block
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Table, limited
@@ -42,7 +42,8 @@ class Summary:
     def add(self, run: Run) -> None:
         """Add the headline numbers of a run; report a run with a damaged table instead."""
         try:
-            kinds = [kind for kind in all_kinds() if kind.name in case_kinds(run)]
+            present = shown_as(case_kinds(run))
+            kinds = [kind for kind in all_kinds() if kind.name in present]
             found = {kind.name: kind.rows(run) for kind in kinds}
             compared = [kind.name for kind in kinds if kind.is_compared(run)]
         except UserError as error:

@@ -7,13 +7,12 @@ from rich.console import RenderableType
 
 from charact.analysis.bricks import run_tables
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview
+from charact.views.case_kind import CaseKind, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.brick_columns import legend_of_types
 from charact.views.tables.model import Column, Table, table
-from charact.views.tables.run_column import RUN
 from charact.views.terminal import bricks as terminal
 
 _METHODS = {"contextual": "in context: all bricks take turns", "paper": "warm: each repeated back to back"}
@@ -60,12 +59,9 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     return Overview(_cards(run), legend_of_types(run_tables.brick_types(run)), _table(run_tables.suite_summary(run)))
 
 
-def _tables(rows: pd.DataFrame) -> list[Table]:
-    return [_table(rows, RUN)]
-
-
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.suite(run)
 
 
-KIND = CaseKind("bricks", 60, _overview, run_tables.suite_summary, _tables, details=_details, shows_failures=True)
+KIND = CaseKind("bricks", 60, _overview, run_tables.suite_summary, in_one_table(_table), details=_details,
+                shows_failures=True)

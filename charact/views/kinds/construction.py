@@ -11,7 +11,7 @@ from charact.analysis.bricks.record_tables import model_summary
 from charact.analysis.bricks.verification import latency_errors, normalized_latency
 from charact.analysis.common.pass_status import passes_taken
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview
+from charact.views.case_kind import CaseKind, Overview, in_one_table
 from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import CASE, STATUS, Block, Card, failure_of
 from charact.views.tables import format as fmt
@@ -27,7 +27,6 @@ from charact.views.tables.constructed_tables import (
     with_labels,
 )
 from charact.views.tables.model import Column, Table, table
-from charact.views.tables.run_column import RUN
 from charact.views.terminal import bricks as terminal
 
 _NUM_CARDS = 11
@@ -123,10 +122,6 @@ def _labels(runs: Sequence[Run]) -> dict[str, str]:
     return by_g if len(set(by_g.values())) == len(runs) else {run.run_id: run.run_id for run in runs}
 
 
-def _tables(rows: pd.DataFrame) -> list[Table]:
-    return [_table(rows, RUN)]
-
-
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.constructed(run)
 
@@ -135,5 +130,5 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"constructed_latency_s": model_summary(run).set_index("case")["latency_s"]}
 
 
-KIND = CaseKind("construction", 70, _overview, model_summary, _tables, details=_details, shows_failures=True,
-                by_size=_by_size, is_compared=_is_compared, side_by_side=_side_by_side)
+KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), details=_details,
+                shows_failures=True, by_size=_by_size, is_compared=_is_compared, side_by_side=_side_by_side)

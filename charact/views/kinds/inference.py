@@ -12,7 +12,7 @@ from charact.analysis.training.stages import (
     prediction_metrics,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview
+from charact.views.case_kind import CaseKind, Overview, in_one_table
 from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
@@ -24,7 +24,6 @@ from charact.views.html.elements.blocks import (
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
-from charact.views.tables.run_column import RUN
 from charact.views.terminal.bars import Bar, Part
 from charact.views.terminal.case_lines import case_block, headline_table, timed, without_rows
 
@@ -86,10 +85,6 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     return Overview(_cards(summary, parts), legend_of(parts["part"], palette.INFERENCE_PARTS), _table(summary))
 
 
-def _tables(rows: pd.DataFrame) -> list[Table]:
-    return [_table(rows, RUN)]
-
-
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     inferences, without = timed(inference_summary(run), "total_warm_s")
     tables = [headline_table(_table(inferences), "total_cold_s", "total_warm_s", "samples_per_s", "p50_s", "p99_s")]
@@ -140,4 +135,4 @@ def _load_bars(run: Run, case: Any) -> list[RenderableType]:
     ]  # fmt: skip
 
 
-KIND = CaseKind("inference", 30, _overview, inference_summary, _tables, _headlines, _details)
+KIND = CaseKind("inference", 30, _overview, inference_summary, in_one_table(_table), _headlines, _details)

@@ -11,13 +11,12 @@ from charact.analysis.memory.composition import memory_composition, memory_peaks
 from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
 from charact.analysis.memory.timeline import peak_moments
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview
+from charact.views.case_kind import CaseKind, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, Legend, failure_of, legend_of
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
-from charact.views.tables.run_column import RUN
 from charact.views.terminal import memory as terminal
 
 
@@ -120,10 +119,6 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     return Overview(*_cards(run), _table(memory_peaks(run)))
 
 
-def _tables(rows: pd.DataFrame) -> list[Table]:
-    return [_table(rows, RUN)]
-
-
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.blocks(run)
 
@@ -132,6 +127,6 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"predicted_peak_memory_bytes": memory_peaks(run).set_index("case")["predicted_bytes"]}
 
 
-KIND = CaseKind("memory", 40, _overview, memory_peaks, _tables, details=_details, shows_failures=True,
+KIND = CaseKind("memory", 40, _overview, memory_peaks, in_one_table(_table), details=_details, shows_failures=True,
                 by_size=_by_size,
                 lead="Cards show the largest case of each series that fits; the table has all cases.")

@@ -1,31 +1,83 @@
 """Cases that time basic operations of given sizes."""
 
+from typing import Any
+
 import pandas as pd
 from rich.console import RenderableType
 
 from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview
-from charact.views.tables import operation_tables
-from charact.views.tables.model import Table
-from charact.views.tables.run_column import RUN
+from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.html.elements.blocks import Card, failure_of
+from charact.views.tables import format as fmt
+from charact.views.tables import operation_tables, palette
 from charact.views.terminal import operations as terminal
+
+_NUM_CARDS = 12
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     totals, problems = suite_totals(run), operation_cases(run)
-    most = operation_tables.NUM_CARDS
-    note = f"Cards show the {most} slowest of {len(problems)} problems." if len(problems) > most else ""
+    few = f"Cards show the {_NUM_CARDS} slowest of {len(problems)} problems."
+    note = few if len(problems) > _NUM_CARDS else ""
     shown = operation_tables.totals(totals) if len(totals) else operation_tables.headlines(problems, note=note)
-    return Overview(operation_tables.cards(run), operation_tables.directions(operation_times(run)), shown)
+    return Overview(_cards(run), operation_tables.directions(operation_times(run)), shown)
 
 
-def _tables(rows: pd.DataFrame) -> list[Table]:
-    return [operation_tables.headlines(rows, RUN)]
+def _cards(run: Run) -> list[Card]:
+    """Return a card per operation of a suite, and one for each of the slowest single problems."""
+    cases = operation_cases(run)
+    times = operation_times(run)
+    shown = [_suite_card(row, times) for row in fmt.rows(suite_totals(run))]
+    own = cases[cases["suite"].isna()].sort_values("time_s", ascending=False, kind="stable", na_position="first")
+    return shown + [_problem_card(row, times[times["case"] == row.case]) for row in fmt.rows(own.head(_NUM_CARDS))]
+
+
+def _suite_card(row: Any, times: pd.DataFrame) -> Card:
+    words = [row.suite, row.set, row.operation, row.layout, row.precision, row.device]
+    name = " · ".join(str(word) for word in words if pd.notna(word))
+    counted = f"{row.num_problems} problem{'' if row.num_problems == 1 else 's'}, each once"
+    if pd.isna(row.total_s):
+        return Card(name, several=True, failure=("failed", f"all of {counted.removesuffix(', each once')}"))
+    same = times[(times["status"] == "ok") & times["median_s"].notna()]
+    for column, word in zip(["suite", "set", "operation", "layout", "precision", "device"], words, strict=True):
+        same = same[same[column].isna() if pd.isna(word) else same[column] == word]
+    return Card(
+        name, several=True, headline=(fmt.duration(row.total_s), "total execution time"), details=[counted],
+        warning=f"{row.num_failed} failed and are left out" if row.num_failed else "",
+        numbers=[("FLOP", fmt.num_flop(row.flop, operation_tables.no_flop(row))),
+                 ("rate", fmt.flop_rate(row.flop_per_s, operation_tables.no_flop(row)))],
+        bar=_bar(same),
+    )  # fmt: skip
+
+
+def _problem_card(row: Any, times: pd.DataFrame) -> Card:
+    failure = failure_of(row.status, row.reason)
+    if pd.isna(row.time_s):
+        return Card(row.case, failure=failure or ("no data", "the record has no repetitions"))
+    first = next(fmt.rows(times))
+    interval = fmt.interval(first.low_s, first.high_s, "fewer than 6 repetitions")
+    of = "" if len(times) == 1 else f"{fmt.DIRECTIONS[first.direction]} "
+    rate = (f"{of}bandwidth", fmt.byte_rate(first.bytes_per_s)) if pd.isna(first.flop_per_s) else \
+        (f"{of}rate", fmt.flop_rate(first.flop_per_s))
+    return Card(
+        row.case, failure=failure,
+        headline=(fmt.seconds(row.time_s), "a call" if len(times) == 1 else "all directions"),
+        details=[f"{fmt.DIRECTIONS[first.direction]}: 95 % interval {interval}"],
+        numbers=[rate, ("of the ceiling", fmt.share(first.share_frac, operation_tables.no_share(first)))],
+        bar=_bar(times.dropna(subset=["median_s"])),
+    )  # fmt: skip
+
+
+def _bar(times: pd.DataFrame) -> list[tuple[str, float, str]]:
+    sums = times.groupby("direction", sort=False)["median_s"].sum()
+    return [(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
+            for name, time_s in sums.items()]
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.blocks(run)
 
 
-KIND = CaseKind("operation", 50, _overview, operation_cases, _tables, details=_details, shows_failures=True)
+KIND = CaseKind("operation", 50, _overview, operation_cases, in_one_table(operation_tables.headlines), details=_details,
+                shows_failures=True)

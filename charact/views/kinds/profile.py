@@ -20,12 +20,13 @@ from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.profile.repeats import repeated_cases
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview
+from charact.views.case_kind import CaseKind, Overview, shown_as
 from charact.views.html.elements.blocks import (
     CASE,
     ITERATION,
     PEAK,
     RATE,
+    RUN,
     SAMPLES,
     STATUS,
     Card,
@@ -37,7 +38,6 @@ from charact.views.section import all_sections
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
-from charact.views.tables.run_column import RUN
 from charact.views.terminal.case_lines import case_block, headline_table
 
 
@@ -112,7 +112,8 @@ _MIN_REPEATS = 3
 
 
 def _rows(run: Run) -> pd.DataFrame:
-    cases = case_summary(run).query("kind == 'profile'")
+    cases = case_summary(run)
+    cases = cases[[kind == "profile" for kind in shown_as(cases["kind"])]]
     if cases.empty:
         return cases
     found = bottlenecks(run)[["case", "verdict", "share_frac", "reason"]]

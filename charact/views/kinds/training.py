@@ -14,7 +14,7 @@ from charact.analysis.training.stages import (
     training_summary,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview
+from charact.views.case_kind import CaseKind, Overview, in_one_table
 from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
@@ -26,7 +26,6 @@ from charact.views.html.elements.blocks import (
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
-from charact.views.tables.run_column import RUN
 from charact.views.terminal.bars import Bar, Part, sparkline
 from charact.views.terminal.case_lines import case_block, headline_table, timed, without_rows
 
@@ -105,10 +104,6 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     parts, summary = stage_breakdown(run), training_summary(run)
     return Overview(_cards(summary, parts), legend_of(parts["stage"], palette.STAGES), _table(summary))
-
-
-def _tables(rows: pd.DataFrame) -> list[Table]:
-    return [_table(rows, RUN)]
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
@@ -191,4 +186,4 @@ def _curve(metric: str, rows: pd.DataFrame) -> str:
     return f"{first} {sparkline(known.tolist())} {end}"
 
 
-KIND = CaseKind("training", 20, _overview, training_summary, _tables, _headlines, _details)
+KIND = CaseKind("training", 20, _overview, training_summary, in_one_table(_table), _headlines, _details)

@@ -52,3 +52,10 @@ def errors_table(errors: pd.DataFrame, *more: Column) -> Table:
         Column("worst_error_frac", "Worst", signed_share), Column("worst_case", "of", unbroken=True),
     ]  # fmt: skip
     return table(with_labels(errors), "Errors over all measured models", columns)
+
+
+def regression_text(row: Any) -> str:
+    """Format a row of `predicted_times`: the share of constructed latencies that is a regression."""
+    return (f"{row.num_predicted:,} of {row.num_bricks:,} bricks ({fmt.share(row.share_frac)} of the plain sums) were "
+            "not timed: a regression on the other bricks predicts their times. The intervals include its "
+            "uncertainty.")  # fmt: skip

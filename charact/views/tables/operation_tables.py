@@ -1,4 +1,4 @@
-"""Tables and cards of basic operations: suites, problems, and their shares of the ceilings."""
+"""Tables of basic operations: suites, problems, and their shares of the ceilings."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,14 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
-from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, STATUS, Card, Legend, failure_of
+from charact.views.html.elements.blocks import CASE, STATUS, Legend
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 
-NUM_CARDS = 12
 _PLACE = ["set", "layout", "precision", "device"]
 _TITLES = {"set": "Set", "layout": "Layout", "precision": "Precision", "device": "Device"}
 _NONE = {"set": "the suite has none", "layout": "dense"}
@@ -27,15 +24,17 @@ def _no_time(row: Any) -> str | None:
     return row.time_reason if isinstance(row.time_reason, str) else None
 
 
-def _no_flop(row: Any) -> str:
+def no_flop(row: Any) -> str:
+    """Return why a row lacks FLOP."""
     return "none are counted"
 
 
 def _no_rate(row: Any) -> str:
-    return _no_time(row) or _no_flop(row)
+    return _no_time(row) or no_flop(row)
 
 
-def _no_share(row: Any) -> str | None:
+def no_share(row: Any) -> str | None:
+    """Return why a row lacks its share of the ceiling."""
     return row.share_reason if isinstance(row.share_reason, str) else None
 
 
@@ -76,12 +75,12 @@ def problems(operation: str, times: pd.DataFrame) -> Table:
         Column("median_s", "Time", fmt.seconds, "median of a call", _no_time),
         Column("low_s", "95 % from", fmt.seconds, "lower end of the median's interval", few),
         Column("high_s", "95 % to", fmt.seconds, "upper end of the median's interval", few),
-        Column("flop", "FLOP", fmt.num_flop, "of a call, 1 MAC = 2 FLOP", _no_flop), *_where_known(_PUBLISHED, times),
+        Column("flop", "FLOP", fmt.num_flop, "of a call, 1 MAC = 2 FLOP", no_flop), *_where_known(_PUBLISHED, times),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved", _no_rate),
         Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "inputs read and outputs written once, over time", _no_time),
         Column("share_frac", "Of the ceiling", fmt.share, "time of the work at the ceilings / its time",
-               _no_share, is_share=True),
-        Column("limit", "Nearer ceiling", None, "compute or bandwidth", _no_share, unbroken=True),
+               no_share, is_share=True),
+        Column("limit", "Nearer ceiling", None, "compute or bandwidth", no_share, unbroken=True),
         Column("max_error", "Error", fmt.error, "largest difference from float64, over the result's largest magnitude",
                _not_checked),
         Column("tolerance", "Tolerance", fmt.error, "what the precision allows", _not_checked),
@@ -116,9 +115,9 @@ def totals(rows: pd.DataFrame) -> Table:
         Column("num_problems", "Problems", fmt.number),
         Column("num_failed", "Failed", fmt.number, "left out of totals"),
         Column("total_s", "Total execution time", fmt.duration, "each problem once, in every direction", failed),
-        Column("flop", "FLOP", fmt.number, "of all of them", _no_flop),
+        Column("flop", "FLOP", fmt.number, "of all of them", no_flop),
         *_where_known(replace(_PUBLISHED, to_text=fmt.number), rows),
-        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / total execution time", _no_flop),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / total execution time", no_flop),
     ]  # fmt: skip
     note = " ".join(f"Published FLOP of {row.suite}, {row.operation}: {row.convention}."
                     for row in fmt.rows(rows.dropna(subset=["convention"]).drop_duplicates("convention")))
@@ -130,10 +129,10 @@ def shares(rows: pd.DataFrame) -> Table:
     columns = [
         Column("operation", "Operation"), DIRECTION, *(column for column in places(rows.assign(set=None))),
         Column("num_problems", "Problems", fmt.number, "timed"),
-        Column("flop_per_s", "Best FLOP/s", fmt.flop_rate, "of its problems", _no_flop),
+        Column("flop_per_s", "Best FLOP/s", fmt.flop_rate, "of its problems", no_flop),
         Column("bytes_per_s", "Best bytes/s", fmt.byte_rate, "of its problems"),
-        Column("median_share_frac", "Median of the ceiling", fmt.share, "over its problems", _no_share, is_share=True),
-        Column("best_share_frac", "Best", fmt.share, "of its problems", _no_share, is_share=True),
+        Column("median_share_frac", "Median of the ceiling", fmt.share, "over its problems", no_share, is_share=True),
+        Column("best_share_frac", "Best", fmt.share, "of its problems", no_share, is_share=True),
     ]  # fmt: skip
     return table(with_labels(rows), "Operations against the ceilings", columns)
 
@@ -181,64 +180,13 @@ def headlines(cases: pd.DataFrame, *more: Column, note: str = "") -> Table:
 
     columns = [
         CASE, *more, STATUS, Column("time_s", "Time", fmt.seconds, "sum of the directions' medians", why),
-        Column("flop", "FLOP", fmt.num_flop, "of all directions", _no_flop),
+        Column("flop", "FLOP", fmt.num_flop, "of all directions", no_flop),
         Column("bytes", "Bytes", fmt.num_bytes, "of all directions", lambda row: "not counted"),
     ]  # fmt: skip
     return table(cases, "Time of each problem", columns, note)
-
-
-def cards(run: Run) -> list[Card]:
-    """Return a card per operation of a suite, and one for each of the slowest single problems."""
-    cases = operation_cases(run)
-    times = operation_times(run)
-    shown = [_suite_card(row, times) for row in fmt.rows(suite_totals(run))]
-    own = cases[cases["suite"].isna()].sort_values("time_s", ascending=False, kind="stable", na_position="first")
-    return shown + [_problem_card(row, times[times["case"] == row.case]) for row in fmt.rows(own.head(NUM_CARDS))]
-
-
-def _suite_card(row: Any, times: pd.DataFrame) -> Card:
-    words = [row.suite, row.set, row.operation, row.layout, row.precision, row.device]
-    name = " · ".join(str(word) for word in words if pd.notna(word))
-    counted = f"{row.num_problems} problem{'' if row.num_problems == 1 else 's'}, each once"
-    if pd.isna(row.total_s):
-        return Card(name, several=True, failure=("failed", f"all of {counted.removesuffix(', each once')}"))
-    same = times[(times["status"] == "ok") & times["median_s"].notna()]
-    for column, word in zip(["suite", "set", "operation", "layout", "precision", "device"], words, strict=True):
-        same = same[same[column].isna() if pd.isna(word) else same[column] == word]
-    return Card(
-        name, several=True, headline=(fmt.duration(row.total_s), "total execution time"), details=[counted],
-        warning=f"{row.num_failed} failed and are left out" if row.num_failed else "",
-        numbers=[("FLOP", fmt.num_flop(row.flop, _no_flop(row))),
-                 ("rate", fmt.flop_rate(row.flop_per_s, _no_flop(row)))],
-        bar=_bar(same),
-    )  # fmt: skip
-
-
-def _problem_card(row: Any, times: pd.DataFrame) -> Card:
-    failure = failure_of(row.status, row.reason)
-    if pd.isna(row.time_s):
-        return Card(row.case, failure=failure or ("no data", "the record has no repetitions"))
-    first = next(fmt.rows(times))
-    interval = fmt.interval(first.low_s, first.high_s, "fewer than 6 repetitions")
-    of = "" if len(times) == 1 else f"{fmt.DIRECTIONS[first.direction]} "
-    rate = (f"{of}bandwidth", fmt.byte_rate(first.bytes_per_s)) if pd.isna(first.flop_per_s) else \
-        (f"{of}rate", fmt.flop_rate(first.flop_per_s))
-    return Card(
-        row.case, failure=failure,
-        headline=(fmt.seconds(row.time_s), "a call" if len(times) == 1 else "all directions"),
-        details=[f"{fmt.DIRECTIONS[first.direction]}: 95 % interval {interval}"],
-        numbers=[rate, ("of the ceiling", fmt.share(first.share_frac, _no_share(first)))],
-        bar=_bar(times.dropna(subset=["median_s"])),
-    )  # fmt: skip
 
 
 def directions(times: pd.DataFrame) -> Legend:
     """Return the colors of the directions that occur, by label."""
     there = set(times["direction"])
     return [(fmt.DIRECTIONS[name], color) for name, color in palette.DIRECTIONS.items() if name in there]
-
-
-def _bar(times: pd.DataFrame) -> list[tuple[str, float, str]]:
-    sums = times.groupby("direction", sort=False)["median_s"].sum()
-    return [(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
-            for name, time_s in sums.items()]

@@ -16,9 +16,9 @@ from charact.analysis.bricks.verification import latency_errors, normalized_late
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.brick_text import regression_text
+from charact.views.tables.constructed_tables import regression_text
 from charact.views.terminal.bars import Bar, Part
-from charact.views.terminal.named_table import NamedTable
+from charact.views.terminal.named_table import NamedTable, plain_table
 
 _NUM_BRICKS = 10
 _NUM_FAILED = 10
@@ -27,14 +27,6 @@ _NUM_TYPES = 5
 _STRATEGIES = {"sequential": "plain sum", "paper": "sum of warm times", "critical_path": "longest path",
                "corrected": "corrected"}  # fmt: skip
 _NO_INTERVAL = "fewer than 6 rounds"
-
-
-def _table(*titles: str, left: int = 1) -> Table:
-    """Return an empty table whose first columns are texts and the others numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="left" if number < left else "right", overflow="fold", no_wrap=number >= left)
-    return table
 
 
 def suite(run: Run) -> list[RenderableType]:
@@ -58,7 +50,7 @@ def suite(run: Run) -> list[RenderableType]:
 
 
 def _slowest(timed: pd.DataFrame) -> Table:
-    table = _table("brick", "layers", "time", "share", "FLOP/s", left=2)
+    table = plain_table("brick", "layers", "time", "share", "FLOP/s", left=2)
     for row in fmt.rows(timed.head(_NUM_BRICKS)):
         table.add_row(Text(str(row.brick)), Text(str(row.layers)), Text(fmt.seconds(row.time_s), style="bold"),
                       Text(fmt.share(row.share_frac)), Text(fmt.flop_rate(row.flop_per_s, "none counted")))  # fmt: skip
@@ -120,7 +112,7 @@ def _errors(latencies: pd.DataFrame) -> list[RenderableType]:
     rows = latency_errors(latencies)
     if rows.empty:
         return []
-    table = _table("constructed ÷ measured", "models", "geometric mean", "mean |error|", "worst")
+    table = plain_table("constructed ÷ measured", "models", "geometric mean", "mean |error|", "worst")
     for row in fmt.rows(rows):
         table.add_row(Text(f"{_STRATEGIES[row.strategy]}, {row.mode}"), Text(f"{row.num_models}"),
                       Text(f"{row.geometric_mean:.3f}"), Text(fmt.share(row.mean_abs_error_frac), style="bold"),

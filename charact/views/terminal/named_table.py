@@ -71,6 +71,20 @@ class NamedTable:
         return table
 
 
+def plain_table(*titles: str, left: int = 1, gap: int = 2) -> Table:
+    """Return an empty table of the first columns, which are foldable texts, and the others, which are numbers.
+
+    Args:
+        titles: titles of the columns.
+        left: number of text columns.
+        gap: spaces between columns.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="left" if number < left else "right", overflow="fold", no_wrap=number >= left)
+    return table
+
+
 def _empty(show_header: bool = True) -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=show_header)
 

@@ -5,7 +5,6 @@ from typing import Any
 import pandas as pd
 from rich.console import RenderableType
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from charact.analysis.operations.sparsity import sparse_crossover
@@ -13,6 +12,7 @@ from charact.analysis.operations.timings import operation_cases, operation_times
 from charact.core.units import digits, scale
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
+from charact.views.terminal.named_table import plain_table
 
 _NUM_PROBLEMS = 15
 _RATES = {"flop_per_s": "FLOP/s", "bytes_per_s": "B/s"}
@@ -33,19 +33,11 @@ def blocks(run: Run) -> list[RenderableType]:
     return [*shown, *_crossovers(sparse_crossover(run)), *failed]
 
 
-def _table(*titles: str, left: int = 1, gap: int = 2) -> Table:
-    """Return an empty table whose first columns are foldable texts and the others numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="left" if number < left else "right", overflow="fold", no_wrap=number >= left)
-    return table
-
-
 def _totals(totals: pd.DataFrame) -> list[RenderableType]:
     """Return each suite's total execution time, with FLOP as counted here and by the suite if different."""
     if totals.empty:
         return []
-    table = _table("suite", "problems", "total time", "FLOP", "FLOP/s")
+    table = plain_table("suite", "problems", "total time", "FLOP", "FLOP/s")
     published = []
     for row in fmt.rows(totals):
         words = (row.suite, row.set, row.operation, row.layout, row.precision, row.device)
@@ -71,7 +63,7 @@ def _problems(rows: pd.DataFrame) -> list[RenderableType]:
     units = {column: scale(shown[column].dropna().tolist(), unit) for column, unit in _RATES.items()
              if shown[column].notna().any()}  # fmt: skip
     directed = ["direction"] if (shown["direction"] != "forward").any() else []
-    table = _table("problem", *directed, "time", "± %", *(unit for _, unit in units.values()), "ceiling", "error",
+    table = plain_table("problem", *directed, "time", "± %", *(unit for _, unit in units.values()), "ceiling", "error",
                    left=1 + len(directed), gap=1)  # fmt: skip
     last = None
     for row in fmt.rows(shown):
@@ -124,7 +116,7 @@ def _notes(rows: pd.DataFrame) -> list[str]:
 def _crossovers(rows: pd.DataFrame) -> list[RenderableType]:
     if rows.empty:
         return []
-    table = _table("sparse against dense", "sparse is faster below a density of", left=2)
+    table = plain_table("sparse against dense", "sparse is faster below a density of", left=2)
     for row in fmt.rows(rows):
         words = [row.size, row.layout, fmt.DIRECTIONS[row.direction], row.precision, row.device]
         table.add_row(Text(" ".join(map(str, words))), Text(fmt.crossover(row), style="bold"))

@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from charact.analysis.bricks import reuse as statistics
@@ -12,7 +11,7 @@ from charact.analysis.bricks.correction_cache import Correction
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.index import Suite
 from charact.views.tables import format as fmt
-from charact.views.terminal.named_table import NamedTable
+from charact.views.terminal.named_table import NamedTable, plain_table
 
 _COEFFICIENTS = {"factor": "factor of the plain sum", "module_call_s": "each call of a module",
                  "piece_s": "each segment", "backward_start_s": "each start of a backward pass"}  # fmt: skip
@@ -32,13 +31,6 @@ class Trial(NamedTuple):
     """Mean |error| of plain sums."""
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=bool(number))
-    return table
-
-
 def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measured_s: Sequence[float],
                learned: Correction) -> RenderableType:
     """Return the result of a calibration: plain sums against measured times, and the coefficients."""
@@ -46,7 +38,7 @@ def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measur
     for model, sum_s, median_s in zip(models, sums_s, measured_s, strict=True):
         table.add_row(Text(model), Text(fmt.seconds(sum_s)), Text(fmt.seconds(median_s)),
                       Text(f"{sum_s / median_s:.3f}"))  # fmt: skip
-    coefficients = _table("correction", "learned")
+    coefficients = plain_table("correction", "learned")
     for name, label in _COEFFICIENTS.items():
         value = getattr(learned, name)
         shown = f"{value:.4f}" if name == "factor" else fmt.change(value)
@@ -62,7 +54,7 @@ def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measur
 
 def trials(tried: Sequence[Trial], chosen: int, num_models: int) -> RenderableType:
     """Return the table of what -g auto tried, and its choice."""
-    table = _table("G", "distinct bricks", "suite once", "mean |error|")
+    table = plain_table("G", "distinct bricks", "suite once", "mean |error|")
     for trial in tried:
         style = "bold" if trial.g == chosen else ""
         table.add_row(*(Text(cell, style=style) for cell in (
@@ -84,7 +76,7 @@ def generated(cases: Collection[str], compositions: Sequence[Composition], suite
     for row in fmt.rows(reuse[reuse["case"].isin(list(cases))]):
         models.add_row(Text(str(row.case)), Text(f"{row.num_layers:,}"), Text(f"{row.num_pieces:,}"),
                        Text(f"{row.num_bricks:,}  {fmt.share(row.unique_frac)}"), Text(fmt.share(row.shared_frac)))
-    types = _table("layer type", "layers", "distinct")
+    types = plain_table("layer type", "layers", "distinct")
     found = statistics.layer_type_share(compositions, suite)
     for row in fmt.rows(found.head(_NUM_TYPES)):
         types.add_row(Text(str(row.layer_type)), Text(f"{row.num_layers:,}"),
@@ -110,7 +102,7 @@ def _whole(compositions: Sequence[Composition], suite: Suite) -> list[Renderable
 
 def frequent(compositions: Sequence[Composition], suite: Suite) -> RenderableType:
     """Return the bricks that occur in models most often."""
-    table = _table("brick", "layers", "uses", "models", "most in one model")
+    table = plain_table("brick", "layers", "uses", "models", "most in one model")
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
     found = statistics.brick_reuse(compositions, suite)
     for row in fmt.rows(found.head(_NUM_BRICKS)):

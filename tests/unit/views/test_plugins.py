@@ -29,7 +29,7 @@ from charact.analysis.profile.case_summary import case_summary
 from charact.views.case_kind import CaseKind, Overview
 from charact.views.html.elements.blocks import CASE, Card
 from charact.views.tables.model import table
-from charact.views.tables.run_column import RUN
+from charact.views.html.elements.blocks import RUN
 
 
 ''' + OF_A_KIND
@@ -89,6 +89,8 @@ def test_cases_of_an_unknown_kind_are_shown(tmp_path: Path) -> None:
     cases[-1]["passes"]["weighing"] = {"status": "ok", "reason": None}
     change_manifest(path, cases=cases)
     assert str(cases[-1]["case"]) in shown(path, width=200)
+    across = report([load_run(path), load_run(path)]).split("Every profiled case of every run</caption>")[1]
+    assert str(cases[-1]["case"]) in across.split("</table>")[0]
 
 
 def test_the_document_names_files_that_exist() -> None:

@@ -117,8 +117,8 @@ def test_a_missing_table_leaves_reasons(tmp_path: Path, table: str) -> None:
         drop_table(path, table)
         told = words(report([load_run(path)]))
         assert "nan" not in re.findall(r"\w+", told)
-        assert {"bricks": "the record has no rows", "brick_times": "the record holds no times",
-                "pieces": "the record has no rows", "constructions": "the record holds no",
+        assert {"bricks": "the record has no data", "brick_times": "the record has no times",
+                "pieces": "the record has no data", "constructions": "the record has no",
                 "iterations": "No model was measured", "memory": "Every strategy"}[table] in told  # fmt: skip
 
 

@@ -74,6 +74,7 @@ class Body:
 
 
 CASE = Column("case", "Case", unbroken=True)
+RUN = Column("run", "Run", unbroken=True)
 PHASE = Column("phase", "Phase")
 STATUS = Column("status", "Status", meaning="ok, oom (out of memory), diverged, error or interrupted")
 ITERATION = Column("median_s", "Iteration", fmt.seconds, "median wall time of an iteration",

@@ -10,7 +10,6 @@ from charact.views.html.elements.blocks import CASE, Block, Body, Legend, why_no
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.brick_columns import LAYERS, legend_of_types
-from charact.views.tables.brick_text import regression_text
 from charact.views.tables.constructed_tables import (
     COLORS,
     LABELS,
@@ -19,6 +18,7 @@ from charact.views.tables.constructed_tables import (
     no_error,
     no_interval,
     reason_of,
+    regression_text,
     signed_share,
     with_labels,
 )

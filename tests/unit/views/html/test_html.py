@@ -149,7 +149,7 @@ def test_a_missing_table(record: Path, table: str) -> None:
     words = Page(report([load_run(record)])).words
     assert "nan" not in re.findall(r"\w+", words)
     if table in ("iterations", "operators", "memory", "flop"):
-        assert "n/a (the record has no rows)" in words
+        assert "n/a (the record has no data)" in words
 
 
 def test_a_failed_pass_says_why_where_its_numbers_would_be(tmp_path: Path) -> None:

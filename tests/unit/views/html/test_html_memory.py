@@ -237,7 +237,7 @@ def test_a_missing_table(table: str, tmp_path: Path) -> None:
     records.drop_table(path, table)
     words = Page(report([load_run(path)])).words
     assert "nan" not in re.findall(r"\w+", words)
-    assert ("the record has no rows" in words) == (table == "memory")
+    assert ("the record has no data" in words) == (table == "memory")
 
 
 def test_long_tables_are_cut_with_a_note(run: Run) -> None:

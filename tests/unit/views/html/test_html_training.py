@@ -148,7 +148,7 @@ def test_a_missing_table(write: Callable[[Path], Path], table: str, tmp_path: Pa
     words = Page(report([load_run(path)])).words
     assert "nan" not in re.findall(r"\w+", words.replace("loss was nan", ""))
     if table == "stages":
-        assert "the record has no rows)" in words
+        assert "the record has no data)" in words
 
 
 def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
