@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -182,12 +181,17 @@ def lock(path: Path) -> int | None:
     """
     with writing(path):
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            return None
-    return file
+        if try_lock(file):
+            return file
+        os.close(file)
+    return None
+
+
+def try_lock(file: int) -> bool:
+    """Try to lock an open file until its descriptor is closed in all processes; return whether it succeeded."""
+    from filelock import lock_descriptor  # here, since a watched program imports this module
+
+    return lock_descriptor(file, blocking=False)
 
 
 def release(file: int, path: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Interrupt:
@@ -25,7 +25,7 @@ class Interrupt:
 
     def __enter__(self) -> "Interrupt":
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS
-                        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN}
+                        if signal.Signals(number).name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,7 +48,7 @@ class Interrupt:
             self._allowed = False
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if number == signal.SIGHUP:
+        if signal.Signals(number).name == "SIGHUP":
             self._leave_terminals()
         first = self.signal is None
         self.signal = self.signal or number

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import resource
 import sys
 from collections.abc import Iterator
 
@@ -68,6 +67,8 @@ def free_host_bytes() -> int:
 @contextlib.contextmanager
 def data_growth_limit(num_bytes: int) -> Iterator[None]:
     """Limit the growth of this process's data (Linux)."""
+    import resource  # Unix only
+
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     # Linux counts private writable memory, touched or not.
     limits = [process_data_bytes() + num_bytes, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]

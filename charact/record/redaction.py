@@ -9,7 +9,6 @@ is not found.
 
 import contextlib
 import os
-import pwd
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -336,8 +335,8 @@ def _redactor(environment: Mapping[str, str], command_lines: Sequence[Sequence[s
 def _homes(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the home directories of this user with their replacements, the longest first."""
     found: dict[str, str] = {}
-    with contextlib.suppress(KeyError):
-        found[pwd.getpwuid(os.getuid()).pw_dir] = f"~{USER}"
+    if account_home := _account()[1]:
+        found[account_home] = f"~{USER}"
     home = environment.get("HOME", "").rstrip("/")
     found |= {os.path.realpath(home): "~", home: "~"} if home.startswith("/") else {}
     return tuple(sorted(((path.rstrip("/"), text) for path, text in found.items() if path.strip("/")),
@@ -346,9 +345,20 @@ def _homes(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _user(environment: Mapping[str, str]) -> str:
     """Return the user's name from the environment, else from the system; empty if neither has it."""
-    with contextlib.suppress(KeyError):
-        return environment.get("USER") or environment.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
-    return ""
+    return environment.get("USER") or environment.get("LOGNAME") or _account()[0]
+
+
+def _account() -> tuple[str, str]:
+    """Return name and home directory of the process's account; empty if unknown."""
+    try:
+        import pwd  # Unix only
+    except ImportError:
+        return "", ""
+    try:
+        account = pwd.getpwuid(os.getuid())
+    except KeyError:
+        return "", ""
+    return account.pw_name, account.pw_dir
 
 
 def _parted(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:

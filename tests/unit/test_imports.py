@@ -160,6 +160,22 @@ def test_what_only_reads_records_runs_without_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_records_are_read_and_commands_start_without_modules_of_unix() -> None:
+    """Windows lacks these modules, and some signals and functions."""
+    starting = [name for name in SOURCES if layer(name) == "commands" and not helper(name)]
+    readers = [name for name in SOURCES if layer(name) in FREE_OF_TORCH or name.startswith(FREE_OF_TORCH_ONCE_IMPORTED)]
+    program = f"""
+import sys, signal, os
+for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules[name] = None
+del signal.SIGHUP, os.register_at_fork, os.fork
+import charact, charact.cli, {', '.join([*readers, *starting])}
+import charact.execution.interrupt
+assert charact.cli.run(["--help"]) == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
 @pytest.mark.parametrize(("module", "source"), [
     ("charact.analysis.profile.breakdown", "import torch"),
     ("charact.analysis.profile.breakdown", "from charact.measure.passes.timing import time_case"),

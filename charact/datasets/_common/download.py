@@ -4,7 +4,6 @@ Received bytes are stored next to the target in a locked file with the suffix `.
 """
 
 import contextlib
-import fcntl
 import functools
 import io
 import os
@@ -21,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 
 from charact.core.bounded_reading import check_declared
 from charact.core.errors import UserError
-from charact.core.files import writing
+from charact.core.files import try_lock, writing
 
 TIMEOUT_S = 30.0
 """Longest time without data from a server (s)."""
@@ -100,10 +99,8 @@ def _locked(part: Path) -> Iterator[BinaryIO]:
     """Open the file for appending, locked against other processes."""
     while True:
         with part.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(f"{part} is being written by another fetch: wait for its end") from error
+            if not try_lock(file.fileno()):
+                raise UserError(f"{part} is being written by another fetch: wait for its end")
             # Between opening and locking, another download may have renamed the file: then open it again.
             if _is_at(file, part):
                 yield file

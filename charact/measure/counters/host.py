@@ -1,8 +1,8 @@
 """Counters of the operating system for the process: memory, processor time by thread pool, page faults, switches."""
 
 import contextlib
+import os
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -121,6 +121,8 @@ class _HostReading:
 
 
 def _now() -> _Totals:
+    import resource  # Unix only
+
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return _Totals(time_s=time.perf_counter(), cpu_s=usage.ru_utime + usage.ru_stime,
                    changes={name: getattr(usage, field) for name, (_, field) in _CHANGES.items()})
@@ -142,7 +144,7 @@ def _summed(bytes_of: Callable[[int | str], int], processes: Iterable[int | str]
 
 
 def _rss_bytes(process: int | str) -> int:
-    return int((_PROC / str(process) / "statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    return int((_PROC / str(process) / "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _kilobytes(path: str, field: str) -> int:

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import resource
 import sys
 from pathlib import Path
 
@@ -24,6 +23,8 @@ def resident_peak_bytes() -> int:
         found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
         assert found is not None, f"{_STATUS} has no VmHWM"
         return int(found[1]) * 1024
+    import resource  # Unix only
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
