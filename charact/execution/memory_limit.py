@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,7 +17,8 @@ from charact.execution.out_of_memory import data_growth_limit, free_host_bytes, 
 _GIVE_BACK_FROM_BYTES = 65_536
 _ALLOWANCE_BYTES = 2 * 2**20
 """Allowance on top of a CPU limit, for measured allocations of Python and the profiler while a case runs."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
+"""Options of glibc's allocator."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +116,28 @@ def give_back_to_system() -> None:
 
     This slows down iterations: only for processes in which no time is measured.
     """
+    set_allocator({M_MMAP_THRESHOLD: _GIVE_BACK_FROM_BYTES, M_TRIM_THRESHOLD: _GIVE_BACK_FROM_BYTES})
+
+
+def set_allocator(options: Mapping[int, int]) -> None:
+    """Set options of the C library's allocator, in order, if it is glibc's."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        library.mallopt(_M_MMAP_THRESHOLD, _GIVE_BACK_FROM_BYTES)
-        library.mallopt(_M_TRIM_THRESHOLD, _GIVE_BACK_FROM_BYTES)
+        for option, value in options.items():
+            library.mallopt(option, value)
+
+
+def trim_heap() -> None:
+    """Return the free memory of the C library's heap to the system (glibc)."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def release_memory(device: torch.device) -> None:
     """Free garbage cycles and the allocators' caches of earlier cases."""
     gc.collect()
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
+    trim_heap()
     if device.type == "cuda":
         # After a fault in a kernel every call on the device fails: the next case reports it.
         with contextlib.suppress(RuntimeError):

@@ -1,7 +1,6 @@
 """Process settings shared by the timing of bricks and of whole models: allocator, garbage collector, oneDNN, TF32."""
 
 import contextlib
-import ctypes
 import gc
 import os
 from collections.abc import Iterator
@@ -9,9 +8,9 @@ from collections.abc import Iterator
 import torch
 
 from charact.core.errors import UserError
+from charact.execution.memory_limit import M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, set_allocator, trim_heap
 from charact.execution.precision import float32_products
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 _NEVER = 2**31 - 1
 _MOST_KERNELS = 1_000_000
 _MOST_THREADS = 4096
@@ -61,20 +60,11 @@ def set_recorded_threads(number: object) -> None:
 
 def _keep_memory() -> None:
     """Disable mmap for single blocks, and never return memory to the system."""
-    _set({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: _NEVER})
+    set_allocator({M_MMAP_MAX: 0, M_TRIM_THRESHOLD: _NEVER})
 
 
 def _restore_allocator() -> None:
     """Set glibc's largest dynamic thresholds, since the initial ones cannot be queried, and trim the heap."""
-    _set({_M_MMAP_MAX: _USUAL_MAPPED_BLOCKS, _M_MMAP_THRESHOLD: _LARGEST_THRESHOLD,
-          _M_TRIM_THRESHOLD: 2 * _LARGEST_THRESHOLD})
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
-
-
-def _set(options: dict[int, int]) -> None:
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        for option, value in options.items():
-            library.mallopt(option, value)
+    set_allocator({M_MMAP_MAX: _USUAL_MAPPED_BLOCKS, M_MMAP_THRESHOLD: _LARGEST_THRESHOLD,
+                   M_TRIM_THRESHOLD: 2 * _LARGEST_THRESHOLD})
+    trim_heap()

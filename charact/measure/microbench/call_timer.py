@@ -1,5 +1,6 @@
-"""Clocks for single calls of a microsecond and more, corrected for their own overhead."""
+"""Timing of calls by the host's and the device's clock: several calls together, or single ones of a microsecond."""
 
+import math
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter_ns
@@ -10,10 +11,44 @@ import torch
 Times = tuple[float, float | None]
 """Seconds of one call, by the host's and the device's clock (None on a CPU)."""
 
+REPEAT_S = 1e-3
+"""Minimum duration of calls that are timed together: the overhead of clock and loop is then below 0.1 %."""
+_MOST_CALLS = {"cpu": 1000, "cuda": 100}
+"""Maximum calls that are timed together; a GPU's queue holds about a thousand before the host blocks."""
 _NUM_EMPTY_CALLS = 1001
 _SHORTEST_S = 1e-9
 _SLEEP_CYCLES = 2_000_000
 """Sleep of a GPU (about 1 ms) while a call is queued, so that launch latency is not timed."""
+
+
+def calls_per_repeat(call_s: float, device: torch.device) -> int:
+    """Return how many calls of a duration are timed together, at least one."""
+    return min(_MOST_CALLS[device.type], math.ceil(REPEAT_S / call_s))
+
+
+def time_together(run: Callable[[], object], num_calls: int, device: torch.device, *, queued: bool = True) -> Times:
+    """Return the times of one call (s), averaged over `num_calls` that `run` makes.
+
+    Args:
+        run: makes the calls.
+        num_calls: their number.
+        device: a GPU's time is that between two events.
+        queued: whether all calls are queued before the GPU starts the first, so that launch latency is not timed.
+    """
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        if queued:
+            torch.cuda._sleep(_SLEEP_CYCLES)  # type: ignore[no-untyped-call]
+        first.record()
+    begun = perf_counter_ns()
+    run()
+    host_s = (perf_counter_ns() - begun) / 1e9 / num_calls
+    if not on_cuda:
+        return host_s, None
+    last.record()
+    last.synchronize()
+    return host_s, float(first.elapsed_time(last)) / 1e3 / num_calls
 
 
 class HostClock:

@@ -16,6 +16,7 @@ from charact.machine.ceilings_cache import Ceiling
 from charact.machine.cgroups import quota_cores
 from charact.machine.datasheets import datasheet
 from charact.machine.facts import device_name, usable_cores
+from charact.measure.microbench.call_timer import REPEAT_S, calls_per_repeat
 from charact.measure.microbench.ceiling_probes import probes
 from charact.measure.microbench.probe import Probe, call_seconds, seconds_per_call
 from charact.measure.passes.resident_memory import reset_resident_peak
@@ -24,10 +25,6 @@ _NUM_BLOCKS, _NUM_REPEATS = 5, 9
 """Blocks per probe, and repeats per block: the median's interval of 9 values excludes the two extremes."""
 _PROBE_S = 0.3
 """Time limit of a probe after its first block."""
-_REPEAT_S = 1e-3
-"""Minimum duration of a repeat: the overhead of clock and loop is then below 0.1 %."""
-_MOST_CALLS = {"cpu": 1000, "cuda": 100}
-"""Maximum calls per repeat; a GPU's queue holds about a thousand before the host blocks."""
 
 
 def measure_ceilings(device: torch.device) -> list[Ceiling]:
@@ -74,9 +71,8 @@ def _fastest_blocks(device: torch.device) -> Iterator[tuple[Probe, _Block]]:
     blocks: list[list[_Block]] = [[] for _ in kept]
     for number in range(_NUM_BLOCKS):
         for (probe, call_s), done in zip(kept, blocks, strict=True):
-            if number == 0 or (number + 1) * _NUM_REPEATS * max(call_s, _REPEAT_S) <= _PROBE_S:
-                num_calls = min(_MOST_CALLS[device.type], math.ceil(_REPEAT_S / call_s))
-                done.append(_block(probe, device, num_calls))
+            if number == 0 or (number + 1) * _NUM_REPEATS * max(call_s, REPEAT_S) <= _PROBE_S:
+                done.append(_block(probe, device, calls_per_repeat(call_s, device)))
     for (probe, _), done in zip(kept, blocks, strict=True):
         yield probe, min(done, key=lambda block: median(block.seconds))
 

@@ -17,17 +17,16 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
+from charact.measure.microbench.call_timer import REPEAT_S, Times, by_clock, seconds
 from charact.measure.microbench.operation_timing import (
-    REPETITION_S,
     Inputs,
     OperationTiming,
-    Times,
-    cache_bytes,
+    repetition,
     result_error,
     rotated_inputs,
-    tensor_bytes,
+    timing_facts,
 )
-from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
+from charact.measure.passes.timing import StopRule, ended_by, warm_up
 from charact.ops import Prepared, parse_problem
 from charact.ops.kinds.all_reduce import KIND
 
@@ -135,48 +134,37 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
     turns = itertools.cycle(rotated)
 
     def seconds_of(num_calls: int) -> float:
-        host_s, device_s = _repetition(prepared, turns, num_calls, device)
-        return host_s if device_s is None else device_s
+        return seconds(_repetition(prepared, turns, num_calls, device))
 
     seconds_of(1)  # the first call opens connections
     begun = time.perf_counter()
-    num_calls = math.ceil(REPETITION_S / min(seconds_of(1) for _ in range(3)))
+    num_calls = math.ceil(REPEAT_S / min(seconds_of(1) for _ in range(3)))
     # Without a time limit, which ranks would reach at different times.
     warmup_ended_by, warmup_s = warm_up(lambda: [seconds_of(num_calls)], replace(task.rule, max_seconds=math.inf))
     rows: list[dict[str, Any]] = []
-    seconds: list[float] = []
+    call_s: list[float] = []
     spent_s = 0.0
-    while (reason := ended_by(seconds, len(rows), task.rule, spent_s)) is None:
-        host_s, device_s = _repetition(prepared, turns, num_calls, device)
-        seconds.append(host_s if device_s is None else device_s)
-        rows.append({"repetition": len(rows), "num_calls": num_calls, "host_s": host_s, "device_s": device_s})
+    while (reason := ended_by(call_s, len(rows), task.rule, spent_s)) is None:
+        times = _repetition(prepared, turns, num_calls, device)
+        call_s.append(seconds(times))
+        rows.append({"repetition": len(rows), "num_calls": num_calls, **by_clock(times)})
         spent_s, = _largest([time.perf_counter() - begun], device)
     return OperationTiming(rows, {
-        "num_warmup_repetitions": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_repetitions": len(rows),
-        "num_calls": num_calls, "ended_by": reason, "precision_target_frac": task.rule.precision_target_frac,
-        "interval_frac": spread_frac(seconds), "num_inputs": len(rotated),
-        "inputs_bytes": sum(map(tensor_bytes, rotated[0])), "cache_bytes": cache_bytes(device),
+        "num_warmup_repetitions": len(warmup_s), "warmup_ended_by": warmup_ended_by,
+        **timing_facts(call_s, num_calls, reason, task.rule, rotated, device),
         "num_ranks": task.num_ranks, "backend": dist.get_backend(),
     })
 
 
 def _repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device) -> Times:
     """Return the time of a call in the slowest rank, averaged over `num_calls`."""
-    on_cuda = device.type == "cuda"
     dist.barrier()
-    if on_cuda:
+    if device.type == "cuda":
         torch.cuda.synchronize(device)
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        first.record()
-    begun = time.perf_counter()
-    for inputs in itertools.islice(turns, num_calls):
-        prepared.call(*inputs)
-    host_s = (time.perf_counter() - begun) / num_calls
-    if not on_cuda:
+    host_s, device_s = repetition(prepared, turns, num_calls, device, queued=False)
+    if device_s is None:
         return _largest([host_s], device)[0], None
-    last.record()
-    last.synchronize()
-    host_s, device_s = _largest([host_s, first.elapsed_time(last) / 1e3 / num_calls], device)
+    host_s, device_s = _largest([host_s, device_s], device)
     return host_s, device_s
 
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -12,17 +12,12 @@ import torch
 
 from charact.execution.out_of_memory import free_host_bytes
 from charact.machine.cache_sizes import cache_levels
+from charact.measure.microbench.call_timer import Times, by_clock, calls_per_repeat, seconds, time_together
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
 from charact.ops import Prepared
 
 Inputs = Sequence[torch.Tensor]
 
-REPETITION_S = 1e-3
-"""Minimum duration of a repetition: the overhead of clock and loop is then below 0.1 %."""
-_MOST_CALLS = {"cpu": 1000, "cuda": 100}
-"""Maximum calls per repetition; a GPU's queue holds about a thousand before the host blocks."""
-_SLEEP_CYCLES = 2_000_000
-"""Sleep of a GPU (about 1 ms) while calls are queued, so that launch latency is not timed."""
 _CACHE_MULTIPLE = 2
 """Rotate inputs through this multiple of the last-level cache, so that none is still cached when it is reused."""
 _MOST_INPUTS = 4096
@@ -104,49 +99,37 @@ def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.
     """
     begun = time.perf_counter()
     turns = itertools.cycle(rotated)
-    repeat = _on_device if device.type == "cuda" else _on_host
-    warmup_ended_by, warmup_s = warm_up(lambda: [_seconds(repeat(prepared, turns, 1))], rule)
-    num_calls = min(_MOST_CALLS[device.type], math.ceil(REPETITION_S / min(warmup_s)))
+    warmup_ended_by, warmup_s = warm_up(lambda: [seconds(repetition(prepared, turns, 1, device))], rule)
+    num_calls = calls_per_repeat(min(warmup_s), device)
     rows: list[dict[str, Any]] = []
-    seconds: list[float] = []
-    while (reason := ended_by(seconds, len(rows), rule, time.perf_counter() - begun)) is None:
-        times = repeat(prepared, turns, num_calls)
-        seconds.append(_seconds(times))
-        rows.append({"repetition": len(rows), "num_calls": num_calls, "host_s": times[0], "device_s": times[1]})
-        on_repetition(len(rows), median(seconds))
-    return OperationTiming(rows, {
-        "num_warmup_calls": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_repetitions": len(rows),
-        "num_calls": num_calls, "ended_by": reason, "precision_target_frac": rule.precision_target_frac,
-        "interval_frac": spread_frac(seconds), "num_inputs": len(rotated),
-        "inputs_bytes": sum(map(tensor_bytes, rotated[0])), "cache_bytes": cache_bytes(device),
-    })
+    call_s: list[float] = []
+    while (reason := ended_by(call_s, len(rows), rule, time.perf_counter() - begun)) is None:
+        times = repetition(prepared, turns, num_calls, device)
+        call_s.append(seconds(times))
+        rows.append({"repetition": len(rows), "num_calls": num_calls, **by_clock(times)})
+        on_repetition(len(rows), median(call_s))
+    return OperationTiming(rows, {"num_warmup_calls": len(warmup_s), "warmup_ended_by": warmup_ended_by}
+                           | timing_facts(call_s, num_calls, reason, rule, rotated, device))
 
 
-Times = tuple[float, float | None]
-"""Seconds of one call, by the host's and the device's clock."""
+def repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device, *,
+               queued: bool = True) -> Times:
+    """Return the times of a call (s), averaged over `num_calls` on the next inputs."""
+    def calls() -> None:
+        call = prepared.call
+        for inputs in itertools.islice(turns, num_calls):
+            call(*inputs)
+
+    return time_together(calls, num_calls, device, queued=queued)
 
 
-def _seconds(times: Times) -> float:
-    host_s, device_s = times
-    return host_s if device_s is None else device_s
-
-
-def _on_host(prepared: Prepared, turns: "itertools.cycle[Inputs]", num_calls: int) -> Times:
-    call = prepared.call
-    begun = time.perf_counter()
-    for inputs in itertools.islice(turns, num_calls):
-        call(*inputs)
-    return (time.perf_counter() - begun) / num_calls, None
-
-
-def _on_device(prepared: Prepared, turns: "itertools.cycle[Inputs]", num_calls: int) -> Times:
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda._sleep(_SLEEP_CYCLES)  # type: ignore[no-untyped-call]
-    begun.record()
-    host_s, _ = _on_host(prepared, turns, num_calls)
-    ended.record()
-    ended.synchronize()
-    return host_s, begun.elapsed_time(ended) / 1e3 / num_calls
+def timing_facts(call_s: Sequence[float], num_calls: int, ended_by: str, rule: StopRule, rotated: Sequence[Inputs],
+                 device: torch.device) -> dict[str, Any]:
+    """Return the facts of a timing: the end of its repetitions, their precision, and its inputs."""
+    return {"num_repetitions": len(call_s), "num_calls": num_calls, "ended_by": ended_by,
+            "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(list(call_s)),
+            "num_inputs": len(rotated), "inputs_bytes": sum(map(tensor_bytes, rotated[0])),
+            "cache_bytes": cache_bytes(device)}
 
 
 def result_error(prepared: Prepared, inputs: Inputs) -> float:

@@ -1,16 +1,13 @@
 """Probes: calls with a known amount of work, and their timing."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from charact.execution.precision import float32_products
-
-_SLEEP_CYCLES = 2_000_000
-"""Sleep of a GPU (about 1 ms) while calls are queued, so that launch latency is not timed."""
+from charact.measure.microbench.call_timer import seconds, time_together
 
 
 @dataclass(frozen=True)
@@ -41,26 +38,13 @@ def call_seconds(probe: Probe, device: torch.device) -> float:
 def seconds_per_call(probe: Probe, device: torch.device, num_calls: int) -> float:
     """Return the time of a probe's call (s), averaged over `num_calls`; GPU work by CUDA events."""
     with float32_products(probe.precision), _threads(probe.num_threads):
-        if device.type == "cuda" and not probe.on_host:
-            return _device_seconds(probe, num_calls)
-        begun = time.perf_counter()
-        for _ in range(num_calls):
-            probe.call()
-        ended = time.perf_counter()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # otherwise its queue fills up
-        return (ended - begun) / num_calls
+        times = time_together(lambda: _call(probe, num_calls), num_calls, device, queued=not probe.on_host)
+    return times[0] if probe.on_host else seconds(times)
 
 
-def _device_seconds(probe: Probe, num_calls: int) -> float:
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda._sleep(_SLEEP_CYCLES)  # type: ignore[no-untyped-call]
-    begun.record()
+def _call(probe: Probe, num_calls: int) -> None:
     for _ in range(num_calls):
         probe.call()
-    ended.record()
-    ended.synchronize()
-    return float(begun.elapsed_time(ended)) / 1e3 / num_calls
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from charact.machine.cache_sizes import CacheLevel
 from charact.measure.microbench import operation_timing
+from charact.measure.microbench.call_timer import REPEAT_S
 from charact.measure.microbench.operation_timing import (
-    REPETITION_S,
     cache_bytes,
     near_cache_bytes,
     result_error,
@@ -45,12 +45,12 @@ def test_a_long_call_is_a_repetition_by_itself() -> None:
 
     def call(one: Tensor) -> Tensor:
         calls.append(one)
-        time.sleep(2 * REPETITION_S)
+        time.sleep(2 * REPEAT_S)
         return one
 
     timing = time_direction(prepared(call), [[torch.ones(1)]], CPU, RULE, untold)
     assert [(row["repetition"], row["num_calls"]) for row in timing.rows] == [(number, 1) for number in range(8)]
-    assert all(row["host_s"] >= 2 * REPETITION_S and row["device_s"] is None for row in timing.rows)
+    assert all(row["host_s"] >= 2 * REPEAT_S and row["device_s"] is None for row in timing.rows)
     assert len(calls) == timing.facts["num_warmup_calls"] + 8
     assert (timing.facts["ended_by"], timing.facts["num_repetitions"]) == ("max_iterations", 8)
 
@@ -66,7 +66,7 @@ def test_short_calls_are_timed_together_and_told_each_by_itself() -> None:
     timing = time_direction(prepared(call), [[torch.ones(1)]], CPU, RULE, untold)
     assert {row["num_calls"] for row in timing.rows} == {1000}
     assert num_calls == timing.facts["num_warmup_calls"] + 8 * 1000
-    assert all(row["host_s"] < REPETITION_S for row in timing.rows)
+    assert all(row["host_s"] < REPEAT_S for row in timing.rows)
 
 
 def test_each_call_has_the_next_inputs() -> None:
