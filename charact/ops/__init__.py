@@ -53,7 +53,7 @@ class Prepared:
 
 
 class Kind(Protocol):
-    """A kind of operation."""
+    """A kind of operation; by default without gradients, FLOP and sparse matrices."""
 
     name: str
     syntax: str
@@ -68,18 +68,22 @@ class Kind(Protocol):
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
         """Return the measured directions, of `DIRECTIONS`."""
+        return DIRECTIONS[:1]
 
     def flop(self, problem: Problem, direction: str) -> float | None:
         """Return the floating-point operations of one call; None if they are not counted, as in a copy."""
+        return None
 
     def published_flop(self, problem: Problem, direction: str) -> tuple[float, str] | None:
         """Return the count of the problem's suite and its convention; None if it is the same."""
+        return None
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of inputs read and outputs written once by one call, for an element size in bytes."""
 
     def sparsity_frac(self, problem: Problem) -> float | None:
         """Return the share of zeros; None without sparse matrices."""
+        return None
 
     def refusal(self, problem: Problem, precision: str, device: "torch.device") -> str | None:
         """Return why it is not supported; None if it is."""

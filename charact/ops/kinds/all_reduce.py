@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from charact.core.errors import UserError
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened
 from charact.ops.parsing import whole_numbers
 from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
@@ -26,7 +26,7 @@ MOST_RANKS = 1024
 _CHECKED_ELEMENTS = 2**22
 
 
-class _AllReduce:
+class _AllReduce(Kind):
     name = "all_reduce"
     syntax = "all_reduce:NUMBERS[xRANKS]"
 
@@ -37,23 +37,10 @@ class _AllReduce:
             raise UserError(f"--problem: '{sizes[:60]}' is between {ranks[0]:,} ranks: name 2 to {MOST_RANKS:,}")
         return _problem(numbers, ranks[0] if ranks else 1)
 
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return only the exchange."""
-        return ("forward",)
-
-    def flop(self, problem: Problem, direction: str) -> None:
-        """Return None: FLOP are not counted."""
-
-    def published_flop(self, problem: Problem, direction: str) -> None:
-        """Return None: no other count is published."""
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes that each rank sends, and receives: bus bandwidth is these over the time."""
         ranks = int(problem.sizes["ranks"])
         return 2 * (ranks - 1) / ranks * itemsize * int(problem.sizes["numbers"])
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why it is not supported: it needs several ranks, and on CUDA a device for each."""

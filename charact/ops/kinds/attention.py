@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, number_refusal, sum_tolerance
@@ -24,7 +24,7 @@ _NAMES = ("batch", "heads", "queries", "keys", "width")
 _CHECKED_SCORES = 2**24
 
 
-class _Attention:
+class _Attention(Kind):
     name = "attention"
     syntax = "attention:BATCHxHEADSxQUERIESxKEYSxWIDTH[:causal]"
 
@@ -66,9 +66,6 @@ class _Attention:
         batch, heads, queries, keys, width = _sizes(problem)
         times = 2 if direction == "forward" else 4
         return float(itemsize * times * batch * heads * (queries + keys) * width)
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why the precision is not supported; None if it is. int8 is not."""

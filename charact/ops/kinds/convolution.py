@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from charact.ops import DIRECTIONS, Prepared, Problem
+from charact.ops import DIRECTIONS, Kind, Prepared, Problem
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
@@ -46,7 +46,7 @@ class _Sizes:
                 "output": (self.n, self.k, self.p, self.q)}
 
 
-class Convolution:
+class Convolution(Kind):
     """Images of N×C×H×W, K filters of R×S, no bias; `:p1` pads, `:s2` is the stride, or `:s2x1` by height and width.
 
     Of the forward result 4 images and 4 channels are checked, of gradients 4 channels (and 4 filters), with all pixels.
@@ -98,10 +98,6 @@ class Convolution:
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of input, weight and result: in each direction two are read and one is written."""
         return float(itemsize * sum(torch.Size(shape).numel() for shape in _sizes(problem).shapes.values()))
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
-        return
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why it is not supported; None if it is."""

@@ -7,7 +7,7 @@ copy is exact.
 import torch
 from torch import Tensor
 
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened
 from charact.ops.parsing import malformed, whole_numbers
 from charact.ops.tolerances import DTYPES
@@ -16,7 +16,7 @@ _TRANSFERS = ("host_to_device", "device_to_host")
 _CHECKED_ELEMENTS = 2**22
 
 
-class _Copy:
+class _Copy(Kind):
     name = "copy"
     syntax = "copy:NUMBERS[:host_to_device|:device_to_host]"
 
@@ -29,22 +29,9 @@ class _Copy:
         return Problem(self.name, f"{self.name}:{count}{colon}{transfer}",
                        {"numbers": count, "way": transfer or "within"})
 
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return only the copy."""
-        return ("forward",)
-
-    def flop(self, problem: Problem, direction: str) -> None:
-        """Return None: a copy has no FLOP."""
-
-    def published_flop(self, problem: Problem, direction: str) -> None:
-        """Return None: no other count is published."""
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes read and written, or those transferred."""
         return float(itemsize * int(problem.sizes["numbers"]) * (2 if problem.sizes["way"] == "within" else 1))
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why it is not supported: transfers need a CUDA device, and two precisions cover all sizes."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from charact.datasets._common.vocabulary import zipf_tokens
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
@@ -26,7 +26,7 @@ _CHECKED_ELEMENTS = 2**23
 _INDEX_BYTES = 8
 
 
-class _Embedding:
+class _Embedding(Kind):
     name = "embedding"
     syntax = "embedding:WORDSxWIDTHxTOKENS[:zipf|:uniform]"
 
@@ -45,20 +45,11 @@ class _Embedding:
         """Return forward, and the gradient by the table."""
         return "forward", "backward_weight"
 
-    def flop(self, problem: Problem, direction: str) -> None:
-        """Return None: FLOP are not counted."""
-
-    def published_flop(self, problem: Problem, direction: str) -> None:
-        """Return None: no other count is published."""
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of word indices and output rows; of the table the rows read, or all for the gradient."""
         words, width, tokens = (int(problem.sizes[name]) for name in _NAMES)
         rows = tokens + (min(words, tokens) if direction == "forward" else words)
         return float(_INDEX_BYTES * tokens + itemsize * width * rows)
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why the precision is not supported; None if it is."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
@@ -13,7 +13,7 @@ _NUM_CHECKED = 64
 """Number of checked rows and columns of the result."""
 
 
-class Gemm:
+class Gemm(Kind):
     """C = A B, with A of M×K and B of K×N: the last size is the inner one, as in BLAS and DeepBench.
 
     `:tn` stores A transposed, `:nt` B. With int8 factors, C has int32. Some rows and columns are checked, including the
@@ -38,27 +38,15 @@ class Gemm:
         text = f"gemm:{m}x{n}x{k}" + ("" if form == "nn" else f":{form}")
         return Problem(self.name, text, {"m": m, "n": n, "k": k, "form": form})
 
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return only the product: its gradients are products again."""
-        return ("forward",)
-
     def flop(self, problem: Problem, direction: str) -> float:
         """Return 2·M·N·K."""
         m, n, k = _mnk(problem)
         return 2.0 * m * n * k
 
-    def published_flop(self, problem: Problem, direction: str) -> None:
-        """Return None: suites count in the same way."""
-        return
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of A and B read, and C written."""
         m, n, k = _mnk(problem)
         return float((m * k + k * n) * itemsize + m * n * (4 if itemsize == 1 else itemsize))
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
-        return
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why it is not supported; None if it is."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, layer_norm
 
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
@@ -22,7 +22,7 @@ _NAMES = {"batch_norm": ("batch", "channels", "height", "columns"), "layer_norm"
 _CHECKED_ELEMENTS = 2**23
 
 
-class _Normalization:
+class _Normalization(Kind):
     name = "normalization"
     syntax = "normalization:batch_norm:BATCHxCHANNELSxHEIGHTxWIDTH or normalization:layer_norm:ROWSxWIDTH"
 
@@ -40,12 +40,6 @@ class _Normalization:
         """Return all three directions."""
         return "forward", "backward_input", "backward_weight"
 
-    def flop(self, problem: Problem, direction: str) -> None:
-        """Return None: FLOP are not counted."""
-
-    def published_flop(self, problem: Problem, direction: str) -> None:
-        """Return None: no other count is published."""
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of input and output, or input and both gradients, with scale and shift."""
         shape, num_weights = _shape(problem)
@@ -53,9 +47,6 @@ class _Normalization:
         numbers = {"forward": 2 * elements + 2 * num_weights, "backward_input": 3 * elements + num_weights,
                    "backward_weight": 2 * elements + 2 * num_weights}
         return float(itemsize * numbers[direction])
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why the precision is not supported; None if it is."""

@@ -18,7 +18,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from charact.core.errors import UserError
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
@@ -29,7 +29,7 @@ _CHECKED_ELEMENTS = 2**22
 _RATE, _MOMENTUM, _SQUARES, _TINY, _DECAY, _STEPS_BEFORE = 0.1, 0.9, 0.999, 1e-8, 0.01, 10
 
 
-class _Optimizer:
+class _Optimizer(Kind):
     name = "optimizer"
     syntax = "optimizer:sgd|adam|adamw:PARAMETERS[xTENSORS][:single|:foreach|:fused]"
 
@@ -48,23 +48,10 @@ class _Optimizer:
         text = f"{self.name}:{rule}:{parameters}" + (f"x{tensors}" if tensors > 1 else "") + f":{way}"
         return Problem(self.name, text, {"rule": rule, "parameters": parameters, "tensors": tensors, "way": way})
 
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return only the step."""
-        return ("forward",)
-
-    def flop(self, problem: Problem, direction: str) -> None:
-        """Return None: FLOP are not counted."""
-
-    def published_flop(self, problem: Problem, direction: str) -> None:
-        """Return None: no other count is published."""
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of parameters and states read and written, and gradients read."""
         num_states = _NUM_STATES[str(problem.sizes["rule"])]
         return float(itemsize * int(problem.sizes["parameters"]) * (3 + 2 * num_states))
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why the precision is not supported; None if it is."""

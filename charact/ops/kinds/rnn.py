@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, ROUNDING, number_refusal, sum_tolerance
@@ -41,7 +41,7 @@ _CHUNK_ELEMENTS = 2**26
 """Gates of the sequences in a block of the reference by the weights: autograd stores some ten times as many."""
 
 
-class _Recurrent:
+class _Recurrent(Kind):
     name = "rnn"
     syntax = "rnn:relu|tanh|lstm|gru:HIDDENxBATCHxSTEPS[xINPUT]"
 
@@ -94,9 +94,6 @@ class _Recurrent:
         read = weights + inputs + states + 2 * outputs  # the output and the gradient by it
         written = inputs + states if direction == "backward_input" else weights
         return float(itemsize * (read + written))
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why the precision is not supported; None if it is. int8 is not."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, whole_numbers
 from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
@@ -18,7 +18,7 @@ from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
 _CHECKED_ELEMENTS = 2**23
 
 
-class _Softmax:
+class _Softmax(Kind):
     name = "softmax"
     syntax = "softmax:ROWSxWIDTH"
 
@@ -32,19 +32,10 @@ class _Softmax:
         """Return forward, and the gradient by the input."""
         return "forward", "backward_input"
 
-    def flop(self, problem: Problem, direction: str) -> None:
-        """Return None: FLOP are not counted."""
-
-    def published_flop(self, problem: Problem, direction: str) -> None:
-        """Return None: no other count is published."""
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of input and output; backward of the output and both gradients."""
         rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
         return float(itemsize * (2 if direction == "forward" else 3) * rows * width)
-
-    def sparsity_frac(self, problem: Problem) -> None:
-        """Return None: all matrices are dense."""
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why the precision is not supported; None if it is."""

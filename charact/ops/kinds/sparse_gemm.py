@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from charact.core.errors import UserError
-from charact.ops import Prepared, Problem
+from charact.ops import Kind, Prepared, Problem
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
@@ -22,7 +22,7 @@ _INDEX_BYTES = 8
 _NUM_CHECKED = 64
 
 
-class SparseGemm:
+class SparseGemm(Kind):
     """C = A B, with a sparse A of M×K and a dense B of K×N, as in DeepBench: the last size is the inner one.
 
     `:s0.9` is the share of zeros (DeepBench's sparsity), `:d0.1` the share of non-zeros (SciPy's density). Non-zeros,
@@ -55,10 +55,6 @@ class SparseGemm:
             raise UserError(f"--problem: '{sizes[:60]}' leaves no number that is not zero: s is the share of zeros, d "
                             "of the others, from 0 to 1")
         return problem
-
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return only the product."""
-        return ("forward",)
 
     def flop(self, problem: Problem, direction: str) -> float:
         """Return 2·N for each non-zero number; in the dense layout, 2·M·N·K."""
