@@ -1,7 +1,5 @@
 """Runner of cases: one pass per instrument; a failure affects only its pass or its case."""
 
-import contextlib
-import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -14,6 +12,7 @@ from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, failure, one_line
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
+from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
 from charact.measure.counters._support.protocol import CounterSource
@@ -74,11 +73,7 @@ class _CaseRun:
             self._fail(**interrupt.ending())
         except Exception as error:
             self._fail(**failure(error))
-        gc.collect()  # profilers leave reference cycles that keep tensors alive
-        if self._case.device.type == "cuda":
-            # After a kernel fault every CUDA call fails: the next case will report it.
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.empty_cache()
+        release_memory(self._case.device)
         return self._entry, self._tables
 
     def _run_passes(self) -> None:

@@ -1,7 +1,6 @@
 """Inference cases: load the weights from disk, cold and warm, then run inference on a whole split."""
 
 import contextlib
-import gc
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, failure
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop, placed
+from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
 from charact.measure.training.dataset_inference import run_inference, synchronize
@@ -75,10 +75,7 @@ class _InferenceRun:
             self._fail(**interrupt.ending())
         except Exception as error:
             self._fail(**failure(error))
-        gc.collect()
-        if self._case.device.type == "cuda":
-            with contextlib.suppress(RuntimeError):  # after a kernel fault: the next case will report it
-                torch.cuda.empty_cache()
+        release_memory(self._case.device)
         return self._entry, self._tables
 
     def _measure(self) -> None:

@@ -1,19 +1,16 @@
 """Training cases: trained or resumed from a checkpoint, with a record and a checkpoint after every epoch."""
 
-import contextlib
 import copy
-import gc
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.execution.case_outcome import case_entry, failure
 from charact.execution.interrupt import Interrupt
+from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
 from charact.execution.tensor_files import write_tensors
@@ -83,11 +80,7 @@ class _CaseTraining:
         self._flush()
         if self._entry["status"] not in UNFINISHED:
             self._checkpoint_path.unlink(missing_ok=True)
-        gc.collect()
-        if self._case.device.type == "cuda":
-            # After a kernel fault every CUDA call fails: the next case will report it.
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.empty_cache()
+        release_memory(self._case.device)
         return self._entry
 
     def _end(self, **ending: Any) -> None:
