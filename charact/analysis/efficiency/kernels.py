@@ -33,7 +33,8 @@ def top_kernels(run: Run) -> pd.DataFrame:
     kernels["share_frac"] = kernels["device_s"] / kernels.groupby("case")["device_s"].transform("sum")
     kernels["occupancy_frac"] = kernels["weighted"] / kernels["known_s"].where(kernels["known_s"] > 0)
     kernels = kernels.merge(_geometries(rows), on=keys, how="left")
-    counted = counted_kernels(run).drop(columns=["kernel", "kernel_s"])
+    # Names of counted kernels may differ in white space only.
+    counted = counted_kernels(run).drop(columns=["kernel", "kernel_s"]).drop_duplicates(["case", "name"])
     kernels = kernels.assign(name=_bare(kernels["kernel"])).merge(counted, on=["case", "name"], how="left")
     kernels = kernels.sort_values("device_s", ascending=False, kind="stable")
     return in_order(kernels, run, "case")[_COLUMNS]

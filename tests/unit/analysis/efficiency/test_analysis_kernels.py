@@ -65,3 +65,11 @@ def test_a_metric_that_was_read_of_one_launch_only_is_averaged_over_its_time_alo
     (counted,) = counted_kernels(load_run(writer.close("complete"))).to_dict("records")
     assert (counted["kernel_s"], counted["warp_occupancy_frac"]) == (4.0, 0.5)
     assert pd.isna(counted["flop_per_s"])
+
+
+def test_counted_names_that_differ_in_blanks_only_do_not_repeat_a_kernel(tmp_path: Path) -> None:
+    counters = [row("ncu", name, value, phase="forward", kernel=kernel_name) for kernel_name in ("a<1, 2>", "a<1,2>")
+                for name, value in (("kernel_s", 0.01), ("warp_occupancy_frac", 0.5))]
+    writer = RunWriter(tmp_path, "gpu", {})
+    writer.add_case(gpu_entry(), {"kernels": [kernel("a<1, 2>", 0.01, 0.5)], "counters": counters})
+    assert top_kernels(load_run(writer.close("complete")))["kernel"].tolist() == ["a<1, 2>"]
