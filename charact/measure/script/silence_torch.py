@@ -22,7 +22,7 @@ def quiet_profiler() -> Iterator[None]:
         yield
     finally:
         if before is None:
-            del os.environ[name]
+            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager
