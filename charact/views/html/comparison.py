@@ -1,16 +1,18 @@
-"""The sections of a comparison: groups of runs, ratios, speedups, other differences, and cases left out."""
+"""The sections of a comparison: groups of runs, ratios, speedups, what explains differences, and cases left out."""
 
 from collections.abc import Sequence
 
 from charact.analysis.compare import Side, matched_cases, ratios
+from charact.analysis.compare.differences import operator_steps, phase_steps
 from charact.analysis.compare.group_facts import published_notes
 from charact.analysis.compare.ratios import phases_by_side
-from charact.analysis.compare.selection import most_different, of_places, read_parts
+from charact.analysis.compare.selection import in_pair, most_different, of_places, read_parts
 from charact.views.html.elements import comparison as figures
 from charact.views.html.elements.blocks import Block, Body, legend_of
+from charact.views.html.elements.comparison import waterfall
 from charact.views.tables import comparison_tables as tables
+from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
-from charact.views.tables import palette
 from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
 from charact.views.tables.model import Column, Table, limited, table
 
@@ -92,3 +94,33 @@ def left_out(sides: Sequence[Side]) -> Body:
     nothing = "Every case has a counterpart, none failed, and no option, version or machine differs."
     blocks = [_block(each.caption, each) for each in found if each is not None]
     return Body(blocks=blocks or [Block(note=nothing)])
+
+
+_LEAD = (
+    "From the baseline’s median iteration to the candidate’s, step by step: slower steps point to the right. Steps "
+    "sum to the difference of the medians. Operators are shares of their phases under the profiler, scaled to the "
+    "phases’ times; the rest of a phase is “outside operators”."
+)
+
+
+def explanations(sides: Sequence[Side]) -> Body:
+    """Build the section: steps that account for the difference of each matched case."""
+    blocks = []
+    places, num_left = most_different(sides, MAX_PLACES)
+    for side in sides[1:]:
+        cases = in_pair(sides, side, {case for case, label in places if label == side.label})
+        for each in difference_tables.explanations(sides[0], side, cases) if cases else []:
+            title = f"{each.case}: {side.label}" if len(sides) > 2 else each.case
+            blocks += _blocks(each, title, (sides[0].label, side.label)) if each.tables else []
+    if not blocks:
+        return Body(blocks=[Block(note="No case was timed in both groups.")])
+    return Body(lead=f"{_LEAD} {left_out_places(num_left)}".strip(), blocks=blocks)
+
+
+def _blocks(each: "difference_tables.Explanation", title: str, labels: tuple[str, str]) -> list[Block]:
+    steps = {"Phases": phase_steps(each.rows), "Operators": operator_steps(each.rows)}
+    drawn = [waterfall(f"{what} of {title}", rows, labels) for what, rows in steps.items() if len(rows)]
+    note = "" if each.significant else "This difference is not significant: the steps may be noise."
+    first, *others = each.tables
+    return [Block(title=title, case=each.case, figures=drawn, table=first, note=note),
+            *(Block(case=each.case, table=table, folded=True) for table in others)]

@@ -14,8 +14,7 @@ from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
 from charact.views.html import across_runs
-from charact.views.html.comparison import differences
-from charact.views.html.comparison import sections as comparing
+from charact.views.html import comparison as comparing
 from charact.views.html.elements.blocks import Block, Body
 from charact.views.section import Section, all_sections
 from charact.views.tables import format as fmt
@@ -110,7 +109,7 @@ def _num_cases(runs: Sequence[Run]) -> int:
 
 _COMPARISON = {
     "comparison": ("Comparison", comparing.comparison), "parts": ("Where times differ", comparing.parts),
-    "differences": ("What accounts for the differences", differences.explanations),
+    "differences": ("What accounts for the differences", comparing.explanations),
     "left-out": ("Left out, and what else differs", comparing.left_out),
 }  # fmt: skip
 

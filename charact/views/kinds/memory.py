@@ -87,7 +87,7 @@ def _numbers(row: Any, method: str, facts: _Facts) -> list[tuple[str, str]]:
     return [
         (f"a {line.position} of a sample", fmt.num_bytes(line.sample_slope_bytes, line.reason)),
         ("fixed", fmt.num_bytes(line.fixed_bytes, line.reason)),
-        ("training / inference", words.ratio(ratio.iloc[0] if len(ratio) else None, "one mode only")),
+        ("training / inference", fmt.ratio(ratio.iloc[0] if len(ratio) else None, "one mode only")),
     ]
 
 

@@ -10,7 +10,7 @@ from charact.analysis.memory.composition import is_memory_run
 from charact.analysis.profile.breakdown import operator_coverage
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, Block, Body
+from charact.views.html.elements.blocks import CASE, Block, Body, by_first_case
 from charact.views.section import Section, all_sections
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
@@ -104,20 +104,12 @@ def _missing(run: Run) -> Block:
     groups = outcomes.groupby(["case", "status", "reason"], sort=False, dropna=False, as_index=False)
     outcomes = groups.agg(passes=("pass", ", ".join))
     if is_memory_run(run):  # most sizes of a sweep are only estimated
-        outcomes = _joined(outcomes)
+        outcomes = by_first_case(outcomes, "passes", "status", "reason")
     columns = [
         CASE, Column("passes", "Passes"), Column("status", "Status"),
         Column("reason", "Reason", reason=lambda row: "no reason recorded"),
     ]  # fmt: skip
     return Block(title=title, table=table(outcomes, "Passes without a result", columns))
-
-
-def _joined(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Merge the cases that lack the same passes for the same reason; the row names the first case."""
-    groups = outcomes.groupby(["passes", "status", "reason"], sort=False, dropna=False, as_index=False)
-    joined = groups.agg(case=("case", "first"), others=("case", "size"))
-    more = [f" and {others - 1} more" if others > 1 else "" for others in joined["others"]]
-    return joined.assign(case=joined["case"] + pd.Series(more, dtype="str"))
 
 
 SECTION = Section("method", "Method", 220, method)

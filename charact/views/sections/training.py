@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -81,14 +82,11 @@ def _epochs(run: Run, curves: pd.DataFrame) -> Table:
 
 
 def _metric_column(name: str, metric: str, stage: str, reasons: dict[Any, Any]) -> Column:
-    def words(value: float | None, reason: str | None) -> str:
-        return fmt.metric(metric, value, reason)
-
     def why(row: Any) -> str:
         reason = reasons.get((row.case, row.epoch))
         return "not reported" if pd.isna(reason) else str(reason)
 
-    return Column(name, f"{metric}, {stage}", words, f"mean over the samples of the {stage}", why)
+    return Column(name, f"{metric}, {stage}", partial(fmt.metric, metric), f"mean over the samples of the {stage}", why)
 
 
 def _breakdowns(run: Run) -> list[Block]:

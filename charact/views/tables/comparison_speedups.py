@@ -1,4 +1,4 @@
-"""Tables of speedups: by workload and data, by bricks, and their geometric means."""
+"""Columns that the tables of a comparison share, and tables of speedups with their geometric means."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,9 +7,36 @@ import pandas as pd
 
 from charact.analysis.compare import GROUPS, Side, geometric_means, speedups
 from charact.analysis.compare.bricks import brick_means, unmatched_bricks
+from charact.core.units import digits
 from charact.views.tables import format as fmt
-from charact.views.tables.comparison_columns import CASE, INTERVAL, SIDE, interval, reason, side_column, speedup
 from charact.views.tables.model import Column, Table, table
+
+CASE = Column("case", "Case", unbroken=True)
+SIDE = Column("side", "Group", unbroken=True)
+INTERVAL = Column("interval", "95 % interval", unbroken=True)
+
+
+def side_column(sides: Sequence[Side]) -> list[Column]:
+    """Return the column of the group if there are more than two; the headings name two."""
+    return [SIDE] if len(sides) > 2 else []
+
+
+def reason(row: Any) -> str | None:
+    """Return why a row lacks a number; None if it does not."""
+    return None if pd.isna(row.reason) else str(row.reason)
+
+
+def interval(row: Any, significant: int) -> str:
+    """Format the 95 % interval of a row, or the reason why there is none."""
+    if pd.isna(row.low):
+        return fmt.missing(reason(row))
+    return f"{digits(row.low, significant)}–{digits(row.high, significant)}"
+
+
+speedup = fmt.or_missing(digits)
+exact_ratio = fmt.or_missing(lambda value: digits(value, 4))
+"""Formatters of factors, with three and four digits."""
+
 
 _NUM_UNMATCHED = 200
 

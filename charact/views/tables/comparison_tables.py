@@ -7,13 +7,21 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.compare import Side, metric_ratios, ratios, unmatched_cases
-from charact.analysis.compare.environment_diff import context_changes
-from charact.analysis.compare.group_facts import failed_cases, published_notes, side_facts
+from charact.analysis.compare.group_facts import context_changes, failed_cases, published_notes, side_facts
 from charact.analysis.compare.selection import Places, of_places
-from charact.core.units import digits, quantity
 from charact.views.tables import format as fmt
-from charact.views.tables.comparison_columns import CASE, INTERVAL, SIDE, interval, reason, side_column
-from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
+from charact.views.tables.comparison_speedups import (
+    CASE,
+    INTERVAL,
+    SIDE,
+    brick_tables,
+    exact_ratio,
+    interval,
+    reason,
+    side_column,
+    speedup_tables,
+)
+from charact.views.tables.counter_text import energy
 from charact.views.tables.model import Column, Table, table, top
 
 LEVELS = {
@@ -33,7 +41,7 @@ _METRICS: dict[str, Any] = {
     "throughput": ("samples/s", fmt.number), "peak_memory": ("peak memory", fmt.num_bytes),
     "accuracy": ("accuracy", fmt.share), "total_time": ("total time", fmt.seconds),
     "inference_time": ("load and prediction", fmt.seconds), "measured_time": ("measured iteration", fmt.seconds),
-    "energy": ("energy of an iteration", lambda value, reason: _quantity(value, "J", reason)),
+    "energy": ("energy of an iteration", energy),
 }  # fmt: skip
 """Metrics other than the time: their labels, and functions that format their values."""
 
@@ -97,7 +105,7 @@ def ratio_table(
         CASE, *named, *side_column(sides),
         Column("base_s", sides[0].label, fmt.seconds, "time of the baseline", reason),
         Column("time_s", _other(sides), fmt.seconds, "time of the candidate", reason),
-        Column("ratio", "Ratio", _ratio, "time / baseline’s: below 1 is faster", reason), *judged,
+        Column("ratio", "Ratio", exact_ratio, "time / baseline’s: below 1 is faster", reason), *judged,
     ]  # fmt: skip
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
     notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
@@ -126,7 +134,7 @@ def metric_table(sides: Sequence[Side]) -> Table | None:
     columns = [
         CASE, Column("metric", "Metric", unbroken=True), *side_column(sides),
         Column("base_text", sides[0].label, unbroken=True), Column("value_text", _other(sides), unbroken=True),
-        Column("ratio", "Ratio", _ratio, "value / baseline’s", reason), *judged,
+        Column("ratio", "Ratio", exact_ratio, "value / baseline’s", reason), *judged,
     ]  # fmt: skip
     return table(_with_words(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
 
@@ -195,13 +203,5 @@ def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
     return "no difference shown"
 
 
-def _ratio(value: float | None, reason: str | None) -> str:
-    return fmt.missing(reason) if value is None else digits(value, 4)
-
-
 def _metric(row: Any, value: float) -> str:
     return str(_METRICS[row.metric][1](value, reason(row)))
-
-
-def _quantity(value: float, unit: str, reason: str | None) -> str:
-    return fmt.missing(reason) if pd.isna(value) else quantity(value, unit)

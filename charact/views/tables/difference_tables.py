@@ -8,7 +8,7 @@ import pandas as pd
 
 from charact.analysis.compare import Side, matched_cases, ratios
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
-from charact.analysis.compare.environment_diff import clock_changes
+from charact.analysis.compare.group_facts import clock_changes
 from charact.analysis.compare.selection import read_parts
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.views.tables import format as fmt

@@ -1,8 +1,9 @@
 """Format base units as text: three significant digits and a prefix, "n/a (reason)" for a missing number."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -24,6 +25,13 @@ UNEXPLAINED = "To see what “other” was, use charact run --sample, or name it
 """Shown if much of a program's time is `other` and was not sampled."""
 
 
+class Formatter(Protocol):
+    """A function from a number, or null and the reason, to its text."""
+
+    def __call__(self, value: float | None, reason: str | None = None, /) -> str:
+        """Return the text."""
+
+
 def rows(frame: pd.DataFrame) -> Iterator[Any]:
     """Iterate over the rows of a frame as named tuples, whatever the names of its columns."""
     return iter(frame.itertuples(index=False))
@@ -39,24 +47,37 @@ def absent(value: float | None) -> bool:
     return value is None or math.isnan(value)
 
 
-def seconds(value: float | None, reason: str | None = None) -> str:
-    """Format a duration: 99.5 ms."""
-    return _quantity(value, "s", reason)
+def or_missing(text: Callable[[float], str]) -> Formatter:
+    """Return a formatter that writes n/a for a null number, with the reason if there is one."""
+    @wraps(text)
+    def formatter(value: float | None, reason: str | None = None) -> str:
+        return missing(reason) if value is None or math.isnan(value) else text(value)
+
+    return formatter
 
 
-def change(value: float | None, reason: str | None = None) -> str:
+def quantity(unit: str) -> Formatter:
+    """Return a formatter of amounts in a unit."""
+    return or_missing(lambda value: units.quantity(value, unit))
+
+
+seconds = quantity("s")
+num_bytes = quantity("B")
+num_flop = quantity("FLOP")
+flop_rate = quantity("FLOP/s")
+byte_rate = quantity("B/s")
+"""Formatters: 99.5 ms, 310 MB, 8.18 GFLOP, 412 GFLOP/s, 24.1 GB/s."""
+
+
+@or_missing
+def change(value: float) -> str:
     """Format a difference of times with its sign: +3.10 ms."""
-    if absent(value):
-        return missing(reason)
-    assert value is not None
     return f"{'+' if value > 0 else '−' if value < 0 else '±'}{seconds(abs(value))}"
 
 
-def duration(value: float | None, reason: str | None = None) -> str:
+@or_missing
+def duration(value: float) -> str:
     """Format a duration that may be long: 99.5 s, 3 min 20 s, 5 h 12 min."""
-    if absent(value):
-        return missing(reason)
-    assert value is not None
     if value < 120:
         return seconds(value)
     minutes, rest = divmod(round(value), 60)
@@ -66,39 +87,15 @@ def duration(value: float | None, reason: str | None = None) -> str:
     return f"{hours:,} h {minutes} min"
 
 
-def num_bytes(value: float | None, reason: str | None = None) -> str:
-    """Format a size in decimal units: 310 MB."""
-    return _quantity(value, "B", reason)
-
-
-def num_flop(value: float | None, reason: str | None = None) -> str:
-    """Format an amount of work: 8.18 GFLOP."""
-    return _quantity(value, "FLOP", reason)
-
-
-def flop_rate(value: float | None, reason: str | None = None) -> str:
-    """Format a rate of work: 412 GFLOP/s."""
-    return _quantity(value, "FLOP/s", reason)
-
-
-def share(value: float | None, reason: str | None = None) -> str:
+@or_missing
+def share(value: float) -> str:
     """Format a share of 1 as a percentage: 30.1 %."""
-    if absent(value):
-        return missing(reason)
-    assert value is not None
     return units.share(value)
 
 
-def byte_rate(value: float | None, reason: str | None = None) -> str:
-    """Format a bandwidth: 24.1 GB/s."""
-    return _quantity(value, "B/s", reason)
-
-
-def number(value: float | None, reason: str | None = None) -> str:
+@or_missing
+def number(value: float) -> str:
     """Format a plain number: 80.4, or 25,557,032 if it is whole."""
-    if absent(value):
-        return missing(reason)
-    assert value is not None
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else digits(value)
 
 
@@ -110,19 +107,18 @@ def crossover(row: Any) -> str:
     return f"{share(row.crossover_density_frac)} ({between})"
 
 
-def error(value: float | None, reason: str | None = None) -> str:
+@or_missing
+def error(value: float) -> str:
     """Format a relative error: 3.1e-07, 0 or not finite."""
-    if absent(value):
-        return missing(reason)
-    assert value is not None
     if math.isinf(value):
         return "not finite"
     return f"{value:.1e}" if value else "0"
 
 
-def ratio(value: float | None, reason: str | None = None) -> str:
+@or_missing
+def ratio(value: float) -> str:
     """Format a factor: × 1.04."""
-    return missing(reason) if absent(value) else f"× {value:.2f}"
+    return f"× {value:.2f}"
 
 
 def metric(name: str, value: float | None, reason: str | None = None) -> str:
@@ -185,10 +181,3 @@ def interval(low: float | None, high: float | None, reason: str | None = None) -
     assert high is not None
     factor, unit = scale([high], "s")
     return f"{digits(low * factor, 4)}–{digits(high * factor, 4)} {unit}"
-
-
-def _quantity(value: float | None, unit: str, reason: str | None) -> str:
-    if absent(value):
-        return missing(reason)
-    assert value is not None
-    return units.quantity(value, unit)

@@ -1,6 +1,6 @@
 """Table and texts of the regression gate's outcomes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,11 +9,12 @@ from charact.analysis.compare import Side
 from charact.analysis.compare.gate import OUTCOMES
 from charact.core.units import digits
 from charact.views.tables import format as fmt
+from charact.views.tables.comparison_speedups import exact_ratio
 from charact.views.tables.counter_text import energy
-from charact.views.tables.model import Column, Table, table
+from charact.views.tables.model import Column, Formatter, Table, table
 
-_FORMATS: dict[str, Callable[[float | None, str | None], str]] = {
-    "throughput": lambda value, reason: fmt.missing(reason) if fmt.absent(value) else f"{fmt.number(value)}/s",
+_FORMATS: dict[str, Formatter] = {
+    "throughput": fmt.or_missing(lambda value: f"{fmt.number(value)}/s"),
     "peak_memory": fmt.num_bytes, "accuracy": fmt.share, "energy": energy,
 }  # fmt: skip
 """Formatters of the values of metrics that are not times."""
@@ -49,7 +50,7 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Side]) -> Table:
     columns = [
         Column("outcome", "Outcome"), Column("rule", "Rule", unbroken=True), Column("case", "Case", unbroken=True),
         *named, Column("base", sides[0].label, unbroken=True), Column("value", other, unbroken=True),
-        Column("ratio", "Ratio", _ratio, "value / baseline’s"), Column("interval", "95 % interval", unbroken=True),
+        Column("ratio", "Ratio", exact_ratio, "value / baseline’s"), Column("interval", "95 % interval", unbroken=True),
         Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason),
     ]  # fmt: skip
     single = rows["low"].notna().any() and any(len(side.runs) == 1 for side in sides)
@@ -86,11 +87,6 @@ def _outcome(row: Any) -> str:
     return fmt.missing(row.reason) if row.outcome == "n/a" else str(row.outcome)
 
 
-def _ratio(value: float | None, reason: str | None = None) -> str:
-    return fmt.missing(reason) if value is None else digits(value, 4)
-
-
-def _probability(value: float | None, reason: str | None = None) -> str:
-    if value is None or fmt.absent(value):
-        return fmt.missing(reason)
+@fmt.or_missing
+def _probability(value: float) -> str:
     return f"< {_SMALL}" if value < _SMALL else f"{value:.3f}"

@@ -52,16 +52,10 @@ def plus_minus(low: float | None, high: float | None, reason: str | None = None)
     return f"± {fmt.num_bytes((high - low) / 2)}"
 
 
-def share_of(value: float | None, reason: str | None = None) -> str:
+@fmt.or_missing
+def share_of(value: float) -> str:
     """Format a signed share: +0.21 %, −3.40 %."""
-    if value is None or fmt.absent(value):
-        return fmt.missing(reason)
     return "0.00 %" if abs(value) < 0.00005 else f"{100 * value:+.2f} %".replace("-", "−")
-
-
-def ratio(value: float | None, reason: str | None = None) -> str:
-    """Format a ratio: × 2.67."""
-    return fmt.missing(reason) if value is None or fmt.absent(value) else f"× {value:.2f}"
 
 
 def growth(row: Any) -> str:

@@ -50,7 +50,7 @@ def _peaks(run: Run, rows: pd.DataFrame) -> Group:
     titles += ["predicted", "±"] if rows["predicted_bytes"].notna().any() else []
     titles += ["error"] if len(titles) == 3 else []
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    ratios = {case: words.ratio(ratio) for case, ratio in _ratios(run).items()}
+    ratios = {case: fmt.ratio(ratio) for case, ratio in _ratios(run).items()}
     titles += ["train ÷ infer"] if any(case in ratios for case in rows["case"]) else []
     for title in ("size", "batch", *titles):
         table.add_column(title, justify="right", overflow="fold")

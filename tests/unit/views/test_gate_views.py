@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from support.compared import CASE, scattered, side
 
 from charact.analysis.compare import Side
-from charact.analysis.compare.differences import differences
+from charact.analysis.compare.differences import NUM_STEPS, differences, operator_steps, phase_steps
 from charact.analysis.compare.gate import judge
 from charact.analysis.compare.thresholds import parse
-from charact.analysis.compare.waterfall import NUM_STEPS, operator_steps, phase_steps
 from charact.views.export.junit import junit
 from charact.views.export.markdown import summary
-from charact.views.html.comparison import differences as section
-from charact.views.html.elements.waterfall import waterfall
+from charact.views.html import comparison as section
+from charact.views.html.elements.comparison import waterfall
 from charact.views.tables import format as fmt
 from charact.views.tables.difference_tables import explanations
 from charact.views.tables.gate_tables import gate_table, headline

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import matplotlib as mpl
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.drawing import HALF_PX, Row, bars, draw_svg, label_above, rows_of, unit_axis
+from charact.views.html.elements.drawing import WIDTH_PX, Row, bar_figure, bars, draw_svg, rows_of, unit_axis
 from charact.views.tables import palette
 
 
@@ -31,50 +30,20 @@ def stages(case: str, breakdown: pd.DataFrame) -> list[Markup]:
 
 def _by_phase(rows: Sequence[Row], times: tuple[str, str], shares: tuple[str, str]) -> list[Markup]:
     """Draw a figure of times and one of shares, each with title and axis label."""
-
-    def draw_times(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.PHASES.__getitem__)
-        label_above(ax, rows)
-        unit_axis(ax, ax.get_xlim()[1], "s", times[1])
-
-    def draw_shares(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.PHASES.__getitem__, as_share=True)
-        label_above(ax, rows)
-        ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
-        ax.set_xlabel(shares[1])
-
-    height_px = 60 + 52 * len(rows)
-    return [draw_svg(times[0], height_px, draw_times, width_px=HALF_PX),
-            draw_svg(shares[0], height_px, draw_shares, width_px=HALF_PX)]  # fmt: skip
+    colors = palette.PHASES.__getitem__
+    return [bar_figure(times[0], rows, colors, times[1]), bar_figure(shares[0], rows, colors, shares[1], unit=None)]
 
 
 def limits(shares: pd.DataFrame) -> Markup:
     """Draw the share of each case's iteration by limit."""
-    rows = rows_of(shares, "case", "limit", "share_frac")
-
-    def draw(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.LIMITS.__getitem__, as_share=True)
-        label_above(ax, rows)
-        ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
-        ax.set_xlabel("share of the iteration")
-
-    return draw_svg("Share of an iteration by what limits it", 60 + 52 * len(rows), draw)
+    return bar_figure("Share of an iteration by what limits it", rows_of(shares, "case", "limit", "share_frac"),
+                      palette.LIMITS.__getitem__, "share of the iteration", unit=None, width_px=WIDTH_PX)
 
 
 def parts(case: str, breakdown: pd.DataFrame) -> list[Markup]:
     """Draw the time of each model's phases in an iteration of one case."""
-    rows = rows_of(breakdown, "part", "phase", "time_s")
-
-    def draw(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.PHASES.__getitem__)
-        label_above(ax, rows)
-        unit_axis(ax, ax.get_xlim()[1], "s", "time of an iteration")
-
-    return [draw_svg(f"Time of an iteration by model of {case}", 60 + 48 * len(rows), draw)]
+    return [bar_figure(f"Time of an iteration by model of {case}", rows_of(breakdown, "part", "phase", "time_s"),
+                       palette.PHASES.__getitem__, "time of an iteration", row_px=48, width_px=WIDTH_PX)]
 
 
 def operator_types(case: str, types: pd.DataFrame) -> Markup:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pandas as pd
 from markupsafe import Markup
 
 from charact.analysis.common.pass_status import pass_reason
@@ -111,6 +112,14 @@ def why_nothing(run: Run, name: str) -> str:
     cases = [entry["case"] for entry in run.manifest["cases"]]
     reasons = {pass_reason(run, case, name) or "the record has no data" for case in cases}
     return fmt.missing("; ".join(sorted(reasons)))
+
+
+def by_first_case(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """Merge rows that differ only in their case; the row names the first case and the number of others."""
+    joined = rows.groupby(list(keys), sort=False, dropna=False, as_index=False).agg(
+        case=("case", "first"), others=("case", "size"))
+    more = [f" and {others - 1} more" if others > 1 else "" for others in joined["others"]]
+    return joined.assign(case=joined["case"] + pd.Series(more, dtype="str"))
 
 
 def missing_cases(run: Run, name: str, present: Iterable[str]) -> list[Block]:

@@ -11,7 +11,17 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.drawing import FAINT, bars, draw_svg, label_above, rows_of, unit_axis
+from charact.views.html.elements.drawing import (
+    FAINT,
+    HALF_PX,
+    INK,
+    WIDTH_PX,
+    bar_figure,
+    draw_svg,
+    rows_of,
+    shortened,
+    unit_axis,
+)
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
@@ -80,12 +90,46 @@ def _log_axis(ax: Axes, rows: pd.DataFrame) -> None:
 
 def side_phases(times: pd.DataFrame) -> Markup:
     """Draw the iteration time of one case by phase, a bar per group. Columns: side, phase, time_s."""
-    rows = rows_of(times, "side", "phase", "time_s")
+    return bar_figure("Time of an iteration by phase of each group", rows_of(times, "side", "phase", "time_s"),
+                      palette.PHASES.__getitem__, "time of an iteration", width_px=WIDTH_PX)
+
+
+_LONGEST_NAME = 48
+_STEP_PX = 40
+_BEHIND_TEXT: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+"""Background box that keeps text readable over lines."""
+
+
+def waterfall(title: str, steps: pd.DataFrame, labels: tuple[str, str]) -> Markup:
+    """Draw steps from the baseline's time to the candidate's, named by `labels`; slower steps point to the right.
+
+    The axis does not begin at 0: compare lengths of steps, not the two end lines.
+    """
+    ends_s = [steps["start_s"].iloc[0], steps["end_s"].iloc[-1]]
+    places = [*steps["start_s"], *steps["end_s"]]
+    room_s = 0.12 * (max(places) - min(places)) or 0.1 * max(places) or 1.0
+    middle_s = (max(places) + min(places)) / 2
+    count = len(steps)
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
-        bars(ax, rows, palette.PHASES.__getitem__)
-        label_above(ax, rows)
-        unit_axis(ax, ax.get_xlim()[1], "s", "time of an iteration")
+        for label, end_s, height in zip(labels, ends_s, (-1.25, count - 0.3), strict=True):
+            ax.axvline(end_s, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
+            name = shortened(label, _LONGEST_NAME)
+            ax.text(end_s, height, f" {name}: {fmt.seconds(end_s)} ", va="center", fontsize=11, color=FAINT,
+                    ha="left" if end_s < middle_s else "right")
+        for position, row in enumerate(fmt.rows(steps)):
+            color = palette.SLOWER if row.delta_s > 0 else palette.FASTER
+            ax.barh(position, row.delta_s, left=row.start_s, height=0.36, color=color, linewidth=0)
+            ax.plot([row.end_s, row.end_s], [position, min(position + 1, count - 0.7)], color=color, linewidth=1)
+            name = shortened(row.name, _LONGEST_NAME)
+            ax.text(0, position - 0.28, f"{name}  {fmt.change(row.delta_s)}", ha="left", va="bottom", fontsize=11,
+                    color=INK, transform=_across(ax), bbox=_BEHIND_TEXT)
+        ax.set_yticks([])
+        ax.set_ylim(count + 0.1, -1.6)
+        ax.set_xlim(min(places) - room_s, max(places) + room_s)
+        ax.grid(visible=False, axis="y")
+        unit_axis(ax, max(places), "s", "median iteration")
+        sns.despine(ax=ax, left=True, bottom=True)
 
-    return draw_svg("Time of an iteration by phase of each group", 60 + 52 * len(rows), draw)
+    return draw_svg(title, 60 + _STEP_PX * (count + 1), draw, width_px=HALF_PX)

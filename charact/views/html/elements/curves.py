@@ -5,14 +5,13 @@ from typing import Literal
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from charact.core.units import scale
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bars, draw_svg, label_above, rows_of, unit_axis
+from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bar_figure, draw_svg, plain_axes, rows_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
@@ -55,9 +54,8 @@ def _style_legend(ax: Axes, stages: Sequence[str]) -> None:
 
 def _plain(ax: Axes, ylabel: str, xlabel: str) -> None:
     ax.set(ylabel=ylabel, xlabel=xlabel)
-    ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
     ax.margins(x=0.03, y=0.06)
-    sns.despine(ax=ax, left=True, bottom=True)
+    plain_axes(ax)
 
 
 def inference_parts(parts: pd.DataFrame) -> list[Markup]:
@@ -66,17 +64,9 @@ def inference_parts(parts: pd.DataFrame) -> list[Markup]:
     loads = rows_of(parts[parts["part"] != "prediction"].assign(label=labels), "label", "part", "time_s")
     totals = rows_of(parts.assign(label=labels), "label", "part", "time_s")
 
-    def draw(title: str, label: str, rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Markup:
-        def draw_bars(figure: Figure) -> None:
-            ax = figure.subplots()
-            bars(ax, rows, palette.INFERENCE_PARTS.__getitem__)
-            label_above(ax, rows)
-            unit_axis(ax, ax.get_xlim()[1], "s", label)
-
-        return draw_svg(title, 60 + 48 * len(rows), draw_bars, width_px=HALF_PX)
-
-    return [draw("Time of each load by phase", "load", loads),
-            draw("Total inference time by part", "load and prediction", totals)]  # fmt: skip
+    colors = palette.INFERENCE_PARTS.__getitem__
+    return [bar_figure("Time of each load by phase", loads, colors, "load", row_px=48),
+            bar_figure("Total inference time by part", totals, colors, "load and prediction", row_px=48)]
 
 
 def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:

@@ -29,6 +29,7 @@ _RC: Any = {
 _RC_LOCK = threading.Lock()  # matplotlib's settings belong to the process
 _LABEL_FROM_FRAC = 0.07
 _LONGEST_NAME = 100
+"""Maximum number of characters of a label."""
 
 Row = tuple[str, Sequence[tuple[str, float]]]
 """A stacked bar: its label, and its parts as (name, value)."""
@@ -64,15 +65,48 @@ def _shorten_names(figure: Figure) -> None:
     """Cut labels that leave no space for the plot; tables have the full names."""
     for text in figure.findobj(mpl.text.Text):
         assert isinstance(text, mpl.text.Text)
-        text.set_text(_shortened(text.get_text()))
+        text.set_text(shortened(text.get_text(), _LONGEST_NAME))
     for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
         formatter = axis.get_major_formatter()
         if isinstance(formatter, mpl.ticker.FixedFormatter):
-            formatter.seq = [_shortened(str(name)) for name in formatter.seq]
+            formatter.seq = [shortened(str(name), _LONGEST_NAME) for name in formatter.seq]
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+def shortened(name: str, longest: int) -> str:
+    """Return a name, cut to a number of characters."""
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+
+
+def bar_figure(title: str, rows: Sequence[Row], colors: Callable[[str], str], label: str, *, unit: str | None = "s",
+               row_px: int = 52, width_px: int = HALF_PX) -> Markup:
+    """Draw stacked bars with labels above them, and an axis in a unit.
+
+    Args:
+        title: title of the figure.
+        rows: the bars.
+        colors: function from a part's name to its color.
+        label: label of the axis.
+        unit: base unit of the values; None draws shares of each bar.
+        row_px: height of a bar with its label.
+        width_px: width of the figure.
+    """
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        bars(ax, rows, colors, as_share=unit is None)
+        label_above(ax, rows)
+        if unit is None:
+            ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
+            ax.set_xlabel(label)
+        else:
+            unit_axis(ax, ax.get_xlim()[1], unit, label)
+
+    return draw_svg(title, 60 + row_px * len(rows), draw, width_px=width_px)
+
+
+def plain_axes(ax: Axes) -> None:
+    """Remove the frame of a plot, and make the vertical ticks small."""
+    ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
+    sns.despine(ax=ax, left=True, bottom=True)
 
 
 def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_share: bool = False) -> None:

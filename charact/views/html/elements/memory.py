@@ -13,7 +13,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from charact.core.units import scale
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bars, draw_svg, label_above, rows_of, unit_axis
+from charact.views.html.elements.drawing import (
+    FAINT,
+    HALF_PX,
+    INK,
+    WIDTH_PX,
+    bar_figure,
+    draw_svg,
+    plain_axes,
+    rows_of,
+    unit_axis,
+)
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.memory_text import AXES
@@ -33,14 +43,8 @@ def at_peak(composition: pd.DataFrame) -> Markup:
     predicted = composition["method"] == "predicted"
     labels = composition["case"].where(~predicted, composition["case"] + " (predicted)")
     rows = rows_of(composition.assign(label=labels), "label", "category", "bytes")
-
-    def draw(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.CATEGORIES.__getitem__)
-        label_above(ax, rows)
-        unit_axis(ax, ax.get_xlim()[1], "B", "memory at the peak of an iteration")
-
-    return draw_svg("Memory at the peak of an iteration by category", 60 + 48 * len(rows), draw)
+    return bar_figure("Memory at the peak of an iteration by category", rows, palette.CATEGORIES.__getitem__,
+                      "memory at the peak of an iteration", unit="B", row_px=48, width_px=WIDTH_PX)
 
 
 def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float | None) -> Markup:
@@ -165,8 +169,7 @@ def _bytes_axis(ax: Axes, largest: float, label: str) -> None:
     ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
     ax.set_ylim(0, None)
     ax.set_ylabel(f"{label} ({unit})")
-    ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
-    sns.despine(ax=ax, left=True, bottom=True)
+    plain_axes(ax)
 
 
 def _input_axis(ax: Axes, position: str) -> None:

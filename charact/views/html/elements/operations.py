@@ -6,10 +6,19 @@ import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bars, draw_svg, label_above, rows_of, unit_axis
+from charact.views.html.elements.drawing import (
+    FAINT,
+    HALF_PX,
+    INK,
+    bar_figure,
+    draw_svg,
+    label_above,
+    plain_axes,
+    rows_of,
+    unit_axis,
+)
 from charact.views.html.elements.roofline import Roof, extent, roofline_figure
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -41,7 +50,7 @@ def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Markup]:
             axis.set_minor_locator(mpl.ticker.NullLocator())
             axis.set_major_formatter(
                 mpl.ticker.FuncFormatter(lambda value, _: fmt.num_flop(value).removesuffix("FLOP").strip()))
-        _plain(ax)
+        plain_axes(ax)
 
     return [*by_intensity, draw_svg(f"{title} by size", _HEIGHT_PX, draw, width_px=HALF_PX)]
 
@@ -59,12 +68,6 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
     flop = times["flop_per_s"].notna().any()
     column, unit = ("flop_per_s", "FLOP/s") if flop else ("bytes_per_s", "B/s")
 
-    def draw_times(figure: Figure) -> None:
-        ax = figure.subplots()
-        bars(ax, rows, palette.DIRECTIONS.__getitem__)
-        label_above(ax, rows)
-        unit_axis(ax, ax.get_xlim()[1], "s", "time")
-
     def draw_rates(figure: Figure) -> None:
         ax = figure.subplots()
         for position, (label, _) in enumerate(rows):
@@ -79,9 +82,8 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
         unit_axis(ax, ax.get_xlim()[1], unit, "achieved")
         sns.despine(ax=ax, left=True, bottom=True)
 
-    height_px = 60 + 44 * len(rows)
-    return [draw_svg(f"{title}: time by problem", height_px, draw_times, width_px=HALF_PX),
-            draw_svg(f"{title}: rate by problem", height_px, draw_rates, width_px=HALF_PX)]  # fmt: skip
+    return [bar_figure(f"{title}: time by problem", rows, palette.DIRECTIONS.__getitem__, "time", row_px=44),
+            draw_svg(f"{title}: rate by problem", 60 + 44 * len(rows), draw_rates, width_px=HALF_PX)]
 
 
 def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFrame) -> Markup:
@@ -109,11 +111,6 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFr
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"× {value:g}"))
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_minor_locator(mpl.ticker.NullLocator())
-        _plain(ax)
+        plain_axes(ax)
 
     return draw_svg(title, _HEIGHT_PX, draw, width_px=HALF_PX)
-
-
-def _plain(ax: Axes) -> None:
-    ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
-    sns.despine(ax=ax, left=True, bottom=True)

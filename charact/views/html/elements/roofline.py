@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg
+from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, plain_axes
 from charact.views.tables import format as fmt
 
 _ROOM = 3.0  # margin between the outermost points and the edges, as a factor
@@ -65,8 +64,7 @@ def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callabl
         _unit_ticks(ax.yaxis, "FLOP/s")
         ax.set_xlabel("arithmetic intensity (FLOP/byte)")
         ax.set_ylabel("achieved (FLOP/s)")
-        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
-        sns.despine(ax=ax, left=True, bottom=True)
+        plain_axes(ax)
 
     return draw_svg(title, _HEIGHT_PX, draw, width_px=HALF_PX)
 

@@ -61,7 +61,7 @@ def ratios(rows: pd.DataFrame, caption: str) -> Table:
     """Build the table of training-to-inference ratios."""
     columns = [
         Column("label", "Series", unbroken=True), Column("input_size", "Input size", fmt.number), _METHOD,
-        Column("ratio", "Training / inference", words.ratio, "of the peaks"),
+        Column("ratio", "Training / inference", fmt.ratio, "of the peaks"),
         Column("train_bytes", "Training", fmt.num_bytes), Column("infer_bytes", "Inference", fmt.num_bytes),
     ]  # fmt: skip
     return table(rows, caption, columns)
@@ -131,7 +131,7 @@ def weights(run: Run) -> Table:
     columns = [
         CASE, _METHOD, Column("weights_bytes", "Weights", fmt.num_bytes, "at the peak"),
         Column("intermediate_bytes", "Intermediate", fmt.num_bytes, "activations and temporary, at the peak"),
-        Column("ratio", "Intermediate / weights", words.ratio, reason=lambda row: "no weights"),
+        Column("ratio", "Intermediate / weights", fmt.ratio, reason=lambda row: "no weights"),
         Column("rest_bytes", "Rest", fmt.num_bytes, "gradients, optimizer state, input, unknown"),
     ]  # fmt: skip
     return table(weights_and_intermediate(run), "Weights against intermediate results at the peak", columns)
@@ -146,14 +146,14 @@ def process(run: Run) -> Table:
 
     reserved = [
         Column("reserved_peak_bytes", "Reserved", fmt.num_bytes, "by CUDA's caching allocator", _not_cuda),
-        Column("reserved_ratio", "Reserved / allocated", words.ratio, reason=_not_cuda),
+        Column("reserved_ratio", "Reserved / allocated", fmt.ratio, reason=_not_cuda),
     ]
     columns = [
         CASE, Column("allocated_bytes", "Allocated", fmt.num_bytes, "at the peak"),
         *(reserved if (rows["device_kind"] == "cuda").any() else []),
         Column("process_before_bytes", "Process before", fmt.num_bytes, "resident set before the case", unknown),
         Column("process_peak_bytes", "Process peak", fmt.num_bytes, "largest resident set of the process", unknown),
-        Column("process_ratio", "Growth / allocated", words.ratio, "(peak - before) / allocated", unknown),
+        Column("process_ratio", "Growth / allocated", fmt.ratio, "(peak - before) / allocated", unknown),
     ]  # fmt: skip
     return table(rows, "Allocated, reserved and process memory of each measured case", columns)
 

@@ -1,6 +1,11 @@
-"""Checks for timed iterations in a run."""
+"""Checks and columns that sections of profiled cases share."""
 
+from typing import Any
+
+from charact.analysis.common.pass_status import pass_reason, was_asked_for
 from charact.record.reader import Run
+from charact.views.tables import format as fmt
+from charact.views.tables.model import Column
 
 
 def is_timed(run: Run) -> bool:
@@ -12,3 +17,18 @@ def is_timed(run: Run) -> bool:
 def has_phases(run: Run) -> bool:
     """Return whether a run has a timing pass or timed iterations, apart from those of constructed models."""
     return is_timed(run) or not set(run.iterations["case"]) <= set(run.constructions["case"])
+
+
+_UNCOUNTED = "no formula"
+
+
+def flop_columns(run: Run, work: str, rate: str) -> list[Column]:
+    """Return the columns FLOP and FLOP/s with these tooltips; none if the run has no FLOP pass."""
+    if not was_asked_for(run, "flop"):
+        return []
+
+    def uncounted(row: Any) -> str:
+        return pass_reason(run, row.case, "flop") or _UNCOUNTED
+
+    return [Column("flop", "FLOP", fmt.num_flop, work, uncounted),
+            Column("flop_per_s", "FLOP/s", fmt.flop_rate, rate, uncounted)]

@@ -13,7 +13,7 @@ from charact.record.reader import Run
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import CASE, Block, Body, legend_of
 from charact.views.section import Section
-from charact.views.sections.profile._timed_runs import is_timed
+from charact.views.sections.profile._shared import is_timed
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table

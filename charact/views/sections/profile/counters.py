@@ -21,7 +21,16 @@ from charact.analysis.efficiency.counters import (
 )
 from charact.record.reader import Run
 from charact.views.html.elements import counters as counter_figures
-from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
+from charact.views.html.elements.blocks import (
+    CASE,
+    PHASE,
+    Block,
+    Body,
+    by_first_case,
+    legend_of,
+    missing_cases,
+    why_nothing,
+)
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -152,7 +161,7 @@ def _unread_sources(run: Run) -> list[Block]:
         CASE, Column("source", "Source"), Column("status", "Status"), Column("reason", "Reason"),
         Column("remedy", "Remedy", reason=lambda row: "none is known"),
     ]  # fmt: skip
-    rows = _once(sources, "source", "status", "reason", "remedy")
+    rows = by_first_case(sources, "source", "status", "reason", "remedy")
     return [Block(title="Sources without values", table=table(rows, "Sources without values", columns))]
 
 
@@ -162,17 +171,9 @@ def _unread_counters(run: Run) -> list[Block]:
     if missing.empty:
         return []
     columns = [CASE, Column("source", "Source"), Column("name", "Counter", unbroken=True), Column("reason", "Reason")]
-    rows = _once(missing, "source", "counter", "reason")
+    rows = by_first_case(missing, "source", "counter", "reason")
     rows["name"] = rows["counter"].map(counter_name)
     return [Block(folded=True, table=table(rows, "Counters that a source did not provide", columns))]
-
-
-def _once(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
-    """Merge rows that differ only in their case; the row names the first case."""
-    groups = rows.groupby(list(keys), sort=False, dropna=False, as_index=False)
-    joined = groups.agg(case=("case", "first"), others=("case", "size"))
-    more = [f" and {others - 1} more" if others > 1 else "" for others in joined["others"]]
-    return joined.assign(case=joined["case"] + pd.Series(more, dtype="str"))
 
 
 _BUSY = {

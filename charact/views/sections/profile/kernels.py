@@ -1,6 +1,7 @@
 """The section Kernels: GPU kernels with their launch geometry and counters."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -63,11 +64,8 @@ def _counted_columns(rows: pd.DataFrame) -> list[Column]:
 
 
 def _counted(metric: str) -> Column:
-    def words(value: float | None, reason: str | None) -> str:
-        return fmt.missing(reason) if value is None else counter_value(metric, value)
-
     meaning = f"{counter_name(metric)}, counted; mean over the kernel's launches by their time"
-    return Column(metric, _COUNTED[metric], words, meaning, lambda row: "not counted")
+    return Column(metric, _COUNTED[metric], partial(counter_value, metric), meaning, lambda row: "not counted")
 
 
 def _counted_alone(run: Run) -> list[Block]:

@@ -7,7 +7,7 @@ from charact.analysis.efficiency.layers import top_layers
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, Block, Body, missing_cases, why_nothing
 from charact.views.section import Section
-from charact.views.sections.profile._flop_columns import flop_columns
+from charact.views.sections.profile._shared import flop_columns
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, share_column, table, top
 

@@ -12,7 +12,7 @@ from charact.record.reader import Run
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
 from charact.views.section import Scalar, Section
-from charact.views.sections.profile._timed_runs import has_phases
+from charact.views.sections.profile._shared import has_phases
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.judged import counted, judged, operator
 
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
-from charact.analysis.compare.environment_diff import clock_changes, context_changes
+from charact.analysis.compare.group_facts import clock_changes, context_changes
 from charact.analysis.compare.run_groups import Side
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run

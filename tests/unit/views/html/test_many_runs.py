@@ -15,8 +15,8 @@ from charact.analysis.compare import Side
 from charact.analysis.profile.repeats import repeated_cases
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
+from charact.views.html import comparison as sections
 from charact.views.html.across_runs import MAX_ROWS, Summary, abbreviated_names
-from charact.views.html.comparison import sections
 from charact.views.html.elements import drawing
 from charact.views.html.report import report
 from charact.views.tables.model import Column, limited, table
