@@ -42,6 +42,9 @@ def has_failed(judged: pd.DataFrame) -> bool:
     Raises:
         UserError: no threshold could be checked for any case.
     """
+    if judged.empty:
+        raise UserError("no threshold could be checked: the groups of runs have no case in common, so measure the same "
+                        "cases in each")
     if (judged["outcome"] == "n/a").all():
         reasons = "; ".join(f"{rule}: {reason}" for rule, reason in
                             judged.drop_duplicates("rule")[["rule", "reason"]].itertuples(index=False, name=None))

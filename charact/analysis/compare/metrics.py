@@ -129,7 +129,7 @@ def _proportion(run: Run, value: float, num_samples: int | None) -> Sample:
         return Sample(value, reason=PUBLISHED if "reference" in run.manifest else ONE_VALUE)
     # Two successes and two failures are added, so that an accuracy of 1 also has an error (Agresti and Coull 1998).
     share = (value * num_samples + 2) / (num_samples + 4)
-    return Sample(value, reason=ONE_VALUE, error_frac=math.sqrt((1 - share) / share / num_samples))
+    return Sample(value, reason=ONE_VALUE, error_frac=math.sqrt((1 - share) / share / (num_samples + 4)))
 
 
 def _energies(run: Run) -> Iterator[tuple[str, Sample]]:

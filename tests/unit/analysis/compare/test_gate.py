@@ -100,3 +100,9 @@ def test_repeats_and_several_sides(tmp_path: Path) -> None:
     assert dict(zip(judged["side"], judged["outcome"], strict=True)) == {"same": "ok", "slow": "regression"}
     assert has_failed(judged)
     assert set(judged["outcome"]) <= set(OUTCOMES)
+
+
+def test_groups_without_a_common_case_get_a_remedy_of_their_own(tmp_path: Path) -> None:
+    judged = judge([parse("time > 1.05")], [side("base", scattered(tmp_path))])
+    with pytest.raises(UserError, match=r"no case in common, so measure the same cases in each$"):
+        has_failed(judged)
