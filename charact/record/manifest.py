@@ -15,12 +15,10 @@ from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_text
 from charact.record.checksums import is_intact, is_sealed
+from charact.record.manifest_passes import PASSES, Amount, Category, Count, Device, Number, Pass
 from charact.record.schema import (
     CASE_STATUSES,
     DAMAGED,
-    MEMORY_CATEGORIES,
-    PASS_STATUSES,
-    PHASES,
     RUN_STATUSES,
     SCHEMA_VERSION,
     TABLES,
@@ -31,247 +29,6 @@ MOST_BYTES = 2**28
 _MOST_DEPTH = 50
 _MOST_INTEGER = 2**63
 REMEDY = "restore it from a copy, or move the run away"
-
-# Fields with a default are optional, and unknown fields are allowed, so that an older charact can read newer records.
-# The Structs only validate types; other code reads the plain dictionary.
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Amount = Annotated[float, Meta(ge=0, le=1e30)]
-Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
-Device = Annotated[str, Meta(pattern=r"^(n/a|[a-z_]{1,20}(:[0-9]{1,4})?)\Z")]
-Phase = Literal[PHASES]  # type: ignore[valid-type]
-Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
-
-
-class DroppedItems(Struct):
-    """Items of a trace that were not imported."""
-
-    what: str
-    reason: str
-    num_dropped: Count
-
-
-class Pass(Struct):
-    """Facts that all passes may record."""
-
-    status: Literal[PASS_STATUSES]  # type: ignore[valid-type]
-    reason: str | None = None
-    compile_s: Amount | None = None
-    dropped: list[DroppedItems] = []
-
-
-class TimingPass(Pass):
-    """Facts of the pass `timing`."""
-
-    num_warmup_iterations: Count | None = None
-    warmup_ended_by: str | None = None
-    num_iterations: Count | None = None
-    ended_by: str | None = None
-    precision_target_frac: Amount | None = None
-    interval_frac: Amount | None = None
-    median_s: Number | None = None
-    attributed_frac: Number | None = None
-    inferred_frac: Number | None = None
-    blind_spots: list[str] = []
-    evidence: dict[Phase, list[str]] = {}
-
-
-class OperatorsPass(Pass):
-    """Facts of the pass `operators`."""
-
-    num_iterations: Count | None = None
-    iteration_s: Amount | None = None
-    phase_s: dict[Phase, Number] = {}
-    overhead_ratio: Amount | None = None
-
-
-class MemoryPass(Pass):
-    """Facts of the pass `memory`."""
-
-    peak_bytes: Amount | None = None
-    allocator_peak_bytes: Amount | None = None
-    reserved_peak_bytes: Amount | None = None
-    process_before_bytes: Amount | None = None
-    process_peak_bytes: Amount | None = None
-
-
-class Calibration(Struct):
-    """Calibration of a memory estimate."""
-
-    method: str | None = None
-    points: list[tuple[Count, Count]] | None = None
-    reason: str | None = None
-
-
-class PredictionPass(Pass):
-    """Facts of the pass `prediction`, a memory estimate."""
-
-    peak_bytes: Amount | None = None
-    low_bytes: Amount | None = None
-    high_bytes: Amount | None = None
-    tensors_bytes: Amount | None = None
-    workspaces_bytes: Amount | None = None
-    rounding_bytes: Amount | None = None
-    reserved_peak_bytes: Amount | None = None
-    context_bytes: Amount | None = None
-    needed_bytes: Amount | None = None
-    device: str | None = None
-    device_memory_bytes: Amount | None = None
-    fits: bool | None = None
-    uncertain: list[str] | None = None
-    duration_s: Amount | None = None
-    calibration: Calibration | None = None
-
-
-class FlopPass(Pass):
-    """Facts of the pass `flop`."""
-
-    uncounted: list[str] = []
-
-
-class SourceOutcome(Struct):
-    """Outcome of reading a source of counters."""
-
-    status: str
-    reason: str | None = None
-    remedy: str | None = None
-    missing: dict[str, str] = {}
-
-
-class CountersPass(Pass):
-    """Facts of the pass `counters`."""
-
-    num_iterations: Count | None = None
-    duration_s: Amount | None = None
-    sources: dict[str, SourceOutcome] = {}
-    spans: list[tuple[Number, Number, Phase | None]] = []
-
-
-class Frame(Struct):
-    """A line of code in which the sampler saw a program."""
-
-    place: str
-    function: str
-    num_samples: Count
-    library: str | None = None
-
-
-class FramesPass(Pass):
-    """Facts of the pass `frames`."""
-
-    interval_s: Amount | None = None
-    num_samples: Count = 0
-    frames: list[Frame] = []
-
-    def __post_init__(self) -> None:
-        if sum(frame.num_samples for frame in self.frames) > self.num_samples:
-            raise ValueError("the frames have more samples than the pass")
-
-
-class Target(Struct):
-    """A value of a metric, and the epoch that reached it (None if no epoch did)."""
-
-    metric: str
-    value: Number
-    epoch: Count | None
-
-
-class Protocol(Struct):
-    """A published training protocol; `changed` maps each differing option to its published and its used value."""
-
-    name: str
-    source: str
-    unstated: str
-    changed: dict[str, tuple[Any, Any]]
-
-
-class TrainingPass(Pass):
-    """Facts of the pass `training`."""
-
-    num_epochs_asked: Count | None = None
-    num_epochs: Count | None = None
-    setup_s: Amount | None = None
-    until: Target | None = None
-    best: Target | None = None
-    num_train_samples: Count | None = None
-    num_valid_samples: Count | None = None
-    num_resumed: Count = 0
-    weights: str | None = None
-    protocol: Protocol | None = None
-
-
-class InferencePass(Pass):
-    """Facts of the pass `inference`."""
-
-    weights: str | None = None
-    weights_reason: str | None = None
-    weights_bytes: Amount | None = None
-    cold_reason: str | None = None
-    num_samples: Count | None = None
-    num_batches: Count | None = None
-    setup_s: Amount | None = None
-    total_s: Amount | None = None
-
-
-class Direction(Struct):
-    """Outcome of timing one of the `DIRECTIONS` of a basic operation."""
-
-    ended_by: str | None = None
-
-
-class OpsPass(Pass):
-    """Facts of the pass `ops`."""
-
-    directions: dict[str, Direction] = {}
-
-
-class BricksPass(Pass, kw_only=True):
-    """Facts of the pass `bricks`."""
-
-    g: Count | None
-    cut_method: str | None
-    method: str | None
-    suite: str | None = None
-    suite_digest: str | None = None
-    num_bricks: Count | None = None
-    num_rounds: Count | None = None
-    ended_by: str | None = None
-    timed_s: Amount | None = None
-    set_up_s: Amount | None = None
-    backward_start_s: Number | dict[str, Number | None] | None = None
-    step_start_s: Number | dict[str, Number | None] | None = None
-    num_resumed: Count = 0
-    uncounted: list[str] = []
-
-
-class ConstructPass(Pass):
-    """Facts of the pass `construct`."""
-
-    brick_run: str | None = None
-    brick_case: str | None = None
-    timing_method: str | None = None
-    g: Count | None = None
-    cut_method: str | None = None
-    suite_digest: str | None = None
-    num_rounds: Count | None = None
-    num_repeats: Count | None = None
-    timed_s: Amount | None = None
-    set_up_s: Amount | None = None
-    num_pieces: Count | None = None
-    num_bricks: Count | None = None
-    num_layers: Count | None = None
-    num_module_calls: Count | None = None
-    backward_start_s: Number | None = None
-    memory_reason: str | None = None
-
-
-PASSES: dict[str, type[Pass]] = {
-    "timing": TimingPass, "operators": OperatorsPass, "kernels": Pass, "memory": MemoryPass, "flop": FlopPass,
-    "prediction": PredictionPass, "fit": Pass, "counters": CountersPass, "frames": FramesPass,
-    "training": TrainingPass, "inference": InferencePass, "ops": OpsPass, "bricks": BricksPass,
-    "construct": ConstructPass,
-}  # fmt: skip
-"""Type that validates each pass; a pass that is not listed is validated as `Pass`."""
-
 
 class Fits(Struct):
     """Estimates of the largest sizes that would have fitted into memory."""
@@ -320,7 +77,7 @@ class Case(Struct):
 _OPTIONAL: dict[str, Any] = {
     "workload": "n/a", "variant": "", "mode": "n/a", "precision": "n/a", "device": "n/a",
     "reason": None, "input_kind": None, "input_size": None, "batch_size": None, "device_name": None, "data": None,
-    "num_parameters": None, "source": None, "requested_bytes": None, "passes": {},
+    "num_parameters": None, "source": None, "requested_bytes": None,
 }  # fmt: skip
 """Defaults of fields that old records lack."""
 
@@ -574,7 +331,7 @@ def _checked_cases(entries: list[Any], name: str) -> list[dict[str, Any]]:
 
 def _checked_case(entry: Any) -> dict[str, Any]:
     msgspec.convert(entry, Case)
-    whole: dict[str, Any] = {**_OPTIONAL, **entry}
+    whole: dict[str, Any] = {**_OPTIONAL, "passes": {}, **entry}
     for name, facts in whole["passes"].items():
         try:
             msgspec.convert(facts, PASSES.get(name, Pass))
@@ -587,7 +344,7 @@ def _checked_case(entry: Any) -> dict[str, Any]:
 def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
     """Return a placeholder for a damaged case: its valid fields, without its passes."""
     fields = entry if isinstance(entry, dict) else {}
-    case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}"}
+    case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}", "passes": {}}
     for field in msgspec.structs.fields(Case):
         if field.name in case and field.name in fields and field.name != "passes":
             with contextlib.suppress(msgspec.ValidationError):

@@ -17,7 +17,7 @@ from charact.bricks.brick import Brick, canonical
 from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.json_files import file_bytes, strict_json
 from charact.core.errors import UserError
-from charact.record.manifest import Count
+from charact.record.manifest_passes import Count
 
 FORMAT = "charact bricks"
 SCHEMA_VERSION = 1
