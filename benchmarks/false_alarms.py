@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
-from charact.analysis.compare import Side, ratios
+from charact.analysis.compare import Group, ratios
 from charact.analysis.compare.differences import differences, main_parts
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
@@ -121,10 +121,10 @@ def by_turns(cases: list[Case], num_iterations: int) -> list[tuple[Loop, HostPha
     return turns
 
 
-def write_records(cases: list[Case], out: Path, *, profiled: bool) -> list[Side]:
+def write_records(cases: list[Case], out: Path, *, profiled: bool) -> list[Group]:
     """Sides of the records of two cases; without operators where they are not needed, which take most of the time."""
     return [
-        Side(label, (load_run(_write(loop, phases, out, profiled)),))
+        Group(label, (load_run(_write(loop, phases, out, profiled)),))
         for label, (loop, phases) in zip(("base", "new"), by_turns(cases, NUM_ITERATIONS), strict=True)
     ]
 
@@ -147,7 +147,7 @@ def _write(loop: Loop, phases: HostPhases, out: Path, profiled: bool) -> Path:
     return writer.publish()
 
 
-def alarms(sides: list[Side]) -> dict[str, bool]:
+def alarms(sides: list[Group]) -> dict[str, bool]:
     """What the comparison of two sides claims of their times."""
     whole = ratios(sides, "case").iloc[0]
     phases = ratios(sides, "phase").set_index("phase")["significant"]
@@ -158,7 +158,7 @@ def alarms(sides: list[Side]) -> dict[str, bool]:
     }
 
 
-def finds(sides: list[Side]) -> dict[str, bool]:
+def finds(sides: list[Group]) -> dict[str, bool]:
     """What the comparison of two sides finds of the extra work."""
     whole = ratios(sides, "case").iloc[0]
     phases = ratios(sides, "phase").query("significant and ratio > 1")

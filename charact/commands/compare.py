@@ -13,7 +13,7 @@ from charact.core.errors import UserError
 from charact.core.output import show
 
 if TYPE_CHECKING:
-    from charact.analysis.compare import Side
+    from charact.analysis.compare import Group
 
 _BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 _NUM_NAMED = 3
@@ -90,7 +90,7 @@ def command(
 
 
 @contextmanager
-def _sound(sides: "Sequence[Side]") -> Iterator[None]:
+def _sound(sides: "Sequence[Group]") -> Iterator[None]:
     """Convert errors from invalid values in a record into one line: readers check names and types, not every value.
 
     Raises:
@@ -116,7 +116,7 @@ def _check_apart(*files: Path | None) -> None:
             raise UserError(f"{file} is given twice: --to, --summary and --junit need different files")
 
 
-def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]], None]":
+def _writer(to: Path, force: bool) -> "Callable[[Sequence[Group], Sequence[str]], None]":
     """Return a function that writes a file of this type.
 
     Raises:
@@ -131,13 +131,13 @@ def _writer(to: Path, force: bool) -> "Callable[[Sequence[Side], Sequence[str]],
     return lambda sides, levels: write_text(to, suffixes[to.suffix](sides, levels), force=force)
 
 
-def _html(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
+def _html(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
     from charact.views.html.report import comparison_report
 
     return comparison_report(sides)
 
 
-def _markdown(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
+def _markdown(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
     from charact.views.export.markdown import document
     from charact.views.tables.comparison_tables import tables
     from charact.views.tables.format import against
@@ -145,13 +145,13 @@ def _markdown(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
     return document(against([side.label for side in sides]), tables(sides, levels))
 
 
-def _csv(sides: "Sequence[Side]", levels: Sequence[str]) -> str:
+def _csv(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
     from charact.views.export.tables import comparison_csv
 
     return comparison_csv(sides, levels)
 
 
-def _check_common(sides: "Sequence[Side]") -> None:
+def _check_common(sides: "Sequence[Group]") -> None:
     """Check that all groups share cases with the baseline.
 
     Raises:

@@ -22,7 +22,7 @@ from support.damage import reseal
 from support.fuzzing import damaged_bytes, damaged_json, fuzz
 from support.traces import training
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.analysis.compare.gate import judge
 from charact.analysis.compare.thresholds import parse
 from charact.commands._shared.partial_runs import read_run
@@ -297,7 +297,7 @@ def show_run(path: Path) -> None:
     if shown in _WAYS:
         attempts.append(lambda: _WAYS[shown](run))
     elif shown in _COMPARED:
-        sides = [Side("intact", (_intact(kind),)), Side("damaged", (run,))]
+        sides = [Group("intact", (_intact(kind),)), Group("damaged", (run,))]
         attempts.append(lambda: _COMPARED[shown](sides if len(run.cases) % 2 else sides[::-1]))
     for attempt in attempts:
         if (refused := _refusal(attempt)) is not None:
@@ -317,11 +317,11 @@ def _export(run: Run) -> None:
         export(run, sorted(FORMATS)[len(run.cases) % len(FORMATS)], Path(place) / "export")
 
 
-def _gate(sides: list[Side]) -> None:
+def _gate(sides: list[Group]) -> None:
     print_tables([gate_table(judge([parse("time > 1.05"), parse("peak_memory > +2%")], sides), sides)])
 
 
-def _explain(sides: list[Side]) -> None:
+def _explain(sides: list[Group]) -> None:
     for each in explanations(sides[0], sides[1]):
         print_tables(each.tables)
 
@@ -330,7 +330,7 @@ _WAYS: dict[str, Callable[[Run], object]] = {
     "terminal": lambda run: Console(file=io.StringIO(), width=100).print(summary(run)),
     "scalars": lambda run: list(scalars(run)), "export": _export, "html": sections,
 }  # fmt: skip
-_COMPARED: dict[str, Callable[[list[Side]], object]] = {
+_COMPARED: dict[str, Callable[[list[Group]], object]] = {
     "ratios": lambda sides: print_tables(tables(sides, _BY)), "gate": _gate, "explain": _explain,
     "sections": comparison_sections,
 }  # fmt: skip

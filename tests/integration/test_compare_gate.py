@@ -61,8 +61,8 @@ def test_what_has_no_iterations_is_not_explained_and_says_so(here: Callable, tmp
 @pytest.mark.parametrize(("options", "message"), [
     (["--fail-if", "time >> 1"], "error: threshold 'time >> 1', character 7"),
     (["--fail-if", "accuracy < 0.9"], "error: no threshold could be checked (accuracy < 0.9: not measured)"),
-    (["--junit", "new.xml"], "error: --junit writes results of rules: give one, as in --fail-if"),
-    (["--summary", "new.md"], "error: --summary writes results of rules"),
+    (["--junit", "new.xml"], "error: --junit writes results of thresholds: give one, as in --fail-if"),
+    (["--summary", "new.md"], "error: --summary writes results of thresholds"),
     (["--fail-if", "time > 2", "--summary", "there.md"], "error: there.md exists: --force overwrites it"),
     (["--fail-if", "time > 2", "--junit", "there.md"], "error: there.md exists: --force overwrites it"),
     (["--fail-if", "time > 2", "--junit", "nowhere/j.xml"], "error: cannot write nowhere/j.xml (no such file or "

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
@@ -46,9 +46,9 @@ def scattered(out: Path, slowness: Mapping[str, float] | None = None, *, seed: i
     return load_run(writer.publish())
 
 
-def side(label: str, *runs: Run) -> Side:
+def side(label: str, *runs: Run) -> Group:
     """A side of these runs."""
-    return Side(label, runs)
+    return Group(label, runs)
 
 
 def record(out: Path, *entries: dict[str, Any], **changes: Any) -> Run:

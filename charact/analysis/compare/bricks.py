@@ -8,14 +8,14 @@ from charact.analysis.bricks.run_tables import brick_summary
 from charact.analysis.compare.brick_samples import brick_name
 from charact.analysis.compare.gathering import Fact, gathered
 from charact.analysis.compare.ratios import ratios
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 from charact.analysis.compare.speedups import geometric_mean
 from charact.record.reader import Run
 
 ALL = "all bricks"
 
 
-def brick_means(sides: Sequence[Side]) -> pd.DataFrame:
+def brick_means(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the geometric mean of the speedups of each matched suite's bricks over the baseline.
 
     Columns: case; layers, `ALL` in a case's first row, then the layer types of the bricks, most bricks first; side;
@@ -34,7 +34,7 @@ def brick_means(sides: Sequence[Side]) -> pd.DataFrame:
     return means.astype(dict.fromkeys(numbers, "float64") | {"num_bricks": "int64", "reason": "str"})
 
 
-def unmatched_bricks(sides: Sequence[Side]) -> pd.DataFrame:
+def unmatched_bricks(sides: Sequence[Group]) -> pd.DataFrame:
     """Return bricks of matched suites that are timed in only one of the baseline and another group.
 
     Columns: case; brick, its identifier and layers; side, the group with a time; missing_in; why.
@@ -71,7 +71,7 @@ def _untimed(run: Run, cases: Collection[str]) -> dict[str, dict[str, str]]:
 _UNTIMED = Fact(_untimed, _Reasons)
 
 
-def _failed(sides: Sequence[Side], cases: Collection[str]) -> dict[tuple[str, str, str], str]:
+def _failed(sides: Sequence[Group], cases: Collection[str]) -> dict[tuple[str, str, str], str]:
     """Return why bricks have no time, by side, case and name."""
     (found,) = gathered(sides, [_UNTIMED], cases)
     return {(side, case, name): reason for case, of_side in found.items() for side, reasons in of_side.items()

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from charact.analysis.compare.operator_shares import PART, Composition, compositions
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.schema import PHASES
 
@@ -13,7 +13,7 @@ LEVELS = ("phase", "operator", "layer", "kernel")
 _COLUMNS = ["level", "phase", "operator", "layer", "name", "base_s", "new_s", "delta_s", "status", "detail"]
 
 
-def differences(base: Side, new: Side, case: str) -> pd.DataFrame:
+def differences(base: Group, new: Group, case: str) -> pd.DataFrame:
     """Return the parts of the difference between the medians of a case; empty if a group has no times of it.
 
     The case is named as in `matched_cases` of the two groups.
@@ -65,7 +65,7 @@ def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
     return found.assign(place=place).sort_values("place")[["phase", "operator", "layer", "delta_s"]]
 
 
-def missing_levels(base: Side, new: Side, case: str) -> pd.DataFrame:
+def missing_levels(base: Group, new: Group, case: str) -> pd.DataFrame:
     """Return why a difference has no finer levels. Columns: level; side, the group without that level; reason."""
     rows = []
     found = compositions([base, new], {case}).get(case, {})

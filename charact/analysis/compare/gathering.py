@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from charact.analysis.compare.matching import matched_cases
-from charact.analysis.compare.run_groups import Side, memoize_comparison
+from charact.analysis.compare.run_groups import Group, memoize_comparison
 from charact.record.reader import Run
 
 MAX_HELD_RUNS = 8
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 @memoize_comparison
-def places(sides: Sequence[Side]) -> dict[str, dict[str, list[Place]]]:
+def places(sides: Sequence[Group]) -> dict[str, dict[str, list[Place]]]:
     """Return the runs with each matched case, by its name and the group's label, as in `matched_cases`."""
     found: dict[str, dict[str, list[Place]]] = {}
     for case, side, *place in matched_cases(sides).itertuples(index=False, name=None):
@@ -56,7 +56,7 @@ def places(sides: Sequence[Side]) -> dict[str, dict[str, list[Place]]]:
 
 
 def gathered(
-    sides: Sequence[Side], facts: Sequence[Fact[Any, Any]], cases: Collection[str] | None = None
+    sides: Sequence[Group], facts: Sequence[Fact[Any, Any]], cases: Collection[str] | None = None
 ) -> list[dict[str, dict[str, Any]]]:
     """Return each fact by matched case and group; a group without the fact is left out.
 
@@ -79,7 +79,8 @@ def gathered(
     return [{case: found[case] for case in wanted} for found in known]
 
 
-def _gather(sides: Sequence[Side], gathering: list[tuple[Fact[Any, Any], dict[str, dict[str, Any]], set[str]]]) -> None:
+def _gather(sides: Sequence[Group],
+            gathering: list[tuple[Fact[Any, Any], dict[str, dict[str, Any]], set[str]]]) -> None:
     held = _by_run(sides, set().union(*(names for _, _, names in gathering)))
     is_many = sum(len(side.runs) for side in sides) > MAX_HELD_RUNS
     for side in sides:
@@ -94,7 +95,7 @@ def _gather(sides: Sequence[Side], gathering: list[tuple[Fact[Any, Any], dict[st
             side.on_run(run)
 
 
-def _by_run(sides: Sequence[Side], wanted: Collection[str]) -> dict[tuple[str, int], dict[str, str]]:
+def _by_run(sides: Sequence[Group], wanted: Collection[str]) -> dict[tuple[str, int], dict[str, str]]:
     """Return which of the wanted cases each run has, with their identifiers there."""
     held: dict[tuple[str, int], dict[str, str]] = {}
     for case, of_side in places(sides).items():

@@ -7,10 +7,10 @@ import pandas as pd
 
 from charact.analysis.common.machine_names import machine_name
 from charact.analysis.compare.operator_shares import compositions
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 
 
-def side_facts(sides: Sequence[Side]) -> pd.DataFrame:
+def side_facts(sides: Sequence[Group]) -> pd.DataFrame:
     """Return one row for each group.
 
     Columns: side; machine, its devices and host name, null if not recorded; num_runs; num_cases of all runs; torch, the
@@ -26,7 +26,7 @@ def side_facts(sides: Sequence[Side]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["side", "machine", "num_runs", "num_cases", "torch", "origin"])
 
 
-def failed_cases(sides: Sequence[Side]) -> pd.DataFrame:
+def failed_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return cases that did not end well, matched or not. Columns: side; case; status; reason."""
     rows = [
         [side.label, entry["case"], entry["status"], entry.get("reason")]
@@ -35,7 +35,7 @@ def failed_cases(sides: Sequence[Side]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["side", "case", "status", "reason"])
 
 
-def published_notes(sides: Sequence[Side]) -> pd.DataFrame:
+def published_notes(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the notes of groups that are published tables. Columns: side; note."""
     rows = [[side.label, _note(run.manifest["reference"])]
             for side in sides for run in side.runs if "reference" in run.manifest]  # fmt: skip
@@ -47,7 +47,7 @@ def _note(published: dict[str, Any]) -> str:
                       *published["notes"]])  # fmt: skip
 
 
-def _origin(side: Side) -> str:
+def _origin(side: Group) -> str:
     first = side.runs[0]
     if len(side.runs) > 1:
         return f"{len(side.runs)} runs, {min(run.run_id for run in side.runs)} and later"
@@ -72,7 +72,7 @@ def listed(values: Sequence[str]) -> str:
     return "; ".join([*values[:_MOST_VALUES], f"{more:,} more"] if more > 0 else values)
 
 
-def context_changes(base: Side, new: Side) -> pd.DataFrame:
+def context_changes(base: Group, new: Group) -> pd.DataFrame:
     """Return facts about machine, software and options that differ between two groups.
 
     Only the number of command-line arguments is compared: their values may be private.
@@ -87,7 +87,7 @@ def context_changes(base: Side, new: Side) -> pd.DataFrame:
     return pd.DataFrame(changed, columns=["fact", "base", "new"], dtype="str")
 
 
-def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
+def clock_changes(base: Group, new: Group, case: str) -> pd.DataFrame:
     """Return clocks of a matched case that differ by more than 1 % between two groups while counters were read.
 
     Columns: counter; source; base and new, in the unit of the counter's name, means over devices and runs.
@@ -101,7 +101,7 @@ def clock_changes(base: Side, new: Side, case: str) -> pd.DataFrame:
     return rows.loc[changed, ["counter", "source", "base", "new"]].reset_index(drop=True)
 
 
-def _facts(side: Side) -> dict[str, list[str]]:
+def _facts(side: Group) -> dict[str, list[str]]:
     """Return each fact's distinct values in the group's runs, sorted; facts that are null everywhere are left out."""
     found: dict[str, dict[str, None]] = {}
     for run in side.runs:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from charact.analysis.compare.run_groups import Side, memoize_comparison
+from charact.analysis.compare.run_groups import Group, memoize_comparison
 from charact.analysis.profile.case_summary import case_kinds
 from charact.record.reader import Run
 
@@ -29,7 +29,7 @@ Key = tuple[Any, ...]
 
 
 @memoize_comparison
-def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
+def matched_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the cases that the baseline and another group have, including failed ones.
 
     Columns: case, the identifier in the baseline, without the device if identifiers differ; side, the group's label;
@@ -48,7 +48,7 @@ def matched_cases(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 @memoize_comparison
-def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
+def unmatched_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return, for each other group, the cases that either it or the baseline lacks.
 
     Columns: case; side, the group that has it; missing_in, the group that lacks it; why, the differences from
@@ -69,7 +69,7 @@ def unmatched_cases(sides: Sequence[Side]) -> pd.DataFrame:
 
 
 @memoize_comparison
-def _cases(sides: Sequence[Side]) -> pd.DataFrame:
+def _cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return every case of every run: columns key, side, run, run_case, status, reason."""
     found = []
     suites: dict[str, Any] = {}

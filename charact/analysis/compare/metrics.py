@@ -12,7 +12,7 @@ from charact.analysis.bricks.record_tables import model_memory
 from charact.analysis.common.pass_status import pass_reason, passes_taken
 from charact.analysis.common.significance import ONE_VALUE, Judgement, Sample, Values, timed
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
-from charact.analysis.compare.run_groups import Side, memoize_comparison
+from charact.analysis.compare.run_groups import Group, memoize_comparison
 from charact.analysis.compare.samples import CASE, PUBLISHED, Samples, epochs_sample, num_epochs, time_samples
 from charact.analysis.efficiency.utilization import energy
 from charact.analysis.memory.composition import memory_peaks
@@ -28,7 +28,7 @@ _PASSES = {"peak_memory": "memory", "energy": "counters"}
 
 
 @memoize_comparison
-def metric_ratios(sides: Sequence[Side]) -> pd.DataFrame:
+def metric_ratios(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the ratio of each metric to the baseline's, for each group and matched case.
 
     Columns: case; side; metric; base and value in the metric's unit; ratio, low, high, p_value, significant and reason

@@ -15,7 +15,7 @@ import pandas as pd
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.significance import Pool, Sample
 from charact.analysis.compare.gathering import Fact, gathered
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 from charact.analysis.efficiency.counters import counter_values
 from charact.analysis.efficiency.time_bounds import exposed_communication_frac
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
@@ -153,7 +153,7 @@ class Composition:
         return set(reasons) if len(reasons) == self.num_repeats else None
 
 
-def compositions(sides: Sequence[Side], cases: Collection[str] | None = None) -> dict[str, dict[str, Composition]]:
+def compositions(sides: Sequence[Group], cases: Collection[str] | None = None) -> dict[str, dict[str, Composition]]:
     """Return the composition of each matched case, or of those named, in each group that timed it."""
     (found,) = gathered(sides, [COMPOSITION], cases)
     return found

@@ -8,7 +8,7 @@ import pandas as pd
 
 from charact.analysis.common.significance import Judgement, Pool, Sample, judged
 from charact.analysis.compare.gathering import Fact, Place, gathered, places
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 from charact.record.reader import Run
 
 JUDGEMENT = ["ratio", "low", "high", "p_value", "significant", "reason"]
@@ -81,7 +81,7 @@ def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measure
     return Fact(of, Pools)
 
 
-def pairs(sides: Sequence[Side], fact: Measured, cases: Collection[str] | None = None) -> Iterator[Pair]:
+def pairs(sides: Sequence[Group], fact: Measured, cases: Collection[str] | None = None) -> Iterator[Pair]:
     """Yield matched cases of each group except the baseline, in the order of `matched_cases`.
 
     Args:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from charact.analysis.compare.operator_shares import compositions
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
-from charact.analysis.compare.run_groups import Side, memoize_comparison
+from charact.analysis.compare.run_groups import Group, memoize_comparison
 from charact.analysis.compare.samples import CASE, time_samples
 from charact.core.errors import UserError
 from charact.record.schema import PHASES
@@ -21,7 +21,7 @@ TIMES = {by: measured(partial(time_samples, by=by)) for by in RATIOS_BY}
 
 
 @memoize_comparison
-def ratios(sides: Sequence[Side], by: str, cases: frozenset[str] | None = None) -> pd.DataFrame:
+def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None) -> pd.DataFrame:
     """Return ratios of times to the baseline's, for each group and matched case, or for the parts of cases.
 
     Columns: case, as in `matched_cases`; the part, in a column named as `by` (absent by case); side; base_s and time_s;
@@ -61,7 +61,7 @@ def _in_order(pair: Pair, by: str) -> list[str]:
     return sorted(names, key=lambda name: -max(side[name].value for side in (pair.base, pair.new) if name in side))
 
 
-def phases_by_side(sides: Sequence[Side], cases: Collection[str] | None = None) -> pd.DataFrame:
+def phases_by_side(sides: Sequence[Group], cases: Collection[str] | None = None) -> pd.DataFrame:
     """Return the time of each phase of the median iteration, for each matched case or only for `cases`.
 
     Columns: case; side; phase; time_s. The times of a case's phases sum to its median iteration time.

@@ -9,7 +9,7 @@ from charact.record.reader import Run
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class Group:
     """A group of runs with the same setup; several runs are repeats, pooled for each case.
 
     An analysis takes a sequence of groups with unique labels; the first is the baseline. Columns `side` hold labels.
@@ -29,14 +29,14 @@ class _Copied(Protocol):
 
 P = ParamSpec("P")
 Found = TypeVar("Found", bound=_Copied)
-Analysis = Callable[Concatenate[Sequence[Side], P], Found]
+Analysis = Callable[Concatenate[Sequence[Group], P], Found]
 
 
 def memoize_comparison(analysis: Analysis[P, Found]) -> Analysis[P, Found]:
     """Decorate an analysis to memoize its result by groups and arguments; each call returns a copy."""
 
     @wraps(analysis)
-    def known(sides: Sequence[Side], /, *arguments: P.args, **named: P.kwargs) -> Found:
+    def known(sides: Sequence[Group], /, *arguments: P.args, **named: P.kwargs) -> Found:
         key = (analysis.__qualname__, tuple(sides), arguments, tuple(named.items()))
         kept = sides[0].found
         if key not in kept:

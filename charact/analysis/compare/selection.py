@@ -11,13 +11,13 @@ from charact.analysis.compare.matching import matched_cases
 from charact.analysis.compare.metrics import MEASURED
 from charact.analysis.compare.operator_shares import COMPOSITION
 from charact.analysis.compare.ratios import TIMES, ratios
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 
 Places = set[tuple[str, str]]
 """Matched cases, each with the label of a group other than the baseline."""
 
 
-def most_different(sides: Sequence[Side], num_places: int) -> tuple[Places, int]:
+def most_different(sides: Sequence[Group], num_places: int) -> tuple[Places, int]:
     """Return the cases and groups whose times differ most from the baseline's, and the number of the rest.
 
     Significant differences come first; then larger differences, whether faster or slower.
@@ -35,7 +35,7 @@ def of_places(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
     return frame[pd.Series(chosen, index=frame.index, dtype="bool")]
 
 
-def in_pair(sides: Sequence[Side], side: Side, cases: Collection[str]) -> set[str]:
+def in_pair(sides: Sequence[Group], side: Group, cases: Collection[str]) -> set[str]:
     """Return the names that cases have when only one group is compared with the baseline.
 
     Names depend on the groups compared, see `matched_cases`.
@@ -51,13 +51,13 @@ def in_pair(sides: Sequence[Side], side: Side, cases: Collection[str]) -> set[st
     return {name for place, name in pair.items() if whole.get(place) in cases}
 
 
-def read_times(sides: Sequence[Side], levels: Sequence[str]) -> None:
+def read_times(sides: Sequence[Group], levels: Sequence[str]) -> None:
     """Read the times of all cases, bricks and `levels` in one pass over the runs, and cache them."""
     facts: list[Fact[Any, Any]] = [MEASURED, *(TIMES[by] for by in dict.fromkeys(["case", "brick", *levels]))]
     gathered(sides, facts)
 
 
-def read_parts(sides: Sequence[Side], levels: Sequence[str], cases: Collection[str]) -> None:
+def read_parts(sides: Sequence[Group], levels: Sequence[str], cases: Collection[str]) -> None:
     """Read the times of the given cases by `levels` in one pass over the runs, and cache them."""
     facts: list[Fact[Any, Any]] = [COMPOSITION, *(TIMES[by] for by in levels)]
     gathered(sides, facts, cases)

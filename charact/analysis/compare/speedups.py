@@ -9,7 +9,7 @@ import pandas as pd
 
 from charact.analysis.compare.matching import matched_cases
 from charact.analysis.compare.metrics import metric_ratios
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 from charact.core.errors import UserError
 from charact.core.statistics import student_factor
 
@@ -20,7 +20,7 @@ _TIMES = ("total_time", "inference_time", "time")
 """Metrics for a speedup: the first that both groups have and that is comparable."""
 
 
-def speedups(sides: Sequence[Side]) -> pd.DataFrame:
+def speedups(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the speedup of each group over the baseline in each matched case.
 
     Columns: case; its `GROUPS`, as in the manifest; side; metric of the times: total time of a training (time of an
@@ -40,7 +40,7 @@ def speedups(sides: Sequence[Side]) -> pd.DataFrame:
     return best.merge(groups, on="case", how="left")[columns]
 
 
-def geometric_means(sides: Sequence[Side], by: str | None = None) -> pd.DataFrame:
+def geometric_means(sides: Sequence[Group], by: str | None = None) -> pd.DataFrame:
     """Return the geometric mean of the speedups of the cases, by a column of `GROUPS` or in total, per group of runs.
 
     Columns: one named as `by` (none without); side; num_cases with a speedup; speedup; low to high, its 95 % interval;
@@ -63,7 +63,7 @@ def geometric_means(sides: Sequence[Side], by: str | None = None) -> pd.DataFram
     return means.astype(dict.fromkeys(["speedup", "low", "high"], "float64") | {"num_cases": "int64", "reason": "str"})
 
 
-def _groups(sides: Sequence[Side]) -> list[list[Any]]:
+def _groups(sides: Sequence[Group]) -> list[list[Any]]:
     """Return the `GROUPS` of each matched case, from the baseline's manifest."""
     cases = matched_cases(sides)
     cases = cases[cases["side"] == sides[0].label].drop_duplicates("case")

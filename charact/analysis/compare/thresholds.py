@@ -20,7 +20,7 @@ _LONGEST = 60
 
 
 @dataclass(frozen=True)
-class Rule:
+class Threshold:
     """A metric, one of `METRICS` or `phase.` with a phase, and the limit of its ratio to the baseline."""
 
     metric: str
@@ -40,7 +40,7 @@ class Rule:
         return _SIGNS[self.sign](ratio, self.limit)
 
 
-def parse(text: str) -> Rule:
+def parse(text: str) -> Threshold:
     """Return the threshold from a text such as `time > 1.05`, `phase.backward > +10%` or `throughput < 0.95`.
 
     A limit is a ratio to the baseline, or a change with its sign and a percent sign.
@@ -52,13 +52,13 @@ def parse(text: str) -> Rule:
     _check_metric(text, name)
     sign, end = _take(_SIGN, text, end, "> or <")
     limit, after = _take(_LIMIT, text, end, "a limit as in 1.05 or +5%")
-    rule = Rule(name[0], sign[0], _ratio(limit))
-    _check_limit(text, rule, limit)
+    threshold = Threshold(name[0], sign[0], _ratio(limit))
+    _check_limit(text, threshold, limit)
     rest = _BLANKS.match(text, after)
     assert rest is not None  # blanks may be none
     if rest.end() < len(text):
         raise _error(text, rest.end(), "expected the end of the threshold: write one --fail-if for each")
-    return rule
+    return threshold
 
 
 def _take(pattern: re.Pattern[str], text: str, start: int, wanted: str) -> tuple[re.Match[str], int]:
@@ -86,11 +86,11 @@ def _ratio(limit: re.Match[str]) -> float:
     return (100 + float(re.sub(r"\s", "", limit["change"]))) / 100
 
 
-def _check_limit(text: str, rule: Rule, limit: re.Match[str]) -> None:
+def _check_limit(text: str, threshold: Threshold, limit: re.Match[str]) -> None:
     """Reject limits that an unchanged ratio would exceed, and limits that no ratio can exceed."""
-    if rule.sign == ">" and not 1 <= rule.limit < math.inf:
+    if threshold.sign == ">" and not 1 <= threshold.limit < math.inf:
         raise _error(text, limit.start(), "after > the limit must be 1 or more, as in 1.05 or +5%")
-    if rule.sign == "<" and not 0 < rule.limit <= 1:
+    if threshold.sign == "<" and not 0 < threshold.limit <= 1:
         raise _error(text, limit.start(), "after < the limit must be above 0 and up to 1, as in 0.95 or -5%")
 
 

@@ -1,4 +1,4 @@
-"""The regression gate of `charact compare`: rules, and files for their results."""
+"""The regression gate of `charact compare`: thresholds, and files for their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from charact.core.errors import UserError
 from charact.core.output import show, warn
 
 if TYPE_CHECKING:
-    from charact.analysis.compare import Side
-    from charact.analysis.compare.thresholds import Rule
+    from charact.analysis.compare import Group
+    from charact.analysis.compare.thresholds import Threshold
 
 _MOST_EXPLAINED = 24
 
@@ -19,23 +19,23 @@ _MOST_EXPLAINED = 24
 class Gate:
     """Rules, and the files for their results."""
 
-    rules: "list[Rule]"
+    thresholds: "list[Threshold]"
     summary: Path | None
     junit: Path | None
     force: bool
 
 
 def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool) -> Gate | None:
-    """Return the requested gate; None without rules.
+    """Return the requested gate; None without thresholds.
 
     Raises:
-        UserError: a rule cannot be read, a file is given without rules, or it exists or cannot be written.
+        UserError: a threshold cannot be read, a file is given without thresholds, or it exists or cannot be written.
     """
     from charact.core.files import check_writable
 
     for option, path in (("--summary", summary), ("--junit", junit)):
         if path is not None and not fail_if:
-            raise UserError(f'{option} writes results of rules: give one, as in --fail-if "time > 1.05"')
+            raise UserError(f'{option} writes results of thresholds: give one, as in --fail-if "time > 1.05"')
         if path is None:
             continue
         check_writable(path, force=force, option=option)
@@ -46,11 +46,11 @@ def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, forc
     return Gate([parse(text) for text in fail_if], summary, junit, force)
 
 
-def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
-    """Judge the rules, print and write their results; return 1 if a rule failed, else 0.
+def pass_gate(gate: Gate, sides: "Sequence[Group]", quiet: bool) -> int:
+    """Judge the thresholds, print and write their results; return 1 if a threshold failed, else 0.
 
     Raises:
-        UserError: no rule could be judged, or a file cannot be written.
+        UserError: no threshold could be judged, or a file cannot be written.
     """
     from charact.analysis.compare.gate import has_failed, judge
     from charact.core.files import write_text
@@ -60,7 +60,7 @@ def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
     from charact.views.tables.gate_tables import gate_table, headline, sentence
     from charact.views.terminal.comparison import print_tables
 
-    judged = judge(gate.rules, sides)
+    judged = judge(gate.thresholds, sides)
     if not quiet:
         print_tables([gate_table(judged, sides)])
     if gate.summary is not None:
@@ -76,7 +76,7 @@ def pass_gate(gate: Gate, sides: "Sequence[Side]", quiet: bool) -> int:
     return int(failed)
 
 
-def read_explained(sides: "Sequence[Side]") -> None:
+def read_explained(sides: "Sequence[Group]") -> None:
     """Read the tables that `explain` needs."""
     from charact.analysis.compare.selection import read_parts
 
@@ -84,7 +84,7 @@ def read_explained(sides: "Sequence[Side]") -> None:
         read_parts([sides[0], side], ["case", "phase"], cases)
 
 
-def _explained(sides: "Sequence[Side]") -> "list[tuple[Side, set[str]]]":
+def _explained(sides: "Sequence[Group]") -> "list[tuple[Group, set[str]]]":
     """Return the names of the cases of each group that differ most from the baseline."""
     from charact.analysis.compare.selection import in_pair, most_different
 
@@ -93,7 +93,7 @@ def _explained(sides: "Sequence[Side]") -> "list[tuple[Side, set[str]]]":
     return [(side, in_pair(sides, side, cases)) for side, cases in found if cases]
 
 
-def explain(sides: "Sequence[Side]") -> None:
+def explain(sides: "Sequence[Group]") -> None:
     """Print what accounts for the difference of each case and group, largest differences first."""
     from charact.analysis.compare.selection import most_different
     from charact.views.tables import format as fmt

@@ -13,13 +13,13 @@ from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.published import PREFIX, reference, reference_names
 
 if TYPE_CHECKING:
-    from charact.analysis.compare import Side
+    from charact.analysis.compare import Group
     from charact.record.reader import Run
 
 _KINDS = "a run directory, a directory of runs, or reference:NAME"
 
 
-def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Side]":
+def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Group]":
     """Read the groups of runs that the user named; equal labels are numbered.
 
     Args:
@@ -29,7 +29,7 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
     Raises:
         UserError: there is only one group, or one names no run, no reference, or a run that cannot be read.
     """
-    from charact.analysis.compare import Side
+    from charact.analysis.compare import Group
     from charact.record.presentable import presentable
 
     if len(texts) < 2:
@@ -43,7 +43,7 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
     for name, runs in named:
         seen[name] += 1
         numbered = f"{name} ({seen[name]})" if times[name] > 1 else name
-        sides.append(Side(numbered, tuple(presentable(run) for run in runs), on_run=on_run))
+        sides.append(Group(numbered, tuple(presentable(run) for run in runs), on_run=on_run))
     return sides
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.views.tables import comparison_tables, difference_tables
 from charact.views.tables.gate_tables import gate_table, headline
 from charact.views.tables.model import Table
@@ -31,7 +31,7 @@ def _lines(table: Table) -> list[str]:
     return [f"## {escaped(table.caption)}", "", head, f"|{'|'.join(rules)}|", *body, "", *note]
 
 
-def summary(judged: pd.DataFrame, sides: Sequence[Side]) -> str:
+def summary(judged: pd.DataFrame, sides: Sequence[Group]) -> str:
     """Return the gate's summary: the outcome, its table, explanations of regressions, and other differences."""
     others = [comparison_tables.context_table(sides), comparison_tables.failed_table(sides),
               comparison_tables.unmatched_table(sides)]  # fmt: skip
@@ -40,7 +40,7 @@ def summary(judged: pd.DataFrame, sides: Sequence[Side]) -> str:
     return document(f"charact: {headline(judged)} ({against})", tables)
 
 
-def _explanations(judged: pd.DataFrame, sides: Sequence[Side]) -> list[Table]:
+def _explanations(judged: pd.DataFrame, sides: Sequence[Group]) -> list[Table]:
     worse = judged[judged["outcome"] == "regression"]
     found: list[Table] = []
     for side in sides[1:]:

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from charact.analysis.compare import Side, metric_ratios, ratios
+from charact.analysis.compare import Group, metric_ratios, ratios
 from charact.analysis.compare.pairs import JUDGEMENT
 from charact.core.errors import UserError
 from charact.core.files import writing
@@ -56,7 +56,7 @@ FORMATS: dict[str, Callable[[str, pd.DataFrame, Path], None]] = {
 }  # fmt: skip
 
 
-def comparison_csv(sides: Sequence[Side], levels: Sequence[str]) -> str:
+def comparison_csv(sides: Sequence[Group], levels: Sequence[str]) -> str:
     """Return a comparison as one CSV table in base units, with all digits.
 
     Columns: level, 'case' for metrics of whole cases, else one of `levels`; case; name, of the part, empty for whole

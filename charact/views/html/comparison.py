@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from charact.analysis.compare import Side, matched_cases, ratios
+from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import operator_steps, phase_steps
 from charact.analysis.compare.group_facts import published_notes
 from charact.analysis.compare.ratios import phases_by_side
@@ -24,7 +24,7 @@ _NUM_TOP = 25
 _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type", "brick")
 
 
-def comparison(sides: Sequence[Side]) -> Body:
+def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
     lead = f"Times are medians, ratios are against the baseline: below 1 is faster. {tables.SINGLE_RUN}"
     blocks = [Block(title="Groups of runs", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
@@ -46,12 +46,12 @@ def left_out_places(num_left: int) -> str:
             "out: compare fewer runs to see them.")
 
 
-def _notes(sides: Sequence[Side]) -> list[Block]:
+def _notes(sides: Sequence[Group]) -> list[Block]:
     points = [(row.side, row.note) for row in fmt.rows(published_notes(sides))]
     return [Block(title="Published tables", points=points)] if points else []
 
 
-def _times(sides: Sequence[Side]) -> list[Block]:
+def _times(sides: Sequence[Group]) -> list[Block]:
     if matched_cases(sides).empty:
         return [Block(note="These groups have no case in common: the differences are below.")]
     shown, frame = tables.ratio_table(sides, "case"), ratios(sides, "case")
@@ -67,7 +67,7 @@ def _times(sides: Sequence[Side]) -> list[Block]:
             Block(figures=[figure], legend=list(colors.items()), note=left_out_places(num_left))]
 
 
-def parts(sides: Sequence[Side]) -> Body:
+def parts(sides: Sequence[Group]) -> Body:
     """Build the section: times by phase, operator type, operator, layer, kernel, problem, layer type and brick."""
     blocks = []
     only, num_left = most_different(sides, MAX_PLACES)
@@ -77,7 +77,7 @@ def parts(sides: Sequence[Side]) -> Body:
     times = of_places(times, only | {(case, sides[0].label) for case in cases})
     by_phase = tables.ratio_table(sides, "phase", only=only)
     for case, rows in times.groupby("case", sort=False):
-        columns = [Column("side", "Side"), Column("phase", "Phase"), Column("time_s", "Time", fmt.seconds)]
+        columns = [Column("side", "Group"), Column("phase", "Phase"), Column("time_s", "Time", fmt.seconds)]
         blocks.append(Block(
             title=str(case), case=str(case), figures=[figures.side_phases(rows)],
             legend=legend_of(rows["phase"], palette.PHASES), table=table(rows, f"Phases of {case}", columns),
@@ -88,7 +88,7 @@ def parts(sides: Sequence[Side]) -> Body:
     return Body(lead=f"{lead} {left_out_places(num_left)}".strip(), blocks=blocks)
 
 
-def left_out(sides: Sequence[Side]) -> Body:
+def left_out(sides: Sequence[Group]) -> Body:
     """Build the section: cases without a counterpart, failed cases, and other differences."""
     found = [tables.unmatched_table(sides), tables.failed_table(sides), tables.context_table(sides)]
     nothing = "Every case has a counterpart, none failed, and no option, version or machine differs."
@@ -103,7 +103,7 @@ _LEAD = (
 )
 
 
-def explanations(sides: Sequence[Side]) -> Body:
+def explanations(sides: Sequence[Group]) -> Body:
     """Build the section: steps that account for the difference of each matched case."""
     blocks = []
     places, num_left = most_different(sides, MAX_PLACES)

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
@@ -114,13 +114,13 @@ _COMPARISON = {
 }  # fmt: skip
 
 
-def comparison_sections(sides: Sequence[Side]) -> list[DrawnSection]:
+def comparison_sections(sides: Sequence[Group]) -> list[DrawnSection]:
     """Return the sections of a comparison, in the order of its report."""
     return [DrawnSection(name, title, render("section.html.j2", body=build(sides)))
             for name, (title, build) in _COMPARISON.items()]
 
 
-def comparison_report(sides: Sequence[Side]) -> str:
+def comparison_report(sides: Sequence[Group]) -> str:
     """Return one self-contained page: the comparison, then the sections of each group's first measured run."""
     runs = [side.runs[0] for side in sides if "reference" not in side.runs[0].manifest]
     num_drawn = _num_drawn(runs, MAX_CASES)

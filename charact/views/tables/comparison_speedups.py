@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.compare import GROUPS, Side, geometric_means, speedups
+from charact.analysis.compare import GROUPS, Group, geometric_means, speedups
 from charact.analysis.compare.bricks import brick_means, unmatched_bricks
 from charact.core.units import digits
 from charact.views.tables import format as fmt
@@ -16,7 +16,7 @@ SIDE = Column("side", "Group", unbroken=True)
 INTERVAL = Column("interval", "95 % interval", unbroken=True)
 
 
-def side_column(sides: Sequence[Side]) -> list[Column]:
+def side_column(sides: Sequence[Group]) -> list[Column]:
     """Return the column of the group if there are more than two; the headings name two."""
     return [SIDE] if len(sides) > 2 else []
 
@@ -41,7 +41,7 @@ exact_ratio = fmt.or_missing(lambda value: digits(value, 4))
 _NUM_UNMATCHED = 200
 
 
-def speedup_tables(sides: Sequence[Side]) -> list[Table]:
+def speedup_tables(sides: Sequence[Group]) -> list[Table]:
     """Return tables of baseline / candidate time by workload and data set, and their geometric means."""
     frame = speedups(sides)
     timed = frame.dropna(subset=["speedup"]).drop_duplicates("side").set_index("side")["metric"]
@@ -87,7 +87,7 @@ _TIMED = {"total_time": "total time", "inference_time": "time of load and predic
           "time": "time of an iteration, epoch or call"}
 
 
-def _mean_table(sides: Sequence[Side], several_modes: bool) -> Table:
+def _mean_table(sides: Sequence[Group], several_modes: bool) -> Table:
     groups = [(by, geometric_means(sides, by)) for by in ("workload", *(["mode"] if several_modes else []))]
     means = [frame.rename(columns={by: "group"}) for by, frame in groups] + [geometric_means(sides).assign(group="all")]
     frame = pd.concat(means, ignore_index=True)
@@ -100,7 +100,7 @@ def _mean_table(sides: Sequence[Side], several_modes: bool) -> Table:
     return table(frame, "Geometric means of the speedups", columns, note)
 
 
-def brick_tables(sides: Sequence[Side]) -> list[Table]:
+def brick_tables(sides: Sequence[Group]) -> list[Table]:
     """Return geometric means of the bricks' speedups by layer type, and bricks without a counterpart."""
     means, unmatched = brick_means(sides), unmatched_bricks(sides)
     if means.empty:

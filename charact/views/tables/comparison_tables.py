@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.compare import Side, metric_ratios, ratios, unmatched_cases
+from charact.analysis.compare import Group, metric_ratios, ratios, unmatched_cases
 from charact.analysis.compare.group_facts import context_changes, failed_cases, published_notes, side_facts
 from charact.analysis.compare.selection import Places, of_places
 from charact.views.tables import format as fmt
@@ -56,7 +56,7 @@ _OF_WHAT = (
 )
 
 
-def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
+def tables(sides: Sequence[Group], levels: Sequence[str]) -> list[Table]:
     """Return all tables of a comparison, with times by these of `LEVELS`."""
     timed = {by: ratio_table(sides, by) for by in levels}
     measured_once = any(len(side.runs) == 1 and "reference" not in side.runs[0].manifest for side in sides)
@@ -69,7 +69,7 @@ def tables(sides: Sequence[Side], levels: Sequence[str]) -> list[Table]:
     return [each for each in found if each is not None]
 
 
-def sides_table(sides: Sequence[Side]) -> Table:
+def sides_table(sides: Sequence[Group]) -> Table:
     """Build the table of the compared groups and facts of their machines."""
     columns = [
         SIDE, Column("machine", "Machine", reason=lambda row: "not recorded"), Column("num_runs", "Runs", fmt.number),
@@ -80,7 +80,7 @@ def sides_table(sides: Sequence[Side]) -> Table:
 
 
 def ratio_table(
-    sides: Sequence[Side], by: str, num_rows: int | None = None, only: Places | None = None
+    sides: Sequence[Group], by: str, num_rows: int | None = None, only: Places | None = None
 ) -> Table | None:
     """Build the table of times against the baseline's at one of `LEVELS`; None if nothing was timed at that level.
 
@@ -120,7 +120,7 @@ def _untimed_table(levels: Sequence[str]) -> Table | None:
     return _filled(frame, "Times not available", [Column("level", "By"), Column("times", "Times")])
 
 
-def metric_table(sides: Sequence[Side]) -> Table | None:
+def metric_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of throughput, memory, accuracy, energy and totals; None if no two groups share one."""
     frame = metric_ratios(sides)
     shared = (frame["base"].notna() & frame["value"].notna()).groupby(frame["metric"]).transform("any")
@@ -139,19 +139,19 @@ def metric_table(sides: Sequence[Side]) -> Table | None:
     return table(_with_words(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
 
 
-def unmatched_table(sides: Sequence[Side]) -> Table | None:
+def unmatched_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of cases without a counterpart, and how the nearest case differs."""
     columns = [CASE, SIDE, Column("missing_in", "Missing in", unbroken=True), Column("why", "Nearest case there")]
     return _filled(unmatched_cases(sides), "Cases without a counterpart", columns)
 
 
-def failed_table(sides: Sequence[Side]) -> Table | None:
+def failed_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of failed cases."""
     columns = [SIDE, CASE, Column("status", "Status"), Column("reason", "Reason", reason=lambda row: "none recorded")]
     return _filled(failed_cases(sides), "Cases that failed", columns)
 
 
-def context_table(sides: Sequence[Side]) -> Table | None:
+def context_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of options, versions and facts of machines that differ."""
     if len(sides) == 1:
         return None
@@ -163,12 +163,12 @@ def context_table(sides: Sequence[Side]) -> Table | None:
     return _filled(frame, "What else differs", columns)
 
 
-def _context(base: Side, new: Side) -> pd.DataFrame:
+def _context(base: Group, new: Group) -> pd.DataFrame:
     changes = context_changes(base, new)
     return changes.dropna() if len(published_notes([base, new])) else changes
 
 
-def notes_table(sides: Sequence[Side]) -> Table | None:
+def notes_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of notes on published tables."""
     return _filled(published_notes(sides), "Published tables", [SIDE, Column("note", "Note")])
 
@@ -177,8 +177,8 @@ def _filled(frame: pd.DataFrame, caption: str, columns: list[Column]) -> Table |
     return table(frame, caption, columns) if len(frame) else None
 
 
-def _other(sides: Sequence[Side]) -> str:
-    return sides[1].label if len(sides) == 2 else "Side’s"
+def _other(sides: Sequence[Group]) -> str:
+    return sides[1].label if len(sides) == 2 else "Group’s"
 
 
 def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:

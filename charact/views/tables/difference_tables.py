@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.compare import Side, matched_cases, ratios
+from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
 from charact.analysis.compare.group_facts import clock_changes
 from charact.analysis.compare.selection import read_parts
@@ -36,7 +36,7 @@ class Explanation:
     tables: list[Table]
 
 
-def explanations(base: Side, new: Side, cases: Collection[str] | None = None) -> list[Explanation]:
+def explanations(base: Group, new: Group, cases: Collection[str] | None = None) -> list[Explanation]:
     """Return the explanations of the cases that two groups share, or of the given cases, as in `matched_cases`."""
     some = None if cases is None else frozenset(cases)
     read_parts([base, new], ["case", "phase"], set(matched_cases([base, new])["case"]) if some is None else some)
@@ -45,7 +45,7 @@ def explanations(base: Side, new: Side, cases: Collection[str] | None = None) ->
     return [_explanation(base, new, row, phases[phases["case"] == case]) for case, row in judged.items()]
 
 
-def _explanation(base: Side, new: Side, whole: Any, judged: pd.DataFrame) -> Explanation:
+def _explanation(base: Group, new: Group, whole: Any, judged: pd.DataFrame) -> Explanation:
     case = str(whole.case)
     rows = differences(base, new, case)
     if rows.empty:
@@ -58,7 +58,8 @@ def _explanation(base: Side, new: Side, whole: Any, judged: pd.DataFrame) -> Exp
                        [phases, *filter(None, parts), *_clock_table(base, new, case)])
 
 
-def _phase_table(rows: pd.DataFrame, base: Side, new: Side, case: str, verdicts: dict[str, str], missing: str) -> Table:
+def _phase_table(rows: pd.DataFrame, base: Group, new: Group, case: str, verdicts: dict[str, str],
+                 missing: str) -> Table:
     phases = rows[rows["level"] == "phase"]
     total = phases[["base_s", "new_s", "delta_s"]].sum().to_frame().T.assign(name="iteration")
     shown = pd.concat([phases, total])
@@ -83,7 +84,7 @@ def _within(row: Any) -> str:
     return f"{row.operator} {f'of layer {row.layer}' if row.layer else 'outside of layers'}"
 
 
-def _part_table(rows: pd.DataFrame, level: str, base: Side, new: Side, case: str) -> Table | None:
+def _part_table(rows: pd.DataFrame, level: str, base: Group, new: Group, case: str) -> Table | None:
     """Build the table of operators, operators by layer, or kernels with the largest differences."""
     parts = rows[rows["level"] == level]
     if parts.empty:
@@ -112,7 +113,7 @@ def _changed(row: Any) -> str:
     return row.status if pd.isna(row.detail) else f"{row.status}: {row.detail.replace('],[', '], [')}"
 
 
-def _clock_table(base: Side, new: Side, case: str) -> list[Table]:
+def _clock_table(base: Group, new: Group, case: str) -> list[Table]:
     clocks = clock_changes(base, new, case)
     if clocks.empty:
         return []
@@ -124,7 +125,7 @@ def _clock_table(base: Side, new: Side, case: str) -> list[Table]:
     return [table(clocks, f"Clocks while counters of {case} were read", columns)]
 
 
-def _times(base: Side, new: Side) -> list[Column]:
+def _times(base: Group, new: Group) -> list[Column]:
     return [Column("base_s", base.label, fmt.seconds, "of the baseline's median iteration"),
             Column("new_s", new.label, fmt.seconds, "of the candidate's median iteration"),
             Column("delta_s", "Difference", fmt.change, "above 0 is slower")]  # fmt: skip

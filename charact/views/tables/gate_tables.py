@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.analysis.compare.gate import OUTCOMES
 from charact.core.units import digits
 from charact.views.tables import format as fmt
@@ -38,15 +38,15 @@ def headline(judged: pd.DataFrame) -> str:
     return "; ".join([found, ", ".join(others)] if others else [found])
 
 
-def gate_table(judged: pd.DataFrame, sides: Sequence[Side]) -> Table:
+def gate_table(judged: pd.DataFrame, sides: Sequence[Group]) -> Table:
     """Build the table of every rule on every case, regressions first."""
     order = judged["outcome"].map({outcome: rank for rank, outcome in enumerate(_SHOWN)})
     rows = judged.loc[order.sort_values(kind="stable").index]
     words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
     shown = ["outcome", "base", "value", "interval"]
     rows[shown] = pd.DataFrame(words, index=rows.index, columns=shown)
-    named = [Column("side", "Side", unbroken=True)] if len(sides) > 2 else []
-    other = "Side’s" if named else sides[1].label
+    named = [Column("side", "Group", unbroken=True)] if len(sides) > 2 else []
+    other = "Group’s" if named else sides[1].label
     columns = [
         Column("outcome", "Outcome"), Column("rule", "Rule", unbroken=True), Column("case", "Case", unbroken=True),
         *named, Column("base", sides[0].label, unbroken=True), Column("value", other, unbroken=True),

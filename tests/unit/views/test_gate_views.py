@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.compared import CASE, scattered, side
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.analysis.compare.differences import NUM_STEPS, differences, operator_steps, phase_steps
 from charact.analysis.compare.gate import judge
 from charact.analysis.compare.thresholds import parse
@@ -25,7 +25,7 @@ HOSTILE = "<new|`&>"
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> list[Side]:
+def sides(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
     """A baseline, and a side of a hostile name whose backward is a fifth slower."""
     out = tmp_path_factory.mktemp("compared")
     return [side("base", scattered(out, seed=1)),
@@ -33,7 +33,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> list[Side]:
 
 
 @pytest.fixture(scope="module")
-def judged(sides: list[Side]) -> pd.DataFrame:
+def judged(sides: list[Group]) -> pd.DataFrame:
     return judge([parse(rule) for rule in ("accuracy < 0.99", "time > 1.05", "time > 1.5")], sides)
 
 
@@ -76,12 +76,12 @@ class TestWords:
         assert headline(judged.query("outcome == 'ok'")) == "no regressions; 1 ok"
         assert headline(pd.concat([judged] * 2).query("outcome == 'regression'")) == "2 regressions"
 
-    def test_regressions_come_first_and_nothing_is_left_empty(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+    def test_regressions_come_first_and_nothing_is_left_empty(self, judged: pd.DataFrame, sides: list[Group]) -> None:
         table = gate_table(judged, sides)
         assert [row.cells[0].text for row in table.rows] == ["regression", "n/a (not measured)", "ok"]
         assert all(cell.text for row in table.rows for cell in row.cells)
 
-    def test_single_runs_are_told_to_know_nothing_of_others(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+    def test_single_runs_are_told_to_know_nothing_of_others(self, judged: pd.DataFrame, sides: list[Group]) -> None:
         words = "The interval of a single run does not cover"
         assert words in gate_table(judged, sides).note
         assert words not in gate_table(judged, [side(each.label, *each.runs * 2) for each in sides]).note
@@ -89,7 +89,7 @@ class TestWords:
 
 
 class TestExplanation:
-    def test_the_phase_that_was_slowed_is_told_with_its_operator(self, sides: list[Side]) -> None:
+    def test_the_phase_that_was_slowed_is_told_with_its_operator(self, sides: list[Group]) -> None:
         (found,) = explanations(*sides)
         assert (found.case, found.significant) == (CASE, True)
         phases, operators, layers = found.tables
@@ -121,17 +121,17 @@ class TestExplanation:
         changes = [row.cells[-1].text for row in found.tables[1].rows]
         assert any("[[8,3,16], [64,3]] → [[8,3,32], [64,3]]" in each for each in changes)
 
-    def test_markdown_begins_with_the_outcome(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+    def test_markdown_begins_with_the_outcome(self, judged: pd.DataFrame, sides: list[Group]) -> None:
         text = summary(judged, sides)
         assert text.startswith("# charact: 1 regression; 1 ok, 1 n/a (\\<new")
         for words in ("mkldnn\\_convolution\\_backward", "| options threads | 2 | 4 |"):
             assert words in text
         assert "<new" not in text.replace("\\<new", "")
 
-    def test_without_a_regression_nothing_is_explained(self, judged: pd.DataFrame, sides: list[Side]) -> None:
+    def test_without_a_regression_nothing_is_explained(self, judged: pd.DataFrame, sides: list[Group]) -> None:
         assert "mkldnn" not in summary(judged[judged["outcome"] != "regression"], sides)
 
-    def test_steps_lead_from_one_median_to_the_other(self, sides: list[Side]) -> None:
+    def test_steps_lead_from_one_median_to_the_other(self, sides: list[Group]) -> None:
         rows = differences(*sides, CASE)
         phases = rows[rows["level"] == "phase"]
         for steps in (phase_steps(rows), operator_steps(rows)):
@@ -143,11 +143,11 @@ class TestExplanation:
         assert len(names) == NUM_STEPS + 1
         assert names[-1].endswith(" others")
 
-    def test_a_step_of_nothing_can_be_drawn(self, sides: list[Side]) -> None:
+    def test_a_step_of_nothing_can_be_drawn(self, sides: list[Group]) -> None:
         steps = phase_steps(differences(sides[0], side("again", *sides[0].runs), CASE))
         assert "backward  ±0 s" in waterfall("Phases", steps, ("a", "b"))
 
-    def test_the_section_escapes_names_and_explains_each_side(self, sides: list[Side]) -> None:
+    def test_the_section_escapes_names_and_explains_each_side(self, sides: list[Group]) -> None:
         body = section.explanations([*sides, side("third", *sides[0].runs)])
         titles = [block.title for block in body.blocks if block.figures]
         assert titles == [f"{CASE}: {HOSTILE}", f"{CASE}: third"]

@@ -8,7 +8,7 @@ from support import brick_records as made
 from support.brick_records import Models
 from support.compared import side
 
-from charact.analysis.compare import Side, geometric_means, matched_cases, metric_ratios, ratios
+from charact.analysis.compare import Group, geometric_means, matched_cases, metric_ratios, ratios
 from charact.analysis.compare.bricks import ALL, brick_means, unmatched_bricks
 from charact.record.reader import Run
 from charact.views.html.report import comparison_sections
@@ -18,11 +18,11 @@ SUITE = "bricks-zoo-g2-infer-fp32-cpu"
 
 
 def suites(out: Path, factor: float, bricks: Mapping[str, tuple[list[str], float]] = made.BRICKS,
-           **changes: object) -> list[Side]:
+           **changes: object) -> list[Group]:
     return [side("a", made.suite_run(out)), side("b", made.suite_run(out, bricks, slowness=factor, **changes))]
 
 
-def captions(found: list[Side]) -> list[str]:
+def captions(found: list[Group]) -> list[str]:
     return [table.caption for table in tables(found, ["brick", "layer_type"])]
 
 
@@ -79,7 +79,7 @@ def test_suites_of_other_names_match_where_they_are_copies(tmp_path: Path) -> No
     assert brick_means([mine, side("b", copied)])["num_bricks"].tolist()[0] == 4
 
 
-def machines(out: Path, factor: float, **second: object) -> list[Side]:
+def machines(out: Path, factor: float, **second: object) -> list[Group]:
     def record(slowness: float, **options: object) -> Run:
         models = Models(out).add("resnet18", ["00aa", "11bb"], slowness=slowness, **options)
         return models.add("vgg11", ["33dd"], slowness=slowness, **options).run()

@@ -11,7 +11,7 @@ from support import records
 from support.compared import record, scattered, side
 
 from charact.analysis.common.significance import timed
-from charact.analysis.compare import Side, geometric_means, metric_ratios, ratios, unmatched_cases
+from charact.analysis.compare import Group, geometric_means, metric_ratios, ratios, unmatched_cases
 from charact.analysis.compare.differences import differences
 from charact.analysis.compare.gathering import MAX_HELD_RUNS
 from charact.analysis.compare.group_facts import context_changes
@@ -36,7 +36,7 @@ def test_few_runs_give_the_numbers_that_they_gave(tmp_path: Path, name: str, num
     base = [scattered(tmp_path, seed=number) for number in range(num_base)]
     new = [scattered(tmp_path, {"forward": 1.05, "loss": 2}, seed=10 + number, activations=1.1)
            for number in range(num_new)]  # fmt: skip
-    sides = [Side("a", tuple(base)), Side("b", tuple(new))]
+    sides = [Group("a", tuple(base)), Group("b", tuple(new))]
     found = {f"ratios/{by}": ratios(sides, by) for by in ("case", "phase", "operator", "layer")}
     found |= {"metrics": metric_ratios(sides), "means": geometric_means(sides), "phases": phases_by_side(sides),
               "diff/b": differences(*sides, CASE)}  # fmt: skip
@@ -80,7 +80,7 @@ def test_of_many_runs_one_is_held_at_a_time_and_read_in_two_passes(
     reads = Reads(monkeypatch)
     done: list[Run] = []
     runs = [load_run(path) for path in copies]
-    sides = [Side("a", tuple(runs[:5]), on_run=done.append), Side("b", tuple(runs[5:]), on_run=done.append)]
+    sides = [Group("a", tuple(runs[:5]), on_run=done.append), Group("b", tuple(runs[5:]), on_run=done.append)]
     assert len(runs) > MAX_HELD_RUNS
     read_times(sides, ["case", "phase", "operator"])
     assert done == runs
@@ -116,7 +116,7 @@ def test_repeats_are_not_resampled(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     drawn = []
     monkeypatch.setattr("charact.analysis.common.significance.np.random.default_rng", drawn.append)
     runs = [scattered(tmp_path, seed=number, num_iterations=8) for number in range(4)]
-    found = ratios([Side("a", tuple(runs[:2])), Side("b", tuple(runs[2:]))], "phase")
+    found = ratios([Group("a", tuple(runs[:2])), Group("b", tuple(runs[2:]))], "phase")
     assert found["low"].notna().any()
     assert not drawn
 
@@ -132,7 +132,8 @@ def test_of_many_cases_those_that_differ_most_are_chosen(tmp_path: Path) -> None
     base, new = (write_copies(made, tmp_path / name, 4, "sweep") for name in ("base", "new"))
     slower = load_run(new[2])
     slower._tables["iterations"] = slower.iterations.assign(host_s=slower.iterations["host_s"] * 3)
-    sides = [Side("base", tuple(map(load_run, base))), Side("new", (*map(load_run, new[:2]), slower, load_run(new[3])))]
+    runs = (*map(load_run, new[:2]), slower, load_run(new[3]))
+    sides = [Group("base", tuple(map(load_run, base))), Group("new", runs)]
     places, num_left = most_different(sides, 1)
     assert places == {("resnet50_002-32-b8-infer-fp32-cpu", "new")}
     assert num_left == 3
@@ -153,5 +154,5 @@ def test_a_fact_of_many_values_names_the_first_ones(tmp_path: Path) -> None:
     entry = records.case_entry("vgg16", 32, "train")
     base = record(tmp_path, entry, options={"seed": 0})
     new = [record(tmp_path, entry, options={"seed": seed}) for seed in range(12)]
-    rows = context_changes(side("a", base), Side("b", tuple(new))).set_index("fact")
+    rows = context_changes(side("a", base), Group("b", tuple(new))).set_index("fact")
     assert rows.loc["options.seed"].to_list() == ["0", "0; 1; 10; 11; 2; 3; 4; 5; 4 more"]

@@ -12,7 +12,7 @@ from support.compared import record, scattered, side
 from support.operation_records import vo
 from support.records import case_entry, manifest, write_inference, write_training
 
-from charact.analysis.compare import METRICS, Side, metric_ratios, speedups
+from charact.analysis.compare import METRICS, Group, metric_ratios, speedups
 from charact.analysis.compare.samples import time_samples
 from charact.record.in_progress import write_manifest
 from charact.record.reader import Run, load_run
@@ -52,7 +52,7 @@ def test_a_pass_that_gave_nothing_says_why(tmp_path: Path) -> None:
     assert reasons["time"] == "not measured"
 
 
-def test_a_rate_is_the_time_turned_over(base_and_new: list[Side]) -> None:
+def test_a_rate_is_the_time_turned_over(base_and_new: list[Group]) -> None:
     found = metric_ratios(base_and_new).set_index("metric")
     time, rate = found.loc["time"], found.loc["throughput"]
     assert rate["ratio"] == pytest.approx(1 / time["ratio"])
@@ -78,7 +78,7 @@ def test_of_a_training(tmp_path: Path) -> None:
     assert accuracy["significant"]
 
 
-def test_totals_of_different_work_do_not_compare(tmp_path: Path, published: list[Side]) -> None:
+def test_totals_of_different_work_do_not_compare(tmp_path: Path, published: list[Group]) -> None:
     ten = published[0]
     one = copy.deepcopy(published[1].runs[0].manifest)
     for entry in one["cases"]:

@@ -13,7 +13,7 @@ from support.judged import counted, judged, operator
 
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
 from charact.analysis.compare.group_facts import clock_changes, context_changes
-from charact.analysis.compare.run_groups import Side
+from charact.analysis.compare.run_groups import Group
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 from charact.record.schema import PHASES
@@ -21,9 +21,9 @@ from charact.record.schema import PHASES
 CASE = "net-32-b8-train-fp32-cpu"
 
 
-def sides(base: Run | list[Run], new: Run | list[Run]) -> tuple[Side, Side]:
+def sides(base: Run | list[Run], new: Run | list[Run]) -> tuple[Group, Group]:
     runs = [tuple(each) if isinstance(each, list) else (each,) for each in (base, new)]
-    return Side("base", runs[0]), Side("new", runs[1])
+    return Group("base", runs[0]), Group("new", runs[1])
 
 
 def found(base: Run | list[Run], new: Run | list[Run], level: str) -> pd.DataFrame:

@@ -8,12 +8,12 @@ from support.compared import CASE, record, scattered, side
 from support.operation_records import Operations
 from support.records import case_entry, write_record
 
-from charact.analysis.compare import RATIOS_BY, Side, ratios
+from charact.analysis.compare import RATIOS_BY, Group, ratios
 from charact.core.errors import UserError
 from charact.record.reader import load_run
 
 
-def test_a_slower_phase_is_found(base_and_new: list[Side]) -> None:
+def test_a_slower_phase_is_found(base_and_new: list[Group]) -> None:
     case = ratios(base_and_new, "case").iloc[0]
     assert case["case"] == CASE
     assert case["ratio"] == pytest.approx(1.05, rel=0.005)
@@ -26,7 +26,7 @@ def test_a_slower_phase_is_found(base_and_new: list[Side]) -> None:
     assert phases.index[phases["significant"]].to_list() == ["backward"]
 
 
-def test_what_the_profiler_saw_is_scaled_to_the_timing(base_and_new: list[Side]) -> None:
+def test_what_the_profiler_saw_is_scaled_to_the_timing(base_and_new: list[Group]) -> None:
     operators = ratios(base_and_new, "operator").set_index("operator")
     backward = operators.loc["aten::mkldnn_convolution_backward"]
     assert operators.index[0] == "aten::mkldnn_convolution_backward"
@@ -81,20 +81,20 @@ def test_operations_are_compared_by_problem(tmp_path: Path) -> None:
     assert case["significant"]
 
 
-def test_an_unknown_part_is_refused(base_and_new: list[Side]) -> None:
+def test_an_unknown_part_is_refused(base_and_new: list[Group]) -> None:
     with pytest.raises(UserError, match="cannot compare by 'stream': choose from case, phase,"):
         ratios(base_and_new, "stream")
 
 
 @pytest.mark.parametrize("by", RATIOS_BY)
-def test_columns_are_those_promised(base_and_new: list[Side], by: str) -> None:
+def test_columns_are_those_promised(base_and_new: list[Group], by: str) -> None:
     part = [] if by == "case" else [by]
     assert ratios(base_and_new, by).columns.to_list() == [
         "case", *part, "side", "base_s", "time_s", "ratio", "low", "high", "p_value", "significant", "reason"]
 
 
 @pytest.mark.parametrize("by", RATIOS_BY)
-def test_a_side_against_itself_is_exactly_one(base_and_new: list[Side], by: str) -> None:
+def test_a_side_against_itself_is_exactly_one(base_and_new: list[Group], by: str) -> None:
     same = ratios([base_and_new[0], side("again", *base_and_new[0].runs)], by)
     assert (same["ratio"] == 1).all()
     assert not same["significant"].any()

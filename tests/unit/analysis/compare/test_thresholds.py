@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charact.analysis.compare.metrics import METRICS
-from charact.analysis.compare.thresholds import Rule, parse
+from charact.analysis.compare.thresholds import Threshold, parse
 from charact.core.errors import UserError
 from charact.record.schema import PHASES
 
@@ -29,7 +29,7 @@ from charact.record.schema import PHASES
     ("inference_time > 2", "inference_time", ">", 2.0),
 ])  # fmt: skip
 def test_what_a_rule_means(text: str, metric: str, sign: str, limit: float) -> None:
-    assert parse(text) == Rule(metric, sign, limit)
+    assert parse(text) == Threshold(metric, sign, limit)
 
 
 @pytest.mark.parametrize(("text", "character", "words"), [
@@ -83,7 +83,7 @@ def test_an_unknown_metric_or_phase_is_answered_with_those_there_are() -> None:
 
 @given(st.sampled_from([*METRICS, *(f"phase.{phase}" for phase in PHASES)]), st.floats(1, 1e300), st.data())
 def test_a_rule_reads_back_from_its_text(metric: str, limit: float, data: st.DataObject) -> None:
-    rule = data.draw(st.sampled_from([Rule(metric, ">", limit), Rule(metric, "<", 1 / limit)]))
+    rule = data.draw(st.sampled_from([Threshold(metric, ">", limit), Threshold(metric, "<", 1 / limit)]))
     assert parse(str(rule)) == rule
     assert rule.phase == (metric.partition(".")[2] or None)
     assert not rule.is_exceeded_by(rule.limit)

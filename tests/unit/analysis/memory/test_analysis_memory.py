@@ -8,7 +8,7 @@ import pytest
 from support import memory_records as made
 from support import records
 
-from charact.analysis.compare import Side, metric_ratios
+from charact.analysis.compare import Group, metric_ratios
 from charact.analysis.memory.composition import (
     is_memory_run,
     memory_composition,
@@ -238,10 +238,10 @@ def test_a_memory_run_has_cases_of_its_own_kind(run: Run, record: Path) -> None:
 def test_memory_runs_are_compared_by_their_peaks(run: Run, record: Path) -> None:
     rows = run.memory
     twice = Run(run.path, run.manifest, _tables={"memory": rows.assign(bytes=2 * rows["bytes"])})
-    compared = metric_ratios([Side("one", (run,)), Side("twice", (twice,))]).query("metric == 'peak_memory'")
+    compared = metric_ratios([Group("one", (run,)), Group("twice", (twice,))]).query("metric == 'peak_memory'")
     assert compared.set_index("case").loc[TRAIN, ["value", "ratio"]].tolist() == [
         2 * true_bytes("image", "train", 256), 2]
-    assert metric_ratios([Side("one", (run,)), Side("profile", (load_run(record),))]).empty
+    assert metric_ratios([Group("one", (run,)), Group("profile", (load_run(record),))]).empty
 
 
 @pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)

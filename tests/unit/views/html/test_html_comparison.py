@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from support import pairs, records
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.analysis.compare.ratios import phases_by_side
 from charact.record.published import reference
 from charact.record.reader import Run, load_run
@@ -15,11 +15,11 @@ from charact.views.html.report import comparison_report, comparison_sections
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 
 
-def sides(*runs: Run) -> list[Side]:
-    return [Side(label, (run,)) for label, run in zip("abc", runs, strict=False)]
+def sides(*runs: Run) -> list[Group]:
+    return [Group(label, (run,)) for label, run in zip("abc", runs, strict=False)]
 
 
-def html_of(found: list[Side]) -> dict[str, str]:
+def html_of(found: list[Group]) -> dict[str, str]:
     return {part.id: part.html for part in comparison_sections(found)}
 
 
@@ -43,7 +43,7 @@ def test_the_report_holds_the_comparison_and_each_side(tmp_path: Path) -> None:
 
 
 def test_published_tables_are_compared_and_have_no_sections_of_their_own(tmp_path: Path) -> None:
-    found = [Side(name, (reference(name),)) for name in ("northeastern-k80", "northeastern-p100")]
+    found = [Group(name, (reference(name),)) for name in ("northeastern-k80", "northeastern-p100")]
     html = comparison_report(found)
     assert 'id="run-1"' not in html
     for text in ("2.63", "2.87", "NVIDIA Tesla K80", "Not stated there: optimizer"):
@@ -74,7 +74,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     runs = [load_run(records.write_record(tmp_path, layer=evil, oom=True)) for _ in range(2)]
     runs[1].manifest["options"]["data"] = runs[1].manifest["machine"]["hostname"] = evil
     runs[1].manifest["cases"][-1]["reason"] = evil
-    found = "".join(html_of([Side(evil, (run,)) if run is runs[1] else Side("a", (run,)) for run in runs]).values())
+    found = "".join(html_of([Group(evil, (run,)) if run is runs[1] else Group("a", (run,)) for run in runs]).values())
     assert "&lt;script&gt;" in found
     assert "<script" not in found
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from support import records
 
 from charact import cli
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.analysis.profile.repeats import repeated_cases
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
@@ -159,7 +159,7 @@ def test_a_comparison_draws_the_cases_that_differ_most(
 ) -> None:
     monkeypatch.setattr(sections, "MAX_PLACES", 2)
     runs = tuple(map(load_run, write_copies(small, tmp_path, 5, "sweep")))
-    sides = [Side("a", runs), Side("b", tuple(load_run(run.path) for run in runs))]
+    sides = [Group("a", runs), Group("b", tuple(load_run(run.path) for run in runs))]
     compared, parts = sections.comparison(sides), sections.parts(sides)
     line = "Figures show the 2 of 5 cases that differ most; 3 are left out: compare fewer runs to see them."
     assert any(block.note == line for block in compared.blocks)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from support import pairs, records
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.record.published import reference
 from charact.record.reader import Run, load_run
 from charact.views.export.markdown import document, escaped
@@ -20,12 +20,12 @@ from charact.views.terminal.comparison import print_tables, summary
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 
 
-def sides(*runs: Run) -> list[Side]:
-    return [Side(label, (run,)) for label, run in zip("abc", runs, strict=False)]
+def sides(*runs: Run) -> list[Group]:
+    return [Group(label, (run,)) for label, run in zip("abc", runs, strict=False)]
 
 
-def published(*names: str) -> list[Side]:
-    return [Side(name, (reference(name),)) for name in names]
+def published(*names: str) -> list[Group]:
+    return [Group(name, (reference(name),)) for name in names]
 
 
 def texts(table: Table | None) -> list[list[str]]:
@@ -42,12 +42,12 @@ def captioned(found: list[Table], caption: str) -> Table:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> list[Side]:
+def pair(tmp_path: Path) -> list[Group]:
     """Two runs of the same cases, the second taking 1.2 times as long."""
     return sides(*pairs.pair(tmp_path, 1.2))
 
 
-def test_a_slower_run_is_shown_with_its_ratio(pair: list[Side]) -> None:
+def test_a_slower_run_is_shown_with_its_ratio(pair: list[Group]) -> None:
     cells = row(ratio_table(pair, "case"), TRAIN)
     assert cells[1:4] == ["100 ms", "121 ms", "1.200"]
     low, high = map(float, cells[4].split("–"))
@@ -63,7 +63,7 @@ def test_a_run_against_itself_is_exactly_one(tmp_path: Path) -> None:
     assert {cells[5] for cells in texts(found)} == {"no difference shown"}
 
 
-def test_the_published_speedups_stand_in_workload_and_data(pair: list[Side]) -> None:
+def test_the_published_speedups_stand_in_workload_and_data(pair: list[Group]) -> None:
     speedups, means = speedup_tables(published("northeastern-k80", "northeastern-p100"))
     assert [column.title for column in speedups.columns] == ["Workload", "cifar10", "mnist", "kmnist"]
     assert texts(speedups) == [["googlenet", "2.78", "2.83", "2.82"], ["resnet18", "2.63", "2.82", "2.87"]]
@@ -71,7 +71,7 @@ def test_the_published_speedups_stand_in_workload_and_data(pair: list[Side]) -> 
         ["googlenet", "3", "2.81"], ["resnet18", "3", "2.77"], ["all", "6", "2.79"]]
 
 
-def test_speedups_name_what_tells_cases_apart(pair: list[Side]) -> None:
+def test_speedups_name_what_tells_cases_apart(pair: list[Group]) -> None:
     speedups = speedup_tables(pair)[0]
     assert texts(speedups)[0] == ["resnet50 train 32", "0.833"]
     assert len({cells[0] for cells in texts(speedups)}) == 4
@@ -81,7 +81,7 @@ def test_cases_that_no_column_tells_apart_have_a_row_each(tmp_path: Path) -> Non
     plain, other = (pairs.pair(tmp_path / name, factor, sizes=(32,)) for name, factor in (("p", 2.0), ("c", 5.0)))
     for run in other:
         run.manifest["options"]["channels_last"] = True
-    (found, _) = speedup_tables([Side("a", (plain[0], other[0])), Side("b", (plain[1], other[1]))])
+    (found, _) = speedup_tables([Group("a", (plain[0], other[0])), Group("b", (plain[1], other[1]))])
     assert texts(found) == [
         [f"resnet50-32-b8-{mode}-fp32-cpu (channels last: {told})", speedup]
         for told, speedup in (("no", "0.500"), ("yes", "0.200")) for mode in ("train", "infer")]
@@ -111,7 +111,7 @@ def test_published_numbers_say_that_they_have_no_interval() -> None:
 def test_one_s_own_trainings_stand_beside_published_ones(tmp_path: Path) -> None:
     for data, seconds in [("cifar10", 50.0), ("mnist", 45.71368)]:
         pairs.write_northeastern(tmp_path, data, {"googlenet": seconds})
-    mine = Side("mine", tuple(load_run(path) for path in sorted(tmp_path.iterdir())))
+    mine = Group("mine", tuple(load_run(path) for path in sorted(tmp_path.iterdir())))
     both = [*published("northeastern-p100"), mine]
     speedups = speedup_tables(both)[0]
     assert texts(speedups) == [["googlenet", "2.04", "2.00"]]
@@ -135,7 +135,7 @@ def test_what_is_left_out_is_listed_with_why(tmp_path: Path) -> None:
     assert f"{failed[0]} n/a ({failed[2]})" in captioned(found, "Times by case").note
 
 
-def test_options_and_versions_that_differ_are_listed(pair: list[Side]) -> None:
+def test_options_and_versions_that_differ_are_listed(pair: list[Group]) -> None:
     assert not [table for table in tables(pair, ["case"]) if table.caption == "What else differs"]
     pair[1].runs[0].manifest["options"]["threads"] = 1
     pair[1].runs[0].manifest["software"]["torch"] = "2.14.0"
@@ -158,7 +158,7 @@ def test_nothing_is_shown_by_what_was_not_measured(by: str, tmp_path: Path) -> N
     assert (ratio_table(sides(run, run), by) is None) == (by not in ("case", "phase"))
 
 
-def test_what_was_asked_for_and_not_timed_is_told(pair: list[Side], tmp_path: Path) -> None:
+def test_what_was_asked_for_and_not_timed_is_told(pair: list[Group], tmp_path: Path) -> None:
     run = load_run(records.write_training(tmp_path, diverged=False))
     found = captioned(tables(sides(run, run), ["phase", "kernel", "layer"]), "Times not available")
     assert texts(found) == [["kernel", "n/a (no kernels in both groups: they run on GPUs only)"],
@@ -166,8 +166,8 @@ def test_what_was_asked_for_and_not_timed_is_told(pair: list[Side], tmp_path: Pa
     assert "Times not available" not in [table.caption for table in tables(pair, ["case", "phase"])]
 
 
-def test_sides_are_headed_as_they_are_named(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
-    print_tables(tables([Side("K80", pair[0].runs), Side("P100", pair[1].runs)], ["case"]))
+def test_sides_are_headed_as_they_are_named(pair: list[Group], capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(tables([Group("K80", pair[0].runs), Group("P100", pair[1].runs)], ["case"]))
     headed = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("Case ")]
     assert headed[0][:4] == ["Case", "K80", "P100", "Ratio"]
 
@@ -181,7 +181,7 @@ def test_metrics_are_shown_in_their_units(tmp_path: Path) -> None:
     assert row(found, case, "total time")[2:4] == ["62.5 s", "62.5 s"]
 
 
-def test_a_pipe_gets_a_line_a_row(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_a_line_a_row(pair: list[Group], capsys: pytest.CaptureFixture[str]) -> None:
     print_tables(tables(pair, ["case", "operator"]))
     lines = capsys.readouterr().out.splitlines()
     assert all(line == line.rstrip() for line in lines)
@@ -190,7 +190,7 @@ def test_a_pipe_gets_a_line_a_row(pair: list[Side], capsys: pytest.CaptureFixtur
     assert line.endswith("slower")
 
 
-def test_a_table_that_is_too_wide_is_parted_by_case(pair: list[Side]) -> None:
+def test_a_table_that_is_too_wide_is_parted_by_case(pair: list[Group]) -> None:
     found = ratio_table(pair, "phase")
     assert found is not None
     narrow, broad = (screen(found, width) for width in (80, 200))
@@ -203,7 +203,7 @@ def test_a_table_that_is_too_wide_is_parted_by_case(pair: list[Side]) -> None:
         [row for row in found.rows if row.case == TRAIN])  # fmt: skip
 
 
-def test_a_case_of_one_row_has_no_table_of_its_own(pair: list[Side]) -> None:
+def test_a_case_of_one_row_has_no_table_of_its_own(pair: list[Group]) -> None:
     found = ratio_table(pair, "case")
     assert found is not None
     assert len([line for line in screen(found, 80) if line.startswith("Case ")]) == 1
@@ -214,19 +214,19 @@ def screen(table: Table, width: int) -> list[str]:
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_what_single_runs_do_not_know_is_said(pair: list[Side]) -> None:
+def test_what_single_runs_do_not_know_is_said(pair: list[Group]) -> None:
     assert "between runs" in captioned(tables(pair, ["case"]), "Groups").note
-    twice = [Side(side.label, side.runs * 2) for side in pair]
+    twice = [Group(side.label, side.runs * 2) for side in pair]
     for known in (twice, published("northeastern-k80", "northeastern-p100")):
         assert captioned(tables(known, ["case"]), "Groups").note == ""
 
 
-def test_one_core_is_one_core(pair: list[Side]) -> None:
+def test_one_core_is_one_core(pair: list[Group]) -> None:
     pair[1].runs[0].manifest["machine"]["cpu"]["num_usable_cores"] = 1
     assert row(captioned(tables(pair, ["case"]), "Groups"), "b")[1] == "AMD EPYC, 1 core on bench-1"
 
 
-def test_a_long_table_says_how_much_it_leaves_out(pair: list[Side], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_table_says_how_much_it_leaves_out(pair: list[Group], capsys: pytest.CaptureFixture[str]) -> None:
     found = ratio_table(pair, "phase")
     assert found is not None
     print_tables([Table("Long", found.columns, found.rows * 20)])
@@ -251,7 +251,7 @@ def test_the_longest_parts_are_those_of_each_side(tmp_path: Path) -> None:
     assert "The 10 slowest of each case, of up to 30; `charact compare --by operator --to FILE.csv`" in found.note
 
 
-def test_markdown_holds_the_tables(pair: list[Side]) -> None:
+def test_markdown_holds_the_tables(pair: list[Group]) -> None:
     text = document("b against a", tables(pair, ["case"]))
     assert text.startswith("# b against a\n")
     assert f"| {TRAIN} | 100 ms | 121 ms | 1.200 | " in text

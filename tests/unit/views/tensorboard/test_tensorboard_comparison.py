@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from support import pairs, records
 
-from charact.analysis.compare import Side
+from charact.analysis.compare import Group
 from charact.record.reader import load_run
 from charact.views.html.report import comparison_sections
 from charact.views.tensorboard.comparison import comparison
@@ -15,7 +15,7 @@ TRAIN = "resnet50-224-b8-train-fp32-cpu"
 def test_the_tab_shows_the_sections_of_the_report(tmp_path: Path) -> None:
     runs = pairs.pair(tmp_path, 1.2)
     found = comparison(runs)
-    sides = [Side(f"{letter} resnet50", (run,)) for letter, run in zip("AB", runs, strict=True)]
+    sides = [Group(f"{letter} resnet50", (run,)) for letter, run in zip("AB", runs, strict=True)]
     assert found == [{"id": part.id, "title": part.title, "html": part.html} for part in comparison_sections(sides)]
     assert "B resnet50" in found[0]["html"]
     assert "1.200" in found[0]["html"]
