@@ -23,7 +23,7 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.counters import chosen_sources
 from charact.measure.counters._support.phase_spans import PhaseTimeline
-from charact.measure.passes.sampler import Sampler
+from charact.measure.passes.counters import Sampler
 from charact.workload.base import Workload
 from charact.workload.registry import find_workload
 

@@ -28,7 +28,8 @@ from charact.execution.case_outcome import case_entry
 from charact.execution.loop import Loop
 from charact.measure.passes.operators import operator_pass
 from charact.measure.passes.phase_timer import HostPhases
-from charact.record.reader import Rows, load_run
+from charact.record.reader import load_run
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 from charact.workload.image_classification import ImageClassification
 

@@ -12,7 +12,7 @@ from charact.core.errors import UserError
 
 if TYPE_CHECKING:
     from charact.execution.interrupt import Interrupt
-    from charact.record.reader import Rows
+    from charact.record.schema import Rows
     from charact.record.writer import RunWriter
     from charact.traces.files import Trace
 
@@ -45,8 +45,8 @@ def command(
     with Interrupt() as interrupt:
         from charact.commands._shared.publish import measure_and_publish
         from charact.record.redaction import names_user
+        from charact.traces.events import clean, readable
         from charact.traces.files import stem, trace_files
-        from charact.traces.names import clean, readable
 
         check_name(name)
         limit = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
@@ -67,7 +67,7 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
 
     from charact.record.writer import RunWriter
     from charact.traces.counters import described
-    from charact.traces.names import clean, readable
+    from charact.traces.events import clean, readable
 
     return RunWriter(out, label, {
         "command_line": ["charact", *map(clean, sys.argv[1:])], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -107,8 +107,8 @@ def _case(path: Path, label: str, *, alone: bool, named: bool,
     """Return a trace, and the case's entry and rows from it."""
     from charact.core.console import Console
     from charact.traces.cases import trace_case
+    from charact.traces.events import readable
     from charact.traces.files import read_trace, stem
-    from charact.traces.names import readable
     from charact.views.terminal.progress import ReadingProgress
 
     console = Console(stderr=True)

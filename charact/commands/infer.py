@@ -1,18 +1,13 @@
 """`charact infer`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from charact.commands._shared import options as opt
 from charact.core.output import show
 from charact.record.schema import PRECISIONS
-
-if TYPE_CHECKING:
-    from charact.datasets._common.request import DataRequest
-    from charact.execution.case import Case
-    from charact.workload.base import Workload
 
 
 def command(
@@ -54,9 +49,7 @@ def command(
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
-    chosen_split = opt.parse_choice(split, "--split", opt.SPLITS)
-    opt.check_data(data, data_dir, synthetic)
-    made_up = None if synthetic is None else opt.parse_synthetic(synthetic)
+    request = opt.data_request(data, data_dir, synthetic, split, seed)
     opt.check_name(name)
     options = {
         "data": data, "synthetic": synthetic or "", "split": split, "max_batches": max_batches, "repeats": repeats,
@@ -68,15 +61,15 @@ def command(
     # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         from charact.commands._shared.run_cases import run_and_publish
-        from charact.datasets._common.request import DataRequest, Synthetic
+        from charact.execution.case import cases_of, checked
+        from charact.machine.facts import resolve_device
         from charact.measure.training.infer_case import InferencePlan, infer_cases
         from charact.measure.training.weight_files import check_weights
         from charact.workload.registry import find_workload
 
-        request = DataRequest(name=data, directory=data_dir, split=chosen_split,  # type: ignore[arg-type]
-                              seed=seed, synthetic=made_up or Synthetic())
         prepared = find_workload(workload).prepare(variant)
-        cases = _cases(prepared, sizes, batches, precisions, request, device, workers, channels_last, compiled)
+        cases = checked(cases_of(prepared, sizes, batches, ["infer"], precisions, device=resolve_device(device),
+                                 data=request, num_workers=workers, channels_last=channels_last, compiled=compiled))
         if weights is not None:
             check_weights(cases, weights)
         elif not quiet:
@@ -85,17 +78,3 @@ def command(
         return run_and_publish(lambda writer, progress: infer_cases(cases, plan, writer, progress, interrupt), out,
                                name or prepared.name, options, threads, quiet, interrupt,
                                [str(case.device) for case in cases])
-
-
-def _cases(workload: "Workload", sizes: list[int] | None, batches: list[int] | None, precisions: list[str],
-           request: "DataRequest", device: str, workers: int, channels_last: bool, compiled: bool) -> "list[Case]":
-    """Return the cross product; each case is checked before anything is written."""
-    from charact.execution.case import cases_of
-    from charact.machine.facts import resolve_device
-
-    resolved = resolve_device(device)
-    cases = cases_of(workload, sizes, batches, ["infer"], precisions, device=resolved, data=request,
-                     num_workers=workers, channels_last=channels_last, compiled=compiled)
-    for case in cases:
-        case.check()
-    return cases

@@ -88,8 +88,7 @@ def command(
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
     if accumulate > 1 and "train" not in modes:
         raise UserError("--accumulate is for training: add train to --mode, or leave it out")
-    opt.check_data(data, data_dir, synthetic)
-    made_up = None if synthetic is None else opt.parse_synthetic(synthetic)
+    request = opt.data_request(data, data_dir, synthetic, "train", seed)
     own = {"--model": model, "--model-args": model_args, "--input-spec": input_spec, "--loss": loss,
            "--optimizer": optimizer, "--learning-rate": learning_rate}
     own_model.check_own_options(own, {"WORKLOADS": names, "--variant": variant, "--data": data != "synthetic",
@@ -107,11 +106,9 @@ def command(
     with Interrupt() as interrupt:
         from charact.commands._shared.memory_target import chosen_device
         from charact.commands._shared.run_cases import run_and_publish
-        from charact.datasets._common.request import DataRequest, Synthetic
         from charact.views.terminal.progress import MemoryProgress
         from charact.workload.registry import find_workload
 
-        request = DataRequest(name=data, directory=data_dir, seed=seed, synthetic=made_up or Synthetic())
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
                     or [own_model.load_own_model(own).prepare()])
         chosen = chosen_device(device, device_like, limit_bytes)
@@ -172,7 +169,7 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
            precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search
            ) -> "list[Case]":
     """Return the cross product; each case is checked first. A search begins at the smallest value."""
-    from charact.execution.case import cases_of
+    from charact.execution.case import cases_of, checked
 
     cases: list[Case] = []
     for workload in prepared:
@@ -182,9 +179,7 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
             batches = [1]
         made = cases_of(workload, sizes, batches, modes, precisions, device=chosen.device, data=request)
         cases += [replace(case, accumulate=accumulate) if case.mode == "train" else case for case in made]
-    for case in cases:
-        case.check(here=chosen.here)
-    return list({case.id: case for case in cases}.values())
+    return checked(cases, here=chosen.here)
 
 
 def _runner(cases: "list[Case]", chosen: "Chosen", search: _Search, predict: bool, measure: bool,

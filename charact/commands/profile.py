@@ -1,22 +1,15 @@
 """`charact profile`."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from charact.commands._shared import options as opt
 from charact.commands._shared import user_model_options as own_model
-from charact.commands._shared.options import parse_choice, parse_choices, parse_list, parse_sizes, parse_synthetic
+from charact.commands._shared.options import parse_choices, parse_list, parse_sizes
 from charact.commands._shared.user_model_options import check_own_options, load_own_model
 from charact.record.schema import MODES, PRECISIONS
-
-if TYPE_CHECKING:
-    from charact.datasets._common.request import DataRequest
-    from charact.execution.case import Case
-    from charact.workload.base import Workload
-
 
 
 def command(
@@ -82,12 +75,8 @@ def command(
     batches = None if batch_sizes is None else parse_sizes(batch_sizes, "--batch-sizes")
     modes = parse_choices(mode, "--mode", MODES)
     precisions = parse_choices(precision, "--precision", PRECISIONS)
-    chosen_split = parse_choice(split, "--split", opt.SPLITS)
-
     sources_named = opt.parse_counters(counters)
-
-    opt.check_data(data, data_dir, synthetic)
-    made_up = None if synthetic is None else parse_synthetic(synthetic)
+    request = opt.data_request(data, data_dir, synthetic, split, seed)
     names = [part for workload in workloads or [] for part in parse_list(workload, "WORKLOADS")]
     own = {"--model": model, "--model-args": model_args, "--input-spec": input_spec, "--loss": loss,
            "--optimizer": optimizer, "--learning-rate": learning_rate}
@@ -105,37 +94,20 @@ def command(
     # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         from charact.commands._shared.run_cases import run_and_publish
-        from charact.datasets._common.request import DataRequest, Synthetic
+        from charact.execution.case import cases_of, checked
+        from charact.machine.facts import resolve_device
         from charact.measure.counters import chosen_sources
         from charact.measure.passes.runner import run_cases
         from charact.measure.passes.timing import StopRule
         from charact.workload.registry import find_workload
 
-        request = DataRequest(name=data, directory=data_dir, split=chosen_split,  # type: ignore[arg-type]
-                              seed=seed, synthetic=made_up or Synthetic())
         prepared = [find_workload(workload).prepare(variant) for workload in names] or [load_own_model(own).prepare()]
-        cases = _cases(prepared, sizes, batches, modes, precisions, request, device, workers, channels_last,
-                       compiled)
+        cases = checked(case for workload in prepared for case in cases_of(
+            workload, sizes, batches, modes, precisions, device=resolve_device(device), data=request,
+            num_workers=workers, channels_last=channels_last, compiled=compiled))
         sources = chosen_sources(sources_named)
         rule = StopRule(precision_target, max_iterations, max_seconds)
         label = name or "+".join(workload.name for workload in prepared[:3])
         return run_and_publish(
             lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources), out, label, options,
             threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True)
-
-
-def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
-           precisions: list[str], request: "DataRequest", device: str, workers: int, channels_last: bool,
-           compiled: bool
-           ) -> "list[Case]":
-    """Return the cross product; each case is checked before anything is written."""
-    from charact.execution.case import cases_of
-    from charact.machine.facts import resolve_device
-
-    resolved = resolve_device(device)
-    cases = [case for workload in prepared for case in cases_of(
-        workload, sizes, batches, modes, precisions, device=resolved, data=request, num_workers=workers,
-        channels_last=channels_last, compiled=compiled)]  # fmt: skip
-    for case in cases:
-        case.check()
-    return list({case.id: case for case in cases}.values())

@@ -1,11 +1,12 @@
-"""Sanitizing of untrusted text for terminals, UTF-8 files and spreadsheets.
+"""Sanitizing of untrusted text for terminals, UTF-8 files and spreadsheets; suggestions for misspelled names.
 
 Names of layers, kernels, files and machines come from users' models and from other people's records. They can have
 escape sequences, which a terminal obeys, and bytes that are not UTF-8, which no JSON, Parquet or HTML file can store.
 """
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 _ORDER = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -80,3 +81,10 @@ def spreadsheet_text(text: str) -> str:
     *Source*: OWASP, "CSV Injection".
     """
     return f"'{text}" if _FORMULA.match(text) else text
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Return "did you mean ...?" with up to three similar names, ignoring case; without any, `otherwise`."""
+    by_lower = {each.lower(): each for each in reversed(list(names))}
+    near = [by_lower[each] for each in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    return f"did you mean {', '.join(near)}?" if near else otherwise

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -118,3 +118,11 @@ def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes:
     """
     return [Case(workload, size, batch, mode, precision, **options) for size, batch, mode, precision in product(
         input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size], modes, precisions)]
+
+
+def checked(cases: Iterable[Case], *, here: bool = True) -> list[Case]:
+    """Return the distinct cases, each checked before anything is written; see `Case.check`."""
+    distinct = {case.id: case for case in cases}
+    for case in distinct.values():
+        case.check(here=here)
+    return list(distinct.values())

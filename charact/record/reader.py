@@ -28,6 +28,7 @@ from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import PARTIAL_PREFIX, PARTS
 from charact.record.manifest import REMEDY, one_line, read_manifest
 from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, column_names
+from charact.record.schema import Rows as Rows
 from charact.record.table_checks import table_problem
 
 FLUSHES = "flushes"
@@ -37,8 +38,6 @@ _ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float6
 _MOST_TABLE_BYTES = 2 * 2**30
 """Default limit of the memory of a table."""
 _BATCH_ROWS = 65536
-
-Rows = list[dict[str, Any]]
 
 
 def arrow_schema(table: str) -> pa.Schema:
@@ -52,7 +51,12 @@ def arrow_schema(table: str) -> pa.Schema:
 @cache
 def _empty(table: str) -> pd.DataFrame:
     """Return a table without rows; cached, because creating one takes a millisecond and most runs lack most tables."""
-    frame: pd.DataFrame = arrow_schema(table).empty_table().to_pandas()
+    return frame_of(table, [])
+
+
+def frame_of(table: str, rows: Rows) -> pd.DataFrame:
+    """Return rows as a DataFrame with the types of their table."""
+    frame: pd.DataFrame = pa.Table.from_pylist(rows, schema=arrow_schema(table)).to_pandas()
     return frame
 
 

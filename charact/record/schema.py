@@ -10,6 +10,9 @@ from typing import Any, Literal, TypedDict
 
 SCHEMA_VERSION = 1
 
+Rows = list[dict[str, Any]]
+"""Rows of a table, without the column `case` until they are written."""
+
 PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 """Phases of an iteration, in order. They never overlap; with `other` they sum to the iteration's wall time."""
 

@@ -15,9 +15,9 @@ from charact.core.text import valid_values
 from charact.record.checksums import TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
 from charact.record.manifest import one_line, read_manifest
-from charact.record.reader import FLUSHES, Rows, arrow_schema, finite, load_run, part_path, read_parts, write_table
+from charact.record.reader import FLUSHES, arrow_schema, finite, load_run, part_path, read_parts, write_table
 from charact.record.redaction import redacted_column
-from charact.record.schema import TABLES, UNFINISHED, column_names
+from charact.record.schema import TABLES, UNFINISHED, Rows, column_names
 from charact.record.table_checks import table_problem
 
 

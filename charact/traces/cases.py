@@ -6,13 +6,12 @@ from statistics import median
 from typing import Any
 
 from charact.core.errors import UserError
-from charact.traces.attribution import AttributedTrace, attribute
+from charact.record.schema import Rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
-from charact.traces.events import OPTIMIZER, TraceEvents
+from charact.traces.events import OPTIMIZER, TraceEvents, readable
 from charact.traces.files import Trace
-from charact.traces.names import readable
-from charact.traces.phases import Iteration
-from charact.traces.tables import Rows, iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
+from charact.traces.phases import AttributedTrace, Iteration, attribute
+from charact.traces.tables import iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
 from charact.traces.threads import Outline
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "

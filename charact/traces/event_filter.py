@@ -15,6 +15,7 @@ from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
 from charact.traces.events import (
     FORWARDS,
     LOADER,
+    MAX_NAME_LENGTH,
     OPTIMIZER,
     STEP,
     Allocated,
@@ -28,8 +29,8 @@ from charact.traces.events import (
     Operator,
     Thread,
     TraceEvents,
+    clean,
 )
-from charact.traces.names import MAX_NAME_LENGTH, clean
 
 MAX_KEPT_EVENTS = 10_000_000
 MAX_EMPTY_EVENTS = 1_000_000

@@ -1,10 +1,28 @@
 """Events of a trace: as in the file, and as stored."""
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+from charact.core.text import label
+
+MAX_NAME_LENGTH = 10_000
+
+
+def clean(name: str) -> str:
+    """Return a name of limited length without control characters and lone surrogates."""
+    name = label(name)
+    return f"{name[:MAX_NAME_LENGTH]}…" if len(name) > MAX_NAME_LENGTH else name
+
+
+def readable(path: Path) -> str:
+    """Return a path as text, whatever bytes its name has."""
+    return clean(os.fsencode(path).decode("utf-8", "replace"))
+
 
 Thread = tuple[int | str, int | str]
 """Process and thread, as in the trace."""

@@ -15,9 +15,8 @@ from charact.core.bounded_reading import BoundedStream, check_declared
 from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.traces.event_filter import EventFilter
-from charact.traces.events import Event, TraceEvents
+from charact.traces.events import Event, TraceEvents, clean, readable
 from charact.traces.json_stream import JsonStream, Readable
-from charact.traces.names import clean, readable
 
 _ENDINGS = (".json", ".json.gz")
 _SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")

@@ -14,8 +14,9 @@ from typing import TypeVar
 from charact.core.operator_types import own_operator_type
 from charact.core.trace_marks import PHASE_PREFIX, with_gaps
 from charact.record.schema import PHASES
+from charact.traces.device import find_launches
 from charact.traces.events import BEFORE_ALL_NS, LOADER, OPTIMIZER, STEP, Mark, Operator, TraceEvents
-from charact.traces.threads import Outline
+from charact.traces.threads import Outline, outline
 
 Spanned = TypeVar("Spanned", Mark, Operator)
 Spans = Sequence[Mark] | Sequence[Operator]
@@ -215,3 +216,48 @@ def _outside(spans: Sequence[Spanned], enclosing: Iterable[Mark]) -> list[Spanne
         if span.start_ns >= reached_ns:
             kept.append(span)
     return kept
+
+
+class Places:
+    """Lookup of the iteration and phase at a time on the host."""
+
+    def __init__(self, iterations: Sequence[Iteration]) -> None:
+        self._iterations = iterations
+        self._starts = [iteration.start_ns for iteration in iterations]
+        self._spans = [span for iteration in iterations for span in iteration.spans]
+        self._span_starts = [span.start_ns for span in self._spans]
+
+    def phase(self, moment_ns: int | None) -> str | None:
+        """Return the phase at a time, `other` between phases; None outside all iterations."""
+        if moment_ns is None:
+            return None
+        number = bisect_right(self._starts, moment_ns) - 1
+        if number < 0 or moment_ns > self._iterations[number].end_ns:
+            return None
+        place = bisect_right(self._span_starts, moment_ns) - 1
+        if place >= 0 and moment_ns < self._spans[place].end_ns:
+            return self._spans[place].phase
+        return "other"
+
+
+@dataclass(frozen=True)
+class AttributedTrace:
+    """A trace's events with their iterations and phases."""
+
+    kept: TraceEvents
+    outlined: Outline
+    iterations: list[Iteration]
+    places: Places
+    marked: bool
+    """Whether the trace marks iterations; otherwise all of it is one."""
+    own_marks: bool
+    """Whether the phases come from charact's own annotations."""
+
+
+def attribute(kept: TraceEvents) -> AttributedTrace:
+    """Find iterations, phases, layers and launching operators of a trace, and store them in its events."""
+    outlined = outline(kept)
+    find_launches(kept)
+    iterations, marked = find_iterations(kept)
+    own_marks = find_phases(kept, outlined, iterations)
+    return AttributedTrace(kept, outlined, iterations, Places(iterations), marked, own_marks)

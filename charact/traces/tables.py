@@ -2,18 +2,15 @@
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 from charact.core.trace_marks import LAYER_PREFIX
-from charact.record.schema import PHASES
-from charact.traces.attribution import AttributedTrace, Places
+from charact.record.schema import PHASES, Rows
 from charact.traces.device import DeviceClock, Intervals, is_communication, union, without
 from charact.traces.events import DeviceEvent, Dropped, Operator, TraceEvents
-from charact.traces.phases import Iteration
-
-Rows = list[dict[str, Any]]
+from charact.traces.phases import AttributedTrace, Iteration, Places
 
 MAX_TIMELINE_SNAPSHOTS = 200
 _OUTSIDE_OPERATORS = Dropped("operators", "operators", "outside of all iterations")
@@ -83,20 +80,37 @@ def operator_rows(kept: TraceEvents, places: Places, num_iterations: int) -> Row
     for event in kept.device:
         if event.operator is not None:
             device_ns[id(event.operator)] += event.end_ns - event.start_ns
-    totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    calls = []
     for operator in kept.operators:
         phase = _operator_phase(operator, places, bool(kept.device))
-        if phase is not None:
-            total = totals[phase, operator.name, operator.operator_type, operator.layer, operator.shapes]
-            total[0] += 1
-            total[1] += operator.self_ns
-            total[2] += device_ns.get(id(operator), 0)
-        else:
+        if phase is None:
             kept.dropped[_OUTSIDE_OPERATORS] += 1
+        else:
+            calls.append(((phase, operator.name, operator.operator_type, operator.layer, operator.shapes),
+                          operator.self_ns, device_ns.get(id(operator), 0)))
+    return rows_of_calls(calls, num_iterations, on_device=bool(kept.device))
+
+
+def rows_of_calls(calls: Iterable[tuple[tuple[str, str, str, str | None, str], int, int]], num_iterations: int, *,
+                  on_device: bool) -> Rows:
+    """Return rows of the table `operators`, per iteration, without FLOP and bytes.
+
+    Args:
+        calls: for each call its phase, name, operator type, layer and input shapes; its self time on the host, and the
+            time of the device's work that it launched (ns).
+        num_iterations: number of iterations with these calls.
+        on_device: whether there are device times.
+    """
+    totals: dict[tuple[str, str, str, str | None, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for place, self_ns, launched_ns in calls:
+        total = totals[place]
+        total[0] += 1
+        total[1] += self_ns
+        total[2] += launched_ns
     return [
         {"phase": phase, "operator": name, "operator_type": kind, "layer": layer, "input_shapes": shapes,
          "num_calls": num_calls / num_iterations, "self_host_s": self_ns / 1e9 / num_iterations,
-         "device_s": launched_ns / 1e9 / num_iterations if kept.device else None, "flop": None, "bytes": None}
+         "device_s": launched_ns / 1e9 / num_iterations if on_device else None, "flop": None, "bytes": None}
         for (phase, name, kind, layer, shapes), (num_calls, self_ns, launched_ns) in totals.items()
     ]
 

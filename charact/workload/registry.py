@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 
 from charact.core.errors import UserError
 from charact.core.plugins import modules_in
-from charact.core.suggestions import did_you_mean
+from charact.core.text import did_you_mean
 from charact.workload.base import Workload
 
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from charact.record.reader import Rows
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
 

@@ -7,8 +7,7 @@ them measured. Of the pictures' trainings the largest ran out of memory, and the
 from pathlib import Path
 from typing import Any
 
-from charact.record.reader import Rows
-from charact.record.schema import MEMORY_CATEGORIES
+from charact.record.schema import MEMORY_CATEGORIES, Rows
 from charact.record.writer import RunWriter
 from support.records import case_entry, manifest
 

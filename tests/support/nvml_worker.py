@@ -14,7 +14,7 @@ import torch
 from charact.measure.counters._support.protocol import Reading, Unavailable, UnavailableError
 from charact.measure.counters.gpm import GpmCounters
 from charact.measure.counters.nvml import NvmlCounters
-from charact.measure.passes.sampler import Sampler
+from charact.measure.passes.counters import Sampler
 
 SOURCES = {"nvml": NvmlCounters, "gpm": GpmCounters}
 DEVICE = torch.device("cuda", 0)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.in_progress import write_manifest
-from charact.record.reader import Rows
-from charact.record.schema import TABLES
+from charact.record.schema import TABLES, Rows
 from charact.record.writer import RunWriter
 
 PROFILE_TABLES = sorted(set(TABLES) - {

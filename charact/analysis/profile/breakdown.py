@@ -1,4 +1,4 @@
-"""Breakdown of an iteration's time: by phase (timing pass), by operator and operator type (operator pass)."""
+"""Breakdown of an iteration's time: by phase (timing pass), by operator and operator type (operator pass), by model."""
 
 from typing import Any
 
@@ -114,3 +114,25 @@ def operator_coverage(run: Run) -> pd.DataFrame:
     coverage = rows.groupby("case", sort=False, as_index=False)[["time_s", "other_s"]].sum()
     coverage["coverage_frac"] = 1 - coverage["other_s"] / coverage["time_s"]
     return in_order(coverage, run, "case")
+
+
+@memoize
+def part_breakdown(run: Run) -> pd.DataFrame:
+    """Return the time of each model's or optimizer's phases, in cases that have several; other cases have no rows.
+
+    Columns: case; phase; part, the model or optimizer, null for time of none (such as data); time_s = share_frac × the
+    case's median iteration time; share_frac of the time of all iterations. The rows of a case sum to its headline
+    number, those of a phase to its row in `phase_breakdown`. Parts are in the order in which they first ran, null last.
+    """
+    rows = run.iterations
+    rows = rows[rows["case"].isin(rows.loc[rows["part"].notna(), "case"])]
+    rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
+    parts = rows.groupby(["case", "part", "phase"], sort=False, dropna=False, as_index=False)[["time_s"]].sum()
+    parts["share_frac"] = parts["time_s"] / parts.groupby("case")["time_s"].transform("sum")
+    headline = iteration_times(run).groupby("case")["wall_s"].median()
+    parts["time_s"] = parts["share_frac"] * parts["case"].map(headline).astype(float)
+    parts = in_order(parts, run, "case", "phase")
+    first_seen = {part: rank for rank, part in enumerate(rows["part"].dropna().unique())}
+    order = parts["part"].map(first_seen).astype(float).fillna(len(first_seen))
+    parts = parts.loc[order.sort_values(kind="stable").index]
+    return in_order(parts, run, "case")[["case", "phase", "part", "time_s", "share_frac"]]

@@ -10,7 +10,7 @@ import typer
 from charact.core.errors import UserError
 
 if TYPE_CHECKING:
-    from charact.datasets._common.request import Synthetic
+    from charact.datasets._common.request import DataRequest, Synthetic
 
 InputSizes = Annotated[str | None, typer.Option(
     help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
@@ -164,6 +164,20 @@ def _range(text: str, option: str) -> list[int]:
     if (end - start) // step >= _MAX_SIZES:
         raise UserError(f"{option}: range {text} has over {_MAX_SIZES} values: choose a larger step")
     return list(range(start, end + 1, step))
+
+
+def data_request(data: str, data_dir: Path | None, synthetic: str | None, split: str, seed: int) -> "DataRequest":
+    """Return the data that options select.
+
+    Raises:
+        UserError: they contradict each other, or one is invalid.
+    """
+    from charact.datasets._common.request import DataRequest, Synthetic
+
+    chosen = parse_choice(split, "--split", SPLITS)
+    check_data(data, data_dir, synthetic)
+    made_up = Synthetic() if synthetic is None else parse_synthetic(synthetic)
+    return DataRequest(data, data_dir, chosen, seed, synthetic=made_up)  # type: ignore[arg-type]
 
 
 def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) -> None:

@@ -4,10 +4,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases, script_options
-from charact.record.reader import Run, arrow_schema, load_run
+from charact.record.reader import Run, frame_of, load_run
 
 
 def read_run(path: Path, *, partial: bool) -> Run:
@@ -31,6 +29,5 @@ def read_run(path: Path, *, partial: bool) -> Run:
     for entry, tables in cases:
         for table, some in tables.items():
             rows[table] += [{"case": entry["case"], **row} for row in some]
-    frames = {table: pa.Table.from_pylist(all_of_it, schema=arrow_schema(table)).to_pandas()
-              for table, all_of_it in rows.items()}
+    frames = {table: frame_of(table, all_of_it) for table, all_of_it in rows.items()}
     return Run(path, run.manifest | {"cases": [entry for entry, _ in cases]}, partial=True, _tables=frames)

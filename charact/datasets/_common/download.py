@@ -212,9 +212,8 @@ class _Transfer:
         opener = urllib.request.OpenerDirector()
         # Only handlers of HTTP, without files, FTP and redirections.
         most_bytes = 2 * self._most_bytes + _OVERHEAD_BYTES
-        for handler in (urllib.request.ProxyHandler(), urllib.request.UnknownHandler(), _HTTPHandler(most_bytes),
-                        _HTTPSHandler(most_bytes), urllib.request.HTTPDefaultErrorHandler(),
-                        urllib.request.HTTPErrorProcessor()):
+        for handler in (urllib.request.ProxyHandler(), urllib.request.UnknownHandler(), _Handler(most_bytes),
+                        urllib.request.HTTPDefaultErrorHandler(), urllib.request.HTTPErrorProcessor()):
             opener.add_handler(handler)
         try:
             return opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT_S)
@@ -287,19 +286,17 @@ def _connecting(kind: type[HTTPConnection], most_bytes: int) -> Callable[..., HT
     return connect
 
 
-class _HTTPHandler(urllib.request.HTTPHandler):
+class _Handler(urllib.request.AbstractHTTPHandler):
+    """Opens HTTP and HTTPS connections with `_PacedStream` responses."""
+
+    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
+
     def __init__(self, most_bytes: int) -> None:
         super().__init__()
         self._most_bytes = most_bytes
 
     def http_open(self, req: urllib.request.Request) -> Any:
         return self.do_open(_connecting(HTTPConnection, self._most_bytes), req)
-
-
-class _HTTPSHandler(urllib.request.HTTPSHandler):
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__()
-        self._most_bytes = most_bytes
 
     def https_open(self, req: urllib.request.Request) -> Any:
         return self.do_open(_connecting(HTTPSConnection, self._most_bytes), req)

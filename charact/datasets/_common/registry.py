@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from charact.core.errors import UserError
 from charact.core.plugins import modules_in
-from charact.core.suggestions import did_you_mean
+from charact.core.text import did_you_mean
 from charact.datasets._common.spec import DatasetSpec, Kind, Split, StoredDatasetSpec
 from charact.datasets.synthetic import check_synthetic
 

@@ -6,6 +6,7 @@ each allocation grows with the tensors, which extrapolates to any other size.
 """
 
 import itertools
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -253,3 +254,31 @@ def _amounts(profiler: profile, num_ops: int) -> list[list[int]]:
         if index >= 0 and time_ns <= marks[index][1]:
             amounts[marks[index][2]].append(num_bytes)
     return [amounts[number] for number in range(num_ops)]
+
+
+_NUMBER_BYTES = 4
+_SHARES = {"convolution": (0.0, 0.5, 1.5), "recurrent": (0.0, 0.5, 1.5), "normalization": (0.0, 0.0, 0.5)}
+"""Internal copies relative to the elements that an operator reads and writes: minimum, likely, maximum.
+
+Measured with oneDNN on one machine for all convolutions of ResNet-18, ResNet-50, VGG16 and Xception at 64 to 224
+pixels: 0 to 1.1, mostly 0.5 forward (output and weights) and backward (both activations, or the weights).
+"""
+
+
+def uncalibrated(trace: AllocationTrace) -> Range:
+    """Return the range for every operator of a trace; operators with internal memory are marked as uncertain."""
+    scenarios = [Inner([], [block.num_bytes for block in trace.blocks]) for _ in range(3)]
+    uncertain = set()
+    for op in trace.ops:
+        shares = _SHARES.get(operator_type(op.name), (0.0, 0.0, 0.0))
+        if shares[-1]:
+            uncertain.add(op.name)
+        for inner, share in zip(scenarios, shares, strict=True):
+            inner.workspaces.append(round(share * _touched_bytes(op)))
+    low, likely, high = scenarios
+    return Range(low, likely, high, uncertain)
+
+
+def _touched_bytes(op: Op) -> int:
+    weights = sum(math.prod(shape) for shape in op.input_shapes)
+    return _NUMBER_BYTES * max(op.num_activations, weights)

@@ -13,7 +13,7 @@ from charact.execution.interrupt import Interrupt
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.sweep import Entry, MemoryPlan, MemoryRun, on_axis, outcome_of, smallest
-from charact.record.reader import Rows
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
 MOST = {"batch_size": 65_536, "input_size": 16_384}

@@ -17,8 +17,8 @@ from charact.execution.precision import float32_products
 from charact.measure.passes.memory_pass import MemoryProbe, probe_for, run_under
 from charact.measure.passes.memory_timeline import MemorySnapshot, phase_peaks
 from charact.measure.passes.resident_memory import reset_resident_peak, resident_bytes, resident_peak_bytes
+from charact.record.schema import Rows
 
-Rows = list[dict[str, Any]]
 Made = TypeVar("Made")
 
 

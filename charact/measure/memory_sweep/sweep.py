@@ -15,7 +15,7 @@ from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.measured_case import MemoryCase
-from charact.record.reader import Rows
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
 Entry = dict[str, Any]

@@ -20,7 +20,7 @@ from charact.measure.microbench.operation_timing import OperationTiming, result_
 from charact.measure.passes.timing import StopRule
 from charact.ops import Kind, Problem, all_kinds, all_suites
 from charact.ops.tolerances import DTYPES
-from charact.record.reader import Rows
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
 

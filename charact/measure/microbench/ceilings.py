@@ -17,8 +17,7 @@ from charact.machine.cgroups import quota_cores
 from charact.machine.datasheets import datasheet
 from charact.machine.facts import device_name, usable_cores
 from charact.measure.microbench.call_timer import REPEAT_S, calls_per_repeat
-from charact.measure.microbench.ceiling_probes import probes
-from charact.measure.microbench.probe import Probe, call_seconds, seconds_per_call
+from charact.measure.microbench.ceiling_probes import Probe, call_seconds, probes, seconds_per_call
 from charact.measure.passes.resident_memory import reset_resident_peak
 
 _NUM_BLOCKS, _NUM_REPEATS = 5, 9

@@ -17,11 +17,11 @@ from torch.profiler import ProfilerActivity, profile
 from charact.measure.passes.event_tree import EventTree, read_event_tree
 from charact.measure.passes.marks import layer_marks, phase_mark
 from charact.record.redaction import redact_chunks
-from charact.traces.attribution import AttributedTrace, attribute
 from charact.traces.counters import counter_rows
 from charact.traces.device import device_ns_by_operator
 from charact.traces.files import read_trace
-from charact.traces.tables import kernel_rows
+from charact.traces.phases import AttributedTrace, attribute
+from charact.traces.tables import kernel_rows, rows_of_calls
 
 if TYPE_CHECKING:
     from charact.execution.loop import Loop
@@ -175,22 +175,10 @@ def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) 
 
 def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]:
     """Return rows of the table `operators`, per iteration, without FLOP and bytes; skip operators outside of phases."""
-    totals: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0, 0])
-    on_cuda = any(iteration.device_ns is not None for iteration in profiled)
-    for iteration in profiled:
-        device_ns = iteration.device_ns or {}
-        for call in iteration.tree.operators:
-            if call.phase is not None:
-                total = totals[call.phase, call.name, call.operator_type, call.layer, call.input_shapes]
-                total[0] += 1
-                total[1] += call.self_ns
-                total[2] += device_ns.get(call.correlation_id, 0)
-    return [
-        {"phase": phase, "operator": name, "operator_type": kind, "layer": layer, "input_shapes": shapes,
-         "num_calls": num_calls / len(profiled), "self_host_s": self_ns / 1e9 / len(profiled),
-         "device_s": launched_ns / 1e9 / len(profiled) if on_cuda else None, "flop": None, "bytes": None}
-        for (phase, name, kind, layer, shapes), (num_calls, self_ns, launched_ns) in totals.items()
-    ]
+    calls = [((call.phase, call.name, call.operator_type, call.layer, call.input_shapes), call.self_ns,
+              (iteration.device_ns or {}).get(call.correlation_id, 0))
+             for iteration in profiled for call in iteration.tree.operators if call.phase is not None]
+    return rows_of_calls(calls, len(profiled), on_device=any(each.device_ns is not None for each in profiled))
 
 
 def attribute_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from charact.measure.passes.marks import layer_rows
 from charact.measure.passes.memory_pass import memory_pass
 from charact.measure.passes.operators import attribute_flop, operator_pass
 from charact.measure.passes.timing import StopRule, timing_pass
-from charact.record.reader import Rows
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 from charact.traces.counters import outcome
 

@@ -15,17 +15,16 @@ from torch.utils.data import dataloader
 from charact.core.errors import UserError
 from charact.measure.counters import chosen_sources
 from charact.measure.counters._support.phase_spans import PhaseTimeline, drawable
+from charact.measure.passes.counters import Sampler
 from charact.measure.passes.marks import layer_marks, layer_rows
 from charact.measure.passes.memory_pass import MemoryProbe
 from charact.measure.passes.operators import NUM_ITERATIONS, OperatorProbe
-from charact.measure.passes.sampler import Sampler
-from charact.measure.script.hooks.replacements import Replacements
+from charact.measure.script.hooks.patch_context import Replacements
 from charact.measure.script.program_state import PhaseMarks, ProgramState
 from charact.measure.script.silence_torch import quiet_allocator, quiet_profiler
 from charact.measure.script.spans.recorder import SpanRecorder
 from charact.record.in_progress import TRACE
-
-Rows = list[dict[str, Any]]
+from charact.record.schema import Rows
 
 
 class Instrument(Protocol):

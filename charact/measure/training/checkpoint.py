@@ -11,8 +11,8 @@ from charact.core.files import reading
 from charact.execution.loop import Loop
 from charact.execution.tensor_files import DamagedFileError, outline, read, write_tensors
 from charact.measure.training.weight_files import limit_for
-from charact.record.reader import Rows, arrow_schema
-from charact.record.schema import TABLES
+from charact.record.reader import arrow_schema
+from charact.record.schema import TABLES, Rows
 
 _DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, pa.ArrowException)
 _COLUMN_TYPES = {"string": (str, type(None)), "int64": (int, type(None)), "float64": (float, int, type(None))}

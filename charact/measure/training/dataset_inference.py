@@ -10,7 +10,7 @@ import torch
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop
 from charact.measure.passes.phase_timer import phases_for
-from charact.record.reader import Rows
+from charact.record.schema import Rows
 from charact.workload.metrics import Metric
 
 

@@ -26,8 +26,7 @@ from charact.measure.training.page_cache import drop_cached
 from charact.measure.training.stage_timer import value_of
 from charact.measure.training.weight_files import place_weights, read_weights, save_weights
 from charact.record.in_progress import RANDOM_WEIGHTS
-from charact.record.reader import Rows
-from charact.record.schema import LOAD_PHASES
+from charact.record.schema import LOAD_PHASES, Rows
 from charact.record.writer import RunWriter
 
 

@@ -9,12 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-
 from charact.core.errors import UserError
-from charact.record.reader import Rows, Run, arrow_schema
-from charact.record.schema import SCHEMA_VERSION, TABLES
+from charact.record.reader import Run, frame_of
+from charact.record.schema import SCHEMA_VERSION, TABLES, Rows
 
 PREFIX = "reference:"
 """Prefix of a reference's name, used in place of a run's directory."""
@@ -52,12 +49,8 @@ def reference(name: str) -> Run:
         "tables": [table for table, some in rows.items() if some],
         "reference": {fact: published[fact] for fact in ("source", "unstated", "notes")},
     }
-    return Run(Path(f"{PREFIX}{name}"), manifest, _tables={table: _frame(table, some) for table, some in rows.items()})
-
-
-def _frame(table: str, rows: Rows) -> pd.DataFrame:
-    frame: pd.DataFrame = pa.Table.from_pylist(rows, schema=arrow_schema(table)).to_pandas()
-    return frame
+    frames = {table: frame_of(table, some) for table, some in rows.items()}
+    return Run(Path(f"{PREFIX}{name}"), manifest, _tables=frames)
 
 
 def _entry(case: str, facts: dict[str, Any], passes: dict[str, Any], device_name: str | None) -> dict[str, Any]:

@@ -28,12 +28,14 @@ from charact.views.terminal.bars import Bar, Part
 from charact.views.terminal.case_lines import case_block, headline_table, timed, without_rows
 
 
-def _none(row: Any) -> str:
+def no_data(row: Any) -> str:
+    """Return why an inference lacks a number."""
     return status_reason(row) or "the record has no data"
 
 
-def _not_cold(row: Any) -> str:
-    return _none(row) if pd.isna(row.cold_reason) else str(row.cold_reason)
+def not_cold(row: Any) -> str:
+    """Return why an inference lacks a cold load."""
+    return no_data(row) if pd.isna(row.cold_reason) else str(row.cold_reason)
 
 
 def _cards(summary: pd.DataFrame, parts: pd.DataFrame) -> list[Card]:
@@ -44,10 +46,10 @@ def _cards(summary: pd.DataFrame, parts: pd.DataFrame) -> list[Card]:
 def _card(row: Any, parts: pd.DataFrame) -> Card:
     failure = failure_of(row.status, row.reason)
     if pd.isna(row.total_warm_s):
-        return Card(row.case, failure=failure or ("nothing", _none(row)))
+        return Card(row.case, failure=failure or ("nothing", no_data(row)))
     load = "warm" if pd.isna(row.total_cold_s) else "cold"
     other = f"{fmt.duration(row.total_warm_s)} with a warm one" if load == "cold" else \
-        f"cold load {fmt.missing(_not_cold(row))}"
+        f"cold load {fmt.missing(not_cold(row))}"
     compiled = [] if pd.isna(row.compile_s) else [f"compiled in {fmt.duration(row.compile_s)}"]
     shown = parts[parts["load"] == load]
     return Card(
@@ -56,8 +58,8 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
         headline=(fmt.duration(getattr(row, f"total_{load}_s")), f"with a {load} load"),
         details=[other, *compiled],
         numbers=[
-            ("samples/s", fmt.number(row.samples_per_s, _none(row))),
-            ("batch, p50", fmt.seconds(row.p50_s, _none(row))), ("batch, p99", fmt.seconds(row.p99_s, _none(row))),
+            ("samples/s", fmt.number(row.samples_per_s, no_data(row))),
+            ("batch, p50", fmt.seconds(row.p50_s, no_data(row))), ("batch, p99", fmt.seconds(row.p99_s, no_data(row))),
         ],
         bar=[(part, float(share_frac), palette.INFERENCE_PARTS[part])
              for part, share_frac in zip(shown["part"].astype(str), shown["share_frac"], strict=True)],
@@ -68,14 +70,14 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
     """Build the table of headline numbers; `more` columns follow the case."""
     columns = [
         CASE, *more, STATUS,
-        Column("total_cold_s", "Total, cold", fmt.duration, "cold load + prediction", _not_cold),
-        Column("total_warm_s", "Total, warm", fmt.duration, "median warm load + prediction", _none),
-        Column("load_cold_s", "Cold load", fmt.duration, "build the model, read the file, copy the weights", _not_cold),
-        Column("load_warm_s", "Warm load", fmt.duration, "the same again, median", _none),
-        Column("prediction_s", "Prediction", fmt.duration, "of all samples", _none),
-        Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", _none),
-        Column("p50_s", "Batch, p50", fmt.seconds, "median time of a batch", _none),
-        Column("p99_s", "Batch, p99", fmt.seconds, "1 % of the batches took longer", _none),
+        Column("total_cold_s", "Total, cold", fmt.duration, "cold load + prediction", not_cold),
+        Column("total_warm_s", "Total, warm", fmt.duration, "median warm load + prediction", no_data),
+        Column("load_cold_s", "Cold load", fmt.duration, "build the model, read the file, copy the weights", not_cold),
+        Column("load_warm_s", "Warm load", fmt.duration, "the same again, median", no_data),
+        Column("prediction_s", "Prediction", fmt.duration, "of all samples", no_data),
+        Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", no_data),
+        Column("p50_s", "Batch, p50", fmt.seconds, "median time of a batch", no_data),
+        Column("p99_s", "Batch, p99", fmt.seconds, "1 % of the batches took longer", no_data),
     ]  # fmt: skip
     return table(summary, "Headline numbers of each inference", columns)
 

@@ -7,9 +7,8 @@ from typing import Any, Self
 import pandas as pd
 from rich.console import RenderableType
 
-from charact.analysis.memory.composition import memory_composition, memory_peaks
+from charact.analysis.memory.composition import memory_composition, memory_peaks, peak_moments
 from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
-from charact.analysis.memory.timeline import peak_moments
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, Legend, failure_of, legend_of

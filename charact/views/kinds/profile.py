@@ -17,8 +17,7 @@ from charact.analysis.common.script_attribution import (
 )
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.profile.breakdown import phase_breakdown
-from charact.analysis.profile.case_summary import case_summary
-from charact.analysis.profile.repeats import repeated_cases
+from charact.analysis.profile.case_summary import case_summary, repeated_cases
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, Overview, shown_as
 from charact.views.html.elements.blocks import (

@@ -1,6 +1,5 @@
 """The section Inference: time of loads and of the prediction, batch latency, and throughput."""
 
-from typing import Any
 
 import pandas as pd
 
@@ -14,21 +13,13 @@ from charact.views.html.elements.blocks import (
     Body,
     legend_of,
     missing_cases,
-    status_reason,
     why_nothing,
 )
+from charact.views.kinds.inference import no_data, not_cold
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
-
-
-def _none(row: Any) -> str:
-    return status_reason(row) or "the record has no data"
-
-
-def _not_cold(row: Any) -> str:
-    return _none(row) if pd.isna(row.cold_reason) else str(row.cold_reason)
 
 
 def inference(run: Run) -> Body:
@@ -64,10 +55,10 @@ def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
     series = ["workload", "variant", "input_size", "precision", "device"]
     columns = [
         CASE, Column("batch_size", "Batch size", fmt.number),
-        *(Column(f"{name}_s", name, fmt.seconds, f"{name[1:]} % of the batches took at most this long", _none)
+        *(Column(f"{name}_s", name, fmt.seconds, f"{name[1:]} % of the batches took at most this long", no_data)
           for name in palette.PERCENTILES),
-        Column("num_batches", "Batches", fmt.number, "of the prediction", _none),
-        Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", _none),
+        Column("num_batches", "Batches", fmt.number, "of the prediction", no_data),
+        Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", no_data),
     ]  # fmt: skip
     rows = summary.merge(case_summary(run)[["case", *series]], on="case")
     blocks = []
@@ -104,8 +95,8 @@ def _loads(run: Run, summary: pd.DataFrame) -> Block:
     columns = [
         CASE, Column("weights", "Weights", reason=lambda row: row.weights_reason),
         Column("weights_bytes", "File", fmt.num_bytes),
-        Column("load_cold_s", "Cold load", fmt.duration, "", _not_cold),
-        Column("num_warm_loads", "Warm loads", fmt.number, "repetitions", _none),
+        Column("load_cold_s", "Cold load", fmt.duration, "", not_cold),
+        Column("num_warm_loads", "Warm loads", fmt.number, "repetitions", no_data),
         Column("num_samples", "Samples", fmt.number, "in the data set"),
         Column("setup_s", "Set-up", fmt.duration, "reading the data set; not in the total"),
         Column("compile_s", "Compiling", fmt.duration, "not in the total", lambda row: "not compiled"),

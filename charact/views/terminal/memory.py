@@ -9,10 +9,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from charact.analysis.memory.composition import is_memory_run, memory_composition, memory_peaks
+from charact.analysis.memory.composition import is_memory_run, memory_composition, memory_peaks, peak_moments
 from charact.analysis.memory.growth import SERIES, case_series, memory_growth, of_series, training_to_inference
 from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
-from charact.analysis.memory.timeline import peak_moments
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words

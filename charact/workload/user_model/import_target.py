@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from charact.core.errors import UserError
-from charact.core.suggestions import did_you_mean
+from charact.core.text import did_you_mean
 
 
 def imported(target: str, option: str) -> Any:

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from charact.record.schema import Rows
+
 if TYPE_CHECKING:
     import torch
 
     from charact.execution.loop import Loop
 
 Method = Literal["measured", "sampled", "estimated", "modelled"]
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)

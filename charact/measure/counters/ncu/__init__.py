@@ -14,12 +14,18 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.machine.facts import find_program
 from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY, UNSUPPORTED, counters_unavailable
-from charact.measure.counters._support.protocol import Counter, Found, Rows, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import Counter, Found, Unavailable, UnavailableError
 from charact.measure.counters._support.rerun_case import Ended, child_command, child_failure, run_child, write_case
 from charact.measure.counters.ncu.child import RANGE_PREFIX
-from charact.measure.counters.ncu.csv_page import Launch, launches_by, listed_metrics, read_launches
-from charact.measure.counters.ncu.metrics import counters_of, wanted_metrics
-from charact.record.schema import PHASES
+from charact.measure.counters.ncu.csv_page import (
+    Launch,
+    counters_of,
+    launches_by,
+    listed_metrics,
+    read_launches,
+    wanted_metrics,
+)
+from charact.record.schema import PHASES, Rows
 
 TIMEOUT_S = 1800.0
 """Time limit in seconds: each kernel runs several times, with its memory saved and restored, which takes minutes."""

@@ -12,10 +12,11 @@ import torch
 from charact.execution.loop import Loop
 from charact.measure.counters._support.cupti import chip_name, configure, cupti_errors, num_passes, offered_metrics
 from charact.measure.counters._support.phase_spans import PhaseTimeline, Span
-from charact.measure.counters._support.protocol import Found, Rows, UnavailableError
+from charact.measure.counters._support.protocol import Found, UnavailableError
 from charact.measure.counters._support.rerun_case import warm_loop
 from charact.measure.counters.pm.metrics import DRAM_BYTES, Chosen, chosen_metrics, metrics_of, sets_of
 from charact.measure.counters.pm.samples import Sample, clock_of, good_samples, on_clock, shares, totals, weight
+from charact.record.schema import Rows
 
 NUM_ITERATIONS = 2
 NUM_SAMPLES = 2000

@@ -7,8 +7,7 @@ from threading import get_ident
 from types import CodeType
 from typing import Any
 
-from charact.measure.script.hooks.patch_context import PatchContext
-from charact.measure.script.hooks.replacements import code_hidden_from_warnings
+from charact.measure.script.hooks.patch_context import PatchContext, code_hidden_from_warnings
 from charact.measure.script.spans.recorder import Kind
 
 _PACKAGE = "charact.measure.script."

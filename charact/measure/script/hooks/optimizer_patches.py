@@ -6,8 +6,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from charact.measure.script.hooks.patch_context import PatchContext
-from charact.measure.script.hooks.replacements import hidden_from_warnings, subclasses
+from charact.measure.script.hooks.patch_context import PatchContext, hidden_from_warnings, subclasses
 from charact.measure.script.spans.recorder import Kind
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from charact.measure.script.hooks.compile_patches import CompilePatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
-from charact.measure.script.hooks.patch_context import PatchContext
-from charact.measure.script.hooks.replacements import subclasses
+from charact.measure.script.hooks.patch_context import PatchContext, subclasses
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 _COLLECTIVES = (

@@ -1,4 +1,4 @@
-"""Conversion of an event log to the cases and tables of a record. No torch in here."""
+"""Conversion of an event log to the cases and tables of a record, with what was not observed. No torch in here."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
-from charact.measure.script.spans.blind_spots import blind_spots, is_compiled_whole
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
@@ -19,11 +18,10 @@ from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.measure.script.spans.stack_sampler import Samples
 from charact.record.in_progress import NOTES, SLICES
+from charact.record.schema import Rows
 
 MAX_WARMUP_ITERATIONS = 3
 """Largest number of iterations left out as warm-up by default; at most a quarter of all are."""
-
-Rows = list[dict[str, Any]]
 
 
 @dataclass
@@ -255,3 +253,44 @@ def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[I
         if isinstance(size, int) and 0 < size < 2**53:
             return size * round(median(fetches[loader] for fetches in of_iterations if loader in fetches))
     return None
+
+
+FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
+MIXED = ("no call between two backwards was recorded, since modules and optimizers are called inside a compiled "
+         "function: that time counts as other; name its phases with a Profiler's phase()")
+WHOLE = ("a function was compiled as a whole: its loss counts as forward, and an update in it as other; run without "
+         "torch.compile to separate them")
+NO_LOADER = "no DataLoader was used: creating batches counts as other; record it with a Profiler's iterate()"
+_MUCH_FRAC = 0.1
+
+
+def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool) -> list[str]:
+    """Return messages about what could not be recorded of a case.
+
+    Args:
+        iterations: of one mode.
+        compiled_whole: whether anything was compiled outside of all spans.
+        full: whether the event log reached its limit.
+    """
+    spots = [FULL] if full else []
+    if not iterations[0].training:
+        return spots
+    intervals = [one for iteration in iterations for one in iteration.intervals]
+    phases = {one.phase for one in intervals}
+    if not phases & {"forward", "update"}:
+        spots.append(MIXED)
+    elif compiled_whole and not any(one.phase == "forward" and one.owner for one in intervals):
+        spots.append(WHOLE)
+    wall_ns = sum(one.end_ns - one.start_ns for one in iterations)
+    in_phases_ns = sum(one.end_ns - one.start_ns for one in intervals if one.phase != "other")
+    if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MUCH_FRAC * wall_ns:
+        spots.append(NO_LOADER)
+    return spots
+
+
+def is_compiled_whole(slices: Sequence[Slice]) -> bool:
+    """Return whether a compilation began while no span was open: of a function, not of a model or its submodule."""
+    return any(
+        one.kind is Kind.COMPILE and (index == 0 or slices[index - 1].ends)
+        for index, one in enumerate(slices)
+    )

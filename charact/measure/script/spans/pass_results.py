@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from charact.measure.script.spans.iterations import Iteration
+from charact.record.schema import Rows
 from charact.traces.counters import SOURCE, outcome
 
 _NO_GPU = "kernels run on GPUs only"
-
-Rows = list[dict[str, Any]]
 
 
 @dataclass

@@ -7,10 +7,16 @@ from rich.console import RenderableType
 
 from charact.analysis.common.pass_status import passes_taken, was_asked_for
 from charact.analysis.memory import composition as composition_analysis
-from charact.analysis.memory.composition import memory_by_phase, memory_composition, memory_needs, memory_peaks
+from charact.analysis.memory.composition import (
+    memory_by_phase,
+    memory_composition,
+    memory_needs,
+    memory_peaks,
+    memory_timeline,
+    peak_moments,
+)
 from charact.analysis.memory.growth import SERIES, memory_by_size, memory_growth, training_to_inference
 from charact.analysis.memory.limits import out_of_memory, out_of_memory_composition
-from charact.analysis.memory.timeline import memory_timeline, peak_moments
 from charact.record.reader import Run
 from charact.views.html.elements import memory as figures
 from charact.views.html.elements.blocks import Block, Body, Legend, legend_of, missing_cases, why_nothing

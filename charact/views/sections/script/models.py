@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from charact.analysis.profile.model_parts import part_breakdown
+from charact.analysis.profile.breakdown import part_breakdown
 from charact.record.reader import Run
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of

@@ -34,7 +34,8 @@ from charact.analysis.efficiency.counters import (
 )
 from charact.analysis.efficiency.kernels import counted_kernels, top_kernels
 from charact.analysis.efficiency.utilization import energy_reason, utilization
-from charact.record.reader import Rows, Run, load_run
+from charact.record.reader import Run, load_run
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
 ANALYSES: list[Callable[[Run], pd.DataFrame]] = [

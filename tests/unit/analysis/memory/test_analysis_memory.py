@@ -14,11 +14,12 @@ from charact.analysis.memory.composition import (
     memory_composition,
     memory_needs,
     memory_peaks,
+    memory_timeline,
+    peak_moments,
     weights_and_intermediate,
 )
 from charact.analysis.memory.growth import case_series, memory_by_size, memory_growth, of_series, training_to_inference
 from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
-from charact.analysis.memory.timeline import memory_timeline, peak_moments
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run, load_run
 from charact.record.schema import MEMORY_CATEGORIES

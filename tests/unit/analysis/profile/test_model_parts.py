@@ -8,10 +8,9 @@ import pytest
 from support.records import watched_rows, write_watched
 
 from charact.analysis.common.script_attribution import attribution, is_watched, sampled_frames
-from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.profile.breakdown import part_breakdown, phase_breakdown
 from charact.analysis.profile.case_summary import phase_times
 from charact.analysis.profile.machine_speed import TimedIteration, current_speed
-from charact.analysis.profile.model_parts import part_breakdown
 from charact.record.reader import Run, load_run
 
 

@@ -6,8 +6,14 @@ from hypothesis import strategies as st
 from support import stub_ncu
 
 from charact.measure.counters.ncu.child import RANGE_PREFIX
-from charact.measure.counters.ncu.csv_page import Launch, launches_by, listed_metrics, read_launches
-from charact.measure.counters.ncu.metrics import counters_of, wanted_metrics
+from charact.measure.counters.ncu.csv_page import (
+    Launch,
+    counters_of,
+    launches_by,
+    listed_metrics,
+    read_launches,
+    wanted_metrics,
+)
 
 FUSED = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"

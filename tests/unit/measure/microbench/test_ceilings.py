@@ -17,8 +17,8 @@ from charact.machine import cache_sizes
 from charact.machine.cache_sizes import CacheLevel, cache_levels
 from charact.machine.ceilings_cache import Ceiling
 from charact.measure.microbench import ceiling_probes, ceilings
+from charact.measure.microbench.ceiling_probes import Probe, call_seconds, seconds_per_call
 from charact.measure.microbench.ceilings import measure_ceilings, theoretical_bytes_per_s
-from charact.measure.microbench.probe import Probe, call_seconds, seconds_per_call
 from charact.measure.passes.resident_memory import reset_resident_peak, resident_bytes, resident_peak_bytes
 
 pytestmark = pytest.mark.clock

@@ -23,9 +23,9 @@ from charact.measure.passes.operators import (
     operator_rows,
     undisturbed,
 )
-from charact.traces.attribution import attribute
 from charact.traces.device import device_ns_by_operator
 from charact.traces.files import read_trace
+from charact.traces.phases import attribute
 from charact.traces.tables import kernel_rows
 from charact.workload.registry import all_workloads
 

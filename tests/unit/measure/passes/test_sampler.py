@@ -12,8 +12,8 @@ import torch
 from support.sources import Made, break_down, fine, refuse
 
 from charact.measure.counters._support.protocol import Unavailable
-from charact.measure.passes import sampler
-from charact.measure.passes.sampler import Sampler
+from charact.measure.passes import counters as sampler
+from charact.measure.passes.counters import Sampler
 from charact.record.schema import column_names
 
 pytestmark = pytest.mark.clock

@@ -2,7 +2,14 @@
 
 import pytest
 
-from charact.measure.script.spans.blind_spots import FULL, MIXED, NO_LOADER, WHOLE, blind_spots, is_compiled_whole
+from charact.measure.script.spans.event_log_to_record import (
+    FULL,
+    MIXED,
+    NO_LOADER,
+    WHOLE,
+    blind_spots,
+    is_compiled_whole,
+)
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
 

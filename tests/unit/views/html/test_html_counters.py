@@ -11,7 +11,8 @@ from support import counter_records as made
 from support.damage import unseal
 from support.records import case_entry, case_tables, drop_table, manifest
 
-from charact.record.reader import Rows, Run, load_run
+from charact.record.reader import Run, load_run
+from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 from charact.views.html.report import render, sections
 from charact.views.sections.profile import counters, kernels, utilization

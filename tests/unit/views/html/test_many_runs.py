@@ -12,7 +12,7 @@ from support import records
 
 from charact import cli
 from charact.analysis.compare import Group
-from charact.analysis.profile.repeats import repeated_cases
+from charact.analysis.profile.case_summary import repeated_cases
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
 from charact.views.html import comparison as sections
