@@ -168,7 +168,7 @@ class Profiler:
             run = self.run
         except UserError as reason:
             return f"<p>{escape(f'{self.name}: {reason}')}</p>"
-        from charact.views.html.fragment import fragment
+        from charact.views.html.report import fragment
 
         return fragment(run)
 

@@ -22,9 +22,8 @@ from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
 from charact.measure.training.dataset_inference import run_inference, synchronize
-from charact.measure.training.page_cache import drop_cached
 from charact.measure.training.stage_timer import value_of
-from charact.measure.training.weight_files import place_weights, read_weights, save_weights
+from charact.measure.training.weight_files import drop_cached, place_weights, read_weights, save_weights
 from charact.record.in_progress import RANDOM_WEIGHTS
 from charact.record.schema import LOAD_PHASES, Rows
 from charact.record.writer import RunWriter

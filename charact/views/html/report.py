@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from charact.analysis.compare import Group
+from charact.analysis.profile.breakdown import phase_breakdown
 from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
@@ -17,7 +18,9 @@ from charact.views.html import across_runs
 from charact.views.html import comparison as comparing
 from charact.views.html.elements.blocks import Block, Body
 from charact.views.section import Section, all_sections
+from charact.views.sections.overview import overview
 from charact.views.tables import format as fmt
+from charact.views.tables import palette
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -148,3 +151,14 @@ def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str
 def render(template: str, **content: Any) -> str:
     """Render a template of this package; values are escaped."""
     return _ENVIRONMENT.get_template(template).render(content)
+
+
+def fragment(run: Run) -> str:
+    """Return an HTML fragment that works anywhere: no script, no style element, no links."""
+    phases = phase_breakdown(run)
+    legends = {
+        str(case): [(row.phase, fmt.seconds(row.time_s), fmt.share(row.share_frac), palette.PHASES[row.phase])
+                    for row in fmt.rows(rows)]
+        for case, rows in phases.groupby("case", sort=False)
+    }
+    return render("fragment.html.j2", run=run, cards=overview(run).cards, legends=legends)

@@ -14,8 +14,7 @@ from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.export.tables import export
 from charact.views.html.elements.bricks import short_names
-from charact.views.html.fragment import fragment
-from charact.views.html.report import report, sections
+from charact.views.html.report import fragment, report, sections
 from charact.views.tables.constructed_tables import signed_share
 from charact.views.tensorboard.scalars import write_scalars
 

@@ -13,8 +13,7 @@ from support.records import drop_table, write_record
 
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
-from charact.views.html.fragment import fragment
-from charact.views.html.report import report, sections
+from charact.views.html.report import fragment, report, sections
 from charact.views.terminal.summary import summary
 
 

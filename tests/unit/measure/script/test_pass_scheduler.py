@@ -13,10 +13,14 @@ from support.sources import Made
 from torch import nn
 
 from charact.measure.script import pass_instruments
-from charact.measure.script.pass_instruments import CounterInstrument, MemoryInstrument, OperatorInstrument
+from charact.measure.script.pass_instruments import (
+    CounterInstrument,
+    MemoryInstrument,
+    OperatorInstrument,
+    quiet_profiler,
+)
 from charact.measure.script.pass_scheduler import MAX_DISCARDED, PassScheduler
 from charact.measure.script.program_state import PhaseMarks, ProgramState
-from charact.measure.script.silence_torch import quiet_profiler
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.recorder import Kind, SpanRecorder

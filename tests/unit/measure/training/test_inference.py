@@ -24,8 +24,7 @@ from charact.execution.loop import Loop
 from charact.measure.training import infer_case
 from charact.measure.training.dataset_inference import InferenceTimes, run_inference
 from charact.measure.training.infer_case import InferencePlan, infer_cases, load
-from charact.measure.training.page_cache import cached_frac, drop_cached
-from charact.measure.training.weight_files import check_weights, save_weights
+from charact.measure.training.weight_files import cached_frac, check_weights, drop_cached, save_weights
 from charact.record.reader import Run
 from charact.record.schema import LOAD_PHASES
 from charact.record.writer import RunWriter
