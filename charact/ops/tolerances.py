@@ -1,8 +1,10 @@
 """Types of numbers in operations, tolerances of results, and unsupported precisions."""
 
 import math
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from charact.execution.precision import unsupported_reason as float_unsupported_reason
 
@@ -11,6 +13,8 @@ DTYPES = {
 }  # fmt: skip
 ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 0.0}
 """Largest relative error of rounding a number."""
+_NUM_CHECKED = 64
+"""Number of checked rows and columns of a product."""
 
 
 def number_refusal(precision: str, device: torch.device, *, int8: str | None = None) -> str | None:
@@ -46,3 +50,13 @@ def sum_tolerance(precision: str, num_terms: int, *, kept_in: str = "fp32") -> f
 def spread_indices(size: int, count: int) -> torch.Tensor:
     """Return evenly spaced indices below a size, from the first to the last; all if there are no more."""
     return torch.linspace(0, size - 1, min(size, count), dtype=torch.float64).round().long()
+
+
+def checked_product(m: int, n: int, device: torch.device) -> tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]:
+    """Return reference and compared part of a product of M×K and K×N: some rows and columns, with both ends."""
+    rows, columns = (spread_indices(size, _NUM_CHECKED).to(device) for size in (m, n))
+
+    def reference(a: Tensor, b: Tensor) -> Tensor:
+        return a.to_dense()[rows].cpu().double() @ b[:, columns].cpu().double()
+
+    return reference, lambda c: c[rows][:, columns]

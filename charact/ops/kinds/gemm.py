@@ -6,11 +6,9 @@ import torch
 
 from charact.ops import Kind, Prepared, Problem
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
+from charact.ops.tolerances import DTYPES, checked_product, number_refusal, sum_tolerance
 
 _FORMS = ("nn", "nt", "tn", "tt")
-_NUM_CHECKED = 64
-"""Number of checked rows and columns of the result."""
 
 
 class Gemm(Kind):
@@ -64,11 +62,8 @@ class Gemm(Kind):
         def inputs() -> Sequence[torch.Tensor]:
             return [_factor(m, k, form[0], dtype, generator), _factor(k, n, form[1], dtype, generator)]
 
-        rows, columns = spread_indices(m, _NUM_CHECKED), spread_indices(n, _NUM_CHECKED)
-        return Prepared(
-            inputs=inputs, call=torch._int_mm if precision == "int8" else torch.mm,
-            reference=lambda a, b: a[rows.to(device)].cpu().double() @ b[:, columns.to(device)].cpu().double(),
-            compared=lambda c: c[rows.to(device)][:, columns.to(device)], tolerance=sum_tolerance(precision, k))
+        return Prepared(inputs, torch._int_mm if precision == "int8" else torch.mm, *checked_product(m, n, device),
+                        sum_tolerance(precision, k))
 
 
 def _mnk(problem: Problem) -> tuple[int, int, int]:

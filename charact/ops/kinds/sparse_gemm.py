@@ -10,7 +10,7 @@ import torch
 from charact.core.errors import UserError
 from charact.ops import Kind, Prepared, Problem
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
+from charact.ops.tolerances import DTYPES, checked_product, number_refusal, sum_tolerance
 
 LAYOUTS = ("csr", "csc", "coo", "bsr", "dense")
 """Storage formats of A: by rows, by columns, by coordinates, in blocks; dense for comparison."""
@@ -19,7 +19,6 @@ BLOCK = 16
 DEEPBENCH = "DeepBench: 2·M·N·K times the share of zeros, on devices half of that"
 DENSITY = "given as density, the share of non-zeros"
 _INDEX_BYTES = 8
-_NUM_CHECKED = 64
 
 
 class SparseGemm(Kind):
@@ -104,14 +103,10 @@ class SparseGemm(Kind):
             dense = _with_zeros(problem, dtype, generator)
             return [_kept(dense, layout), torch.randn(k, n, dtype=dtype, device=device, generator=generator)]
 
-        rows, columns = spread_indices(m, _NUM_CHECKED), spread_indices(n, _NUM_CHECKED)
         # On a CPU the sums of coo have the numbers' own type.
         kept_in = precision if layout == "coo" and device.type == "cpu" else "fp32"
-        return Prepared(
-            inputs=inputs, call=torch.mm,
-            reference=lambda a, b: _exact(a.to_dense()[rows.to(device)], b[:, columns.to(device)]),
-            compared=lambda c: c[rows.to(device)][:, columns.to(device)],
-            tolerance=sum_tolerance(precision, k, kept_in=kept_in))
+        return Prepared(inputs, torch.mm, *checked_product(m, n, device),
+                        sum_tolerance(precision, k, kept_in=kept_in))
 
 
 def with_layouts(problem: Problem, layouts: Sequence[str]) -> list[Problem]:
@@ -132,10 +127,6 @@ def num_nonzeros(problem: Problem) -> int:
 def _sizes(problem: Problem) -> tuple[int, int, int, float, str]:
     sizes = problem.sizes
     return int(sizes["m"]), int(sizes["n"]), int(sizes["k"]), float(sizes["sparsity"]), str(sizes["layout"])
-
-
-def _exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a.cpu().double() @ b.cpu().double()
 
 
 def _with_zeros(problem: Problem, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
