@@ -6,6 +6,7 @@ other content.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -242,12 +243,11 @@ def _shapes_of(value: Any) -> str | None:
     return _compact([f"{len(shape)}_tensors" if isinstance(shape[0], list) else shape for shape in shapes])
 
 
-def _grid_of(value: Any) -> str | None:
-    return _compact(value) if _are_sizes(value, _GRID) and len(value) <= 3 else None
+def _dimensions_of(value: Any, possible: range) -> str | None:
+    return _compact(value) if _are_sizes(value, possible) and len(value) <= 3 else None
 
 
-def _block_of(value: Any) -> str | None:
-    return _compact(value) if _are_sizes(value, _BLOCK) and len(value) <= 3 else None
+_grid_of, _block_of = partial(_dimensions_of, possible=_GRID), partial(_dimensions_of, possible=_BLOCK)
 
 
 def _are_sizes(value: Any, possible: range) -> bool:
