@@ -24,10 +24,6 @@ class Overview(NamedTuple):
     table: "Table"
 
 
-def _none(run: Run, cases: pd.DataFrame) -> "list[RenderableType]":
-    return []
-
-
 @dataclass(frozen=True)
 class CaseKind:
     """A kind of case: which measurement it is, and how views show its headline numbers.
@@ -45,9 +41,9 @@ class CaseKind:
     """Headline numbers of a run, one row per case, for tables of several runs."""
     tables: "Callable[[pd.DataFrame], list[Table]]"
     """Tables of several runs, from the rows of all runs, with columns run and position."""
-    headlines: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = _none
+    headlines: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = lambda run, cases: []
     """Tables at the top of the terminal's summary."""
-    details: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = _none
+    details: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = lambda run, cases: []
     """Lines, bars and tables that follow the headlines in the terminal's summary."""
     shows_failures: bool = False
     """Whether `details` shows failed cases itself."""

@@ -25,14 +25,6 @@ class Scalar(NamedTuple):
     value: float
 
 
-def _nothing(run: Run, case: Any) -> "list[RenderableType]":
-    return []
-
-
-def _no_scalars(run: Run) -> Iterator[Scalar]:
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Section:
     """A section of the report and of the TensorBoard tab.
@@ -52,11 +44,11 @@ class Section:
     """The section is also shown if one of these tables of the record has rows."""
     shows: Callable[[Run], bool] | None = None
     """Decides whether the section is shown, instead of `passes` and `tables`."""
-    terminal: "Callable[[Run, Any], list[RenderableType]]" = _nothing
+    terminal: "Callable[[Run, Any], list[RenderableType]]" = lambda run, case: []
     """Lines and bars of one profiled case (a row of `case_summary`) for the terminal's summary."""
     terminal_order: int | None = None
     """Position in the terminal's summary, if different from `order`."""
-    scalars: Callable[[Run], Iterator[Scalar]] = _no_scalars
+    scalars: Callable[[Run], Iterator[Scalar]] = lambda run: iter(())
     """Points for TensorBoard's Time Series."""
     points: Mapping[str, Points] = field(default_factory=dict)
     """For the section Method: how the numbers of each pass were obtained."""

@@ -38,12 +38,8 @@ def not_cold(row: Any) -> str:
     return no_data(row) if pd.isna(row.cold_reason) else str(row.cold_reason)
 
 
-def _cards(summary: pd.DataFrame, parts: pd.DataFrame) -> list[Card]:
-    """Return a card per inference: total time with a cold load (if measured), its parts, and the batch time."""
-    return [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
-
-
 def _card(row: Any, parts: pd.DataFrame) -> Card:
+    """Return the card of an inference: total time with a cold load (if measured), its parts, and the batch time."""
     failure = failure_of(row.status, row.reason)
     if pd.isna(row.total_warm_s):
         return Card(row.case, failure=failure or ("nothing", no_data(row)))
@@ -84,7 +80,8 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     parts, summary = inference_breakdown(run), inference_summary(run)
-    return Overview(_cards(summary, parts), legend_of(parts["part"], palette.INFERENCE_PARTS), _table(summary))
+    cards = [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
+    return Overview(cards, legend_of(parts["part"], palette.INFERENCE_PARTS), _table(summary))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

@@ -36,12 +36,8 @@ def _no_epoch(row: Any) -> str:
     return status_reason(row) or "no epoch was finished"
 
 
-def _cards(summary: pd.DataFrame, parts: pd.DataFrame) -> list[Card]:
-    """Return a card per training: total execution time, split by stage, and its best metric."""
-    return [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
-
-
 def _card(row: Any, parts: pd.DataFrame) -> Card:
+    """Return the card of a training: total execution time, split by stage, and its best metric."""
     failure = failure_of(row.status, row.reason)
     if pd.isna(row.total_s):
         return Card(row.case, failure=failure or ("no data", _no_epoch(row)))
@@ -103,7 +99,8 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     parts, summary = stage_breakdown(run), training_summary(run)
-    return Overview(_cards(summary, parts), legend_of(parts["stage"], palette.STAGES), _table(summary))
+    cards = [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
+    return Overview(cards, legend_of(parts["stage"], palette.STAGES), _table(summary))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
@@ -115,7 +112,8 @@ def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     shown: list[RenderableType] = []
     for row in fmt.rows(training_summary(run).dropna(subset=["total_s"])):
-        bars: list[RenderableType] = [_stage_bar(run, row.case), _phase_bar(run, row.case)]
+        bars: list[RenderableType] = [_bar(run, row.case, "stage", palette.STAGES),
+                                      _bar(run, row.case, "phase", palette.PHASES)]
         shown += case_block(str(row.case), _training_line(row), [*bars, *_curves(run, row.case)])
     return shown
 
@@ -139,18 +137,10 @@ def _training_line(row: Any) -> Text:
     return line
 
 
-def _stage_bar(run: Run, case: Any) -> Bar:
-    return _bar(run, case, "stage", "total execution time by stage", palette.STAGES)
-
-
-def _phase_bar(run: Run, case: Any) -> Bar:
-    return _bar(run, case, "phase", "total execution time by phase", palette.PHASES)
-
-
-def _bar(run: Run, case: Any, column: str, label: str, colors: dict[str, str]) -> Bar:
+def _bar(run: Run, case: Any, column: str, colors: dict[str, str]) -> Bar:
     parts = stage_breakdown(run).query("case == @case")
     sums = parts.groupby(column, sort=False)[["time_s", "share_frac"]].sum()
-    return Bar(label, [
+    return Bar(f"total execution time by {column}", [
         Part(str(name), part["share_frac"], fmt.duration(part["time_s"]), colors[str(name)])
         for name, part in sums.iterrows()
     ])  # fmt: skip
