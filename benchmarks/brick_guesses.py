@@ -7,7 +7,8 @@ and those that cannot be right, are left out. Beside it what a guess among the s
 
     python benchmarks/brick_guesses.py resnet18 googlenet xception --input-size 64
 
-prints both for the sketches as they are captured and for those that a suite holds.
+prints both for the sketches as they are captured, as a suite of image models holds them, and perturbed, as that of
+other models does.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def main() -> None:
                for piece in model.composition.pieces for source in piece.inputs if source is not None}  # fmt: skip
     # As the first model has them.
     captured = list({brick.id: brick for model in reversed(models) for brick in model.bricks}.values())
-    for where, bricks in (("as captured", captured), ("in a suite", [perturbed(brick) for brick in captured])):
+    for where, bricks in (("as captured", captured), ("perturbed", [perturbed(brick) for brick in captured])):
         for distance in (as_they_stand, whatever_the_scale):
             found = list(guesses(bricks, follows, distance))
             right, chance = sum(each for each, _ in found), sum(each for _, each in found)

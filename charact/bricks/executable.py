@@ -4,14 +4,13 @@ The generated source holds only indices assigned here and names that PyTorch kno
 passed as objects.
 """
 
-import inspect
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from charact.bricks.aten import check_arguments, literal, operator_of
+from charact.bricks.aten import check_arguments, literal
 from charact.bricks.brick import Brick
 from charact.bricks.captured_graph import Json, Layer
 from charact.core.errors import UserError
@@ -103,15 +102,3 @@ def optimizer_class(update: Layer) -> Any:
         raise UserError(f"PyTorch {torch.__version__} has no optimizer {name!r}: run the suite with the version that "
                         "generated it")  # fmt: skip
     return made
-
-
-def names_of(layer: Layer) -> set[str]:
-    """Return PyTorch's names of a layer's operator or optimizer, and of its arguments or options.
-
-    Raises:
-        UserError: PyTorch has no such operator or optimizer.
-    """
-    if layer.operator.startswith("charact.update."):
-        made = optimizer_class(layer)
-        return {made.__name__, *inspect.signature(made).parameters}
-    return {layer.operator, *(each.name for each in operator_of(layer.operator)._schema.arguments)}

@@ -9,8 +9,9 @@ A value distribution is one of
     {"whole": base64}               integers and booleans, exact (zlib), since they may be indices
     {"low": a, "high": b}           large integer tensors and integer weights: uniform, both ends included
 
-A suite holds such a distribution for each activation, averaged over all places of a model where the brick occurs, and
-perturbed, so that the output of one brick cannot be matched to the input of another.
+A suite holds such a distribution for each activation, averaged over all places of a model where the brick occurs. Those
+of models that do not read images are perturbed, so that the output of one brick is harder to match to the input of
+another. In image models, shares of zeros and of negative values tell as much, so that perturbation would not help.
 """
 
 import base64

@@ -235,7 +235,6 @@ class ConstructPass(Pass):
     num_layers: Count | None = None
     num_module_calls: Count | None = None
     backward_start_s: Number | None = None
-    memory_reason: str | None = None
 
 
 PASSES: dict[str, type[Pass]] = {

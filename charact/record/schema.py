@@ -6,7 +6,7 @@ Tools outside charact read these files. A new nullable column keeps the version;
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 
@@ -84,22 +84,6 @@ class Column:
     """Type of the JSON value in a text, for `msgspec`."""
 
 
-class HeldOutput(TypedDict):
-    """Memory of an output of a brick, in the column `held`."""
-
-    bytes: float
-    input: int | None
-    saved: bool
-    gradient: bool
-
-
-class Held(TypedDict):
-    """Saved inputs and outputs of a brick's forward pass, in the column `held`."""
-
-    saved_inputs: list[int]
-    outputs: list[HeldOutput]
-
-
 _CASE = Column("case", "string", "identifier of the case, as in run.json", nullable=False)
 
 TABLES: dict[str, tuple[Column, ...]] = {
@@ -150,7 +134,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _CASE,
         Column("kind", "string", "'peak' (composition at the iteration's peak), 'phase_peak' (at each phase's peak) "
                                  "or 'timeline'", nullable=False, allowed=("peak", "phase_peak", "timeline")),
-        Column("method", "string", "'measured', 'predicted', or 'constructed' from bricks",
+        Column("method", "string", "'measured', 'predicted', or 'constructed' from bricks (no longer written)",
                nullable=False, allowed=("measured", "predicted", "constructed")),
         Column("phase", "string", "phase of the snapshot", allowed=PHASES),
         Column("layer", "string", "layer that was running; null outside any layer, and if not recorded"),
@@ -271,15 +255,10 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("bytes", "float64", "bytes of inputs read and outputs written once by its operators, in training with "
                                    "its backward pass; modelled", least=0),
         Column("weights_bytes", "float64", "bytes of the weights and buffers that it reads"),
-        Column("outputs_bytes", "float64", "bytes of its outputs, without its inputs; null if not measured"),
-        Column("saved_bytes", "float64", "bytes saved from forward to backward in addition to inputs and outputs; for "
-                                         "an update the optimizer's state of the parameter; null if it has neither"),
-        Column("peak_bytes", "float64", "peak memory in addition to inputs, in training with outputs' gradients, "
-                                        "measured; for an update of the step"),
-        Column("held", "string", 'in training, what its forward pass saves and returns, as JSON: {"saved_inputs": '
-                                 '[indices of inputs], "outputs": [{"bytes", "input" (whose memory it shares, or '
-                                 'null), "saved", "gradient" (whether it has one)}]}; null if not measured',
-               json=Held),
+        Column("outputs_bytes", "float64", "bytes of its outputs; no longer written"),
+        Column("saved_bytes", "float64", "bytes saved from forward to backward; no longer written"),
+        Column("peak_bytes", "float64", "peak memory in addition to inputs; no longer written"),
+        Column("held", "string", "what its forward pass saves and returns, as JSON; no longer written"),
         Column("num_rounds", "int64", "rounds in which it was timed", least=0),
         Column("set_up_s", "float64", "untimed setup: inputs, weights, untimed calls"),
     ),
@@ -349,7 +328,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
 """Columns whose combined values are unique within a table."""
 
 ADDED_COLUMNS: dict[str, frozenset[str]] = {
-    "bricks": frozenset({"held", "literals"}),
+    "bricks": frozenset({"held", "literals", "outputs_bytes", "peak_bytes", "saved_bytes"}),
     "pieces": frozenset({"method"}),
     "counters": frozenset({"kernel"}),
     "iterations": frozenset({"part"}),

@@ -45,7 +45,6 @@ from charact.bricks.capture.exported_workload import saved_program
 from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.index import index_bytes, load_suite
-from charact.bricks.suite.merge import merge
 from charact.commands._shared.publish import publish_and_report
 from charact.commands.bricks.compositions import Models
 from charact.commands.bricks.construct import _construct, _open
@@ -301,11 +300,11 @@ def attempts(*works: Any) -> None:
 
 
 def read_suite(path: Path) -> None:
-    """Show, audit, merge and run a suite."""
+    """Show, audit and run a suite."""
     with quiet() as out:
         attempts(
             lambda: show_suite(path, base() / "suite.private"), lambda: audit_suite(path),
-            lambda: merge([path, base() / "other"], out / "merged"), lambda: run_suite(path, out))
+            lambda: run_suite(path, out))
 
 
 def run_suite(path: Path, out: Path) -> None:

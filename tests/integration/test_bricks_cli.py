@@ -180,14 +180,6 @@ class TestGenerating:
         used = {piece.brick for piece in composition.pieces}
         assert len(set(load_suite(tmp_path / "s").bricks) - used) == 1
 
-    @pytest.mark.slow
-    def test_the_number_of_layers_is_chosen_here(self, tmp_path: Path, here: Here) -> None:
-        done = here("bricks", "generate", "mlp", *TINY, "-g", "auto", "--out", "s", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "mean |error|" in done.stdout
-        assert f"-g {load_suite(tmp_path / 's').g}: the shortest suite" in done.stdout
-
-
 def nets(directory: Path) -> None:
     """A module of models: one that fails, and one that computes otherwise for other values."""
     (directory / "nets_of_bricks.py").write_text('''
@@ -284,19 +276,12 @@ def constructed(directory: Path) -> Any:
     return load_run(only_run(directory, "constructed-suite")).cases
 
 
-def test_suites_are_audited_and_merged(there: Path, here: Here) -> None:
-    assert here("bricks", "generate", "convolve2d", "-g", "2", "--input-sizes", "8", "--batch-sizes", "2", "--out", "b",
-                cwd=there).returncode == 0
-    done = here("bricks", "merge", "suite", "b", "--out", "both", cwd=there)
-    assert done.returncode == 0, done.stderr
-    bricks = {*load_suite(there / "suite").bricks, *load_suite(there / "b").bricks}
-    assert set(load_suite(there / "both").bricks) == bricks
-    assert f"Wrote both: {len(bricks)} bricks" in done.stdout
-    audited = here("bricks", "audit", "both", cwd=there)
+def test_a_suite_is_audited(there: Path, here: Here) -> None:
+    audited = here("bricks", "audit", "suite", cwd=there)
     assert audited.returncode == 0, audited.stdout
-    assert "conv2d" in audited.stdout
-    (there / "both" / "notes.txt").write_text("resnet18")
-    audited = here("bricks", "audit", "both", cwd=there)
+    assert "linear" in audited.stdout
+    (there / "suite" / "notes.txt").write_text("resnet18")
+    audited = here("bricks", "audit", "suite", cwd=there)
     assert audited.returncode == 1
     assert "should not be there: notes.txt" in audited.stdout
 

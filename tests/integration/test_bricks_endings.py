@@ -252,7 +252,6 @@ class TestDamagedSuites:
     (["construct", "all", "runs/done", "--compositions", "runs"], "no compositions in runs"),
     (["calibrate", "runs/done", "vgg16"], "vgg16 is not one of the suite's models (mlp)"),
     (["calibrate", "runs/done"], "a correction needs 2 models"),
-    (["merge", "suite", "--out", "both"], "name at least two suites to merge"),
     (["audit", "runs"], "no suite of bricks in runs"),
     (["show", "runs"], "no suite of bricks in runs"),
     (["show", "suite", "--compositions", "runs"], "no compositions in runs"),
@@ -276,7 +275,7 @@ def test_a_record_that_is_no_run_of_a_suite(there: Path, here: Here) -> None:
         assert "is not a run of a suite: charact bricks run makes one" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["generate", "run", "calibrate", "construct", "show", "audit", "merge"])
+@pytest.mark.parametrize("command", ["generate", "run", "calibrate", "construct", "show", "audit"])
 def test_the_help_teaches_by_examples(here: Here, tmp_path: Path, command: str) -> None:
     told = here("bricks", command, "--help", cwd=tmp_path).stdout
     assert f"  charact bricks {command} " in told

@@ -1,6 +1,5 @@
 """`charact bricks` with models that fail when they are run, though they could be captured."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from support import failing_nets
 
 from charact import load_run
 from charact.bricks.suite.index import load_suite
-from charact.commands.bricks import auto_length
 
 Here = Callable[..., Any]
 FICKLE = ["support.failing_nets:Fickle", "--input-spec", "S", "--input-sizes", "4", "--batch-sizes", "2"]
@@ -65,21 +63,6 @@ def test_a_correction_is_learned_from_the_others(run: Path, here: Here, monkeypa
         assert "Traceback" not in done.stderr
     assert "a correction needs 2 models that can be run here, but bricks-suite-g1-infer-fp32-cpu has 1" in (
         done.stderr)
-
-
-@pytest.mark.slow
-def test_the_number_of_layers_is_chosen_by_models_that_can_be_run(
-        tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    constructed = auto_length._constructed
-
-    def fails_from_now_on(*arguments: Any) -> Any:
-        monkeypatch.setattr(failing_nets, "fails", True)
-        return constructed(*arguments)
-
-    monkeypatch.setattr(auto_length, "_constructed", fails_from_now_on)
-    done = here("bricks", "generate", "torch.nn:ReLU", *FICKLE, "-g", "auto", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"warning: Fickle\.\w+-4-b2-infer-fp32 cannot be run: ZeroDivisionError: by zero", done.stderr)
 
 
 @pytest.mark.parametrize("arguments", [["generate", f"{'x' * 300}.pt2"], ["construct", "x" * 300, "suite"]])

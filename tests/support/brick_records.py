@@ -98,7 +98,7 @@ def measured_rows(median_s: float) -> list[Row]:
 
 
 def memory_rows() -> list[Row]:
-    """What a model was constructed to hold: 3 MB."""
+    """Constructed memory, which older records hold: 3 MB."""
     return [{"kind": "peak", "method": "constructed", "phase": "forward", "category": category, "bytes": held}
             for category, held in {"weights": 2e6, "activations": 1e6}.items()]  # fmt: skip
 

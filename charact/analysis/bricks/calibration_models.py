@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from itertools import cycle
 
 import numpy as np
 
@@ -51,18 +50,17 @@ def _distances(shares: Sequence[dict[str, float]]) -> Values:
 
 
 def _medoids(distances: Values, number: int) -> list[int]:
-    """Return indices of medoids, added greedily, then exchanged until no exchange helps."""
+    """Return indices of medoids, added greedily, then exchanged one by one while that helps."""
     chosen: list[int] = []
     for _ in range(number):
         chosen.append(_best(distances, chosen)[0])
-    least, num_kept = np.inf, 0
-    for place in cycle(range(number)):
-        best, total = _best(distances, chosen[:place] + chosen[place + 1:])
-        if total < least * (1 - _LEAST_GAIN_FRAC):
-            chosen[place], least, num_kept = best, total, 0
-        num_kept += 1
-        if num_kept == number:
-            break
+    total, improved = np.inf, True
+    while improved:
+        improved = False
+        for place in range(number):
+            best, reached = _best(distances, chosen[:place] + chosen[place + 1:])
+            if reached < total * (1 - _LEAST_GAIN_FRAC):
+                chosen[place], total, improved = best, reached, True
     return chosen
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 from charact.analysis.bricks.construction import Construction
 from charact.analysis.bricks.correction_cache import Correction
-from charact.analysis.bricks.memory import constructed_memory
 from charact.record.reader import Rows
 
 _FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s")
@@ -17,7 +16,7 @@ def constructed_case(construction: Construction,
     Facts of the pass `construct`: run and case that timed the bricks, and the timing method; g and cut_method; clock;
     num_pieces, num_bricks (distinct), num_layers, num_module_calls; captured_by; suite_digest, num_rounds, timed_s and
     set_up_s of the run; num_repeats, timed calls of each brick; backward_start_s by that clock; the correction, or why
-    there is none; why memory could not be constructed.
+    there is none.
 
     Args:
         construction: the model's.
@@ -25,7 +24,6 @@ def constructed_case(construction: Construction,
     """
     composition, times = construction.composition, construction.times
     timed = next(entry for entry in times.run.manifest["cases"] if entry["case"] == times.case)
-    memory, memory_reason = constructed_memory(composition, times)
     ok = construction.reason is None
     facts = {
         "status": "ok" if ok else "failed", "reason": construction.reason, "brick_run": times.run.run_id,
@@ -37,7 +35,7 @@ def constructed_case(construction: Construction,
         **{name: times.facts.get(name) for name in _FROM_RUN}, "num_repeats": times.num_repeats,
         "backward_start_s": _backward_start_s(construction),
         "correction": None if isinstance(correction, str) else _as_json(correction),
-        "correction_reason": correction if isinstance(correction, str) else None, "memory_reason": memory_reason,
+        "correction_reason": correction if isinstance(correction, str) else None,
     }  # fmt: skip
     entry = {
         "case": f"{composition.case}-{timed['device'].replace(':', '')}", "workload": composition.model,
@@ -48,7 +46,7 @@ def constructed_case(construction: Construction,
         "status": "ok" if ok else "error", "reason": construction.reason, "requested_bytes": None,
         "passes": {"construct": facts},
     }  # fmt: skip
-    tables = {"pieces": construction.pieces, "constructions": construction.latencies, "memory": memory}
+    tables = {"pieces": construction.pieces, "constructions": construction.latencies}
     return entry, tables
 
 

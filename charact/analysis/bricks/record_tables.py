@@ -1,4 +1,4 @@
-"""Tables of a record of constructed models: latencies and errors, time by layers, reuse, memory, and time saved."""
+"""Tables of a record of constructed models: latencies and errors, time by layers, reuse, and time saved."""
 
 from typing import Any
 
@@ -8,13 +8,9 @@ from charact.analysis.bricks.run_tables import kind_of_work, layer_text
 from charact.analysis.bricks.verification import normalized_latency
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
-from charact.analysis.memory.composition import memory_composition
 from charact.record.reader import Run
-from charact.record.schema import MEMORY_CATEGORIES
 
 _NOTHING = "the record has no construction"
-_NO_MEMORY = "the record has no data"
-_CATEGORIES = [category for category in MEMORY_CATEGORIES if category != "unknown"]
 
 STARTS = "start of backward and of step"
 _LEAST_START_S = 1e-9
@@ -70,24 +66,6 @@ def _plain_sums(run: Run) -> "pd.Series[float]":
 def _fact(entry: dict[str, Any], name: str) -> Any:
     """Return a fact of a case's pass `construct`, or None."""
     return entry.get("passes", {}).get("construct", {}).get(name)
-
-
-@memoize
-def model_memory(run: Run) -> pd.DataFrame:
-    """Return the constructed peak memory of each model (bytes), in the record's order.
-
-    Columns: case; peak_bytes, the sum of the following: weights_bytes, gradients_bytes, optimizer_state_bytes,
-    activations_bytes, temporary_bytes and input_bytes; reason, why there is no peak.
-    """
-    held = memory_composition(run).query("method == 'constructed'")
-    wide = held.pivot_table(index="case", columns="category", values="bytes", aggfunc="sum")
-    wide = wide.reindex(columns=_CATEGORIES).add_suffix("_bytes")
-    entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
-    found = pd.DataFrame([[entry["case"], _fact(entry, "memory_reason") or entry.get("reason") or _NO_MEMORY]
-                          for entry in entries], columns=["case", "reason"], dtype="str")  # fmt: skip
-    found = found.merge(wide.assign(peak_bytes=wide.sum(axis="columns")).reset_index(), on="case", how="left")
-    found["reason"] = found["reason"].astype("object").where(found["peak_bytes"].isna(), None)
-    return found[["case", "peak_bytes", *wide.columns, "reason"]]
 
 
 @memoize

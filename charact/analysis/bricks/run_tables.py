@@ -1,4 +1,4 @@
-"""Tables of a suite's run: time, work and memory of each brick, and time by types of layers."""
+"""Tables of a suite's run: time and work of each brick, and time by types of layers."""
 
 import json
 from typing import Any
@@ -64,13 +64,12 @@ def suite_times(run: Run) -> pd.DataFrame:
 
 @memoize
 def brick_summary(run: Run) -> pd.DataFrame:
-    """Return time, work and memory of every brick of a suite's run, the longest first, failed ones last.
+    """Return time and work of every brick of a suite's run, the longest first, failed ones last.
 
     Columns: case; brick; kind; layers, as text; operator_type, of the heaviest layer; num_layers; input_shapes as
     text; time_s, the median over the rounds of one call in all its phases, with its 95 % interval low_s to high_s
     (null below 6 rounds); num_rounds; share_frac of the time of all bricks of the case; flop and flop_per_s;
-    bytes, modelled; weights_bytes, outputs_bytes, saved_bytes and peak_bytes as in the table `bricks`; status and
-    reason; time_reason, why there is no time.
+    bytes, modelled, and weights_bytes as in the table `bricks`; status and reason; time_reason, why there is no time.
     """
     rows = run.table("bricks").merge(_statistics(run), on=["case", "brick"], how="left")
     rows["layers"] = [layer_text(types) for types in rows["layer_types"]]
@@ -83,7 +82,7 @@ def brick_summary(run: Run) -> pd.DataFrame:
     rows = rows.sort_values("time_s", ascending=False, kind="stable", ignore_index=True)
     return rows[[
         "case", "brick", "kind", "layers", "operator_type", "num_layers", "input_shapes", *_TIMES, "num_rounds",
-        "share_frac", "flop", "flop_per_s", "bytes", "weights_bytes", "outputs_bytes", "saved_bytes", "peak_bytes",
+        "share_frac", "flop", "flop_per_s", "bytes", "weights_bytes",
         "status", "reason", "time_reason",
     ]]  # fmt: skip
 
@@ -122,8 +121,8 @@ def suite_summary(run: Run) -> pd.DataFrame:
 
     Columns: case; variant, the suite's name; mode; precision; device; g, maximum number of layers of a brick; method of
     timing; num_bricks, num_failed, and num_left_out, the bricks whose times are predicted; num_layers of all bricks;
-    num_rounds; ended_by; suite_s, the sum of all timed bricks; flop; peak_bytes, the maximum over bricks; timed_s and
-    set_up_s, the time of timed calls and of everything else; status and reason.
+    num_rounds; ended_by; suite_s, the sum of all timed bricks; flop; timed_s and set_up_s, the time of timed calls and
+    of everything else; status and reason.
     """
     bricks = brick_summary(run)
     grouped = bricks.groupby("case")
@@ -131,7 +130,7 @@ def suite_summary(run: Run) -> pd.DataFrame:
         "num_bricks": grouped.size(), "num_failed": has_failed(bricks).groupby(bricks["case"]).sum(),
         "num_left_out": bricks["status"].eq(LEFT_OUT).groupby(bricks["case"]).sum(),
         "num_layers": grouped["num_layers"].sum(), "suite_s": grouped["time_s"].sum(min_count=1),
-        "flop": grouped["flop"].sum(min_count=1), "peak_bytes": grouped["peak_bytes"].max(),
+        "flop": grouped["flop"].sum(min_count=1),
     })  # fmt: skip
     facts = pd.DataFrame([_facts(entry) for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})],
                          columns=_FACTS)  # fmt: skip

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.bricks.record_tables import model_memory
-from charact.analysis.common.pass_status import pass_reason, passes_taken
+from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.significance import ONE_VALUE, Judgement, Sample, Values, timed
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
 from charact.analysis.compare.run_groups import Group, memoize_comparison
@@ -107,10 +106,6 @@ def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
             if pd.notna(row[f"{method}_bytes"]):
                 yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
                 break
-    if "construct" not in passes_taken(run):
-        return
-    for row in model_memory(run).dropna(subset=["peak_bytes"]).to_dict("records"):
-        yield row["case"], Sample(row["peak_bytes"], basis="constructed", exact=True)
 
 
 def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:

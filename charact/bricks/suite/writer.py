@@ -71,7 +71,7 @@ def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str)
 
 def _with_mixed_samples(same: Sequence[Brick]) -> Brick:
     """Return a brick that occurs several times in a model, with the mixture of its value distributions."""
-    from charact.bricks import value_distributions  # imported late: merging suites does not need torch
+    from charact.bricks import value_distributions  # imported late: it imports torch
 
     return replace(same[0], inputs=tuple(
         replace(each[0], sample=value_distributions.mixture([one.sample for one in each]))
@@ -138,7 +138,7 @@ def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model
     """Record in the index entries that a model has a brick."""
     sizes = [] if model.batch_size is None else [model.batch_size]
     if brick.id not in entries:
-        brick = new[brick.id] = perturbed(brick)
+        brick = new[brick.id] = brick if model.facts.get("input_kind") == "image" else perturbed(brick)
         entries[brick.id] = {
             "kind": brick.kind, "mode": model.mode, "precision": brick.precision, "batch_sizes": [],
             "precisions": [], "num_layers": brick.num_layers, "layer_types": brick.layer_types,
@@ -153,7 +153,7 @@ def perturbed(brick: Brick) -> Brick:
     The distribution itself seeds the perturbation. The same model therefore always gives the same suite, and bricks
     that read the same value can share one tensor.
     """
-    from charact.bricks import value_distributions  # imported late: merging suites does not need torch
+    from charact.bricks import value_distributions  # imported late: it imports torch
 
     samples = (value_distributions.perturbed(each.sample, Random(canonical(each.sample))) for each in brick.inputs)
     return replace(brick, inputs=tuple(

@@ -32,9 +32,7 @@ def generate(
     models: Annotated[list[str], typer.Argument(
         metavar="MODEL...", help="Workloads (see `charact list`), your own models as package.module:factory, or "
                                  "exported programs as file.pt2.")],
-    g: Annotated[str, typer.Option(
-        "-g", metavar="NUMBER|auto", help="Maximum number of layers in a brick. auto tries 1, 2, 4 and 8 here, and "
-                                          "takes the cheapest among the most accurate.")] = "1",
+    g: Annotated[int, typer.Option("-g", min=1, max=9999, help="Maximum number of layers in a brick.")] = 1,
     out: Annotated[Path, typer.Option(help="Directory of the suite; an existing suite is extended.")] = Path("suite"),
     cut: Annotated[str | None, typer.Option(
         help="How models are cut: chains (sequences of layers whose intermediate results nobody else reads), heavy (a "
@@ -68,7 +66,6 @@ def generate(
       charact bricks generate resnet50 --batch-sizes 1,8 --mode infer,train --cut heavy --out suite
       charact bricks generate transformers_models:bert --input-spec "int64[30522] S" --input-sizes 128
       charact bricks generate exported.pt2 --decoys 50
-      charact bricks generate resnet18 googlenet mlp -g auto
     """  # noqa: D301  (click wants the character itself)
     names = brick_options.parse_models(models)
     modes = opt.parse_choices(mode, "--mode", MODES)
@@ -79,7 +76,6 @@ def generate(
     method = opt.parse_choice(cut, "--cut", brick_options.CUTS) if cut else "heavy" if modes == ["train"] else "chains"
     if fallback is not None:
         opt.parse_choice(fallback, "--fallback", brick_options.FALLBACKS)
-    most = brick_options.parse_most_layers(g)
 
     from charact.execution.interrupt import Interrupt
 
@@ -88,7 +84,7 @@ def generate(
         from charact.commands.bricks.models import Asked
 
         return brick_options.exit_status(interrupt, lambda: generate_suite(
-            Asked(names=names, modes=modes, **asked), out, most, method, fallback, decoys, quiet, interrupt))
+            Asked(names=names, modes=modes, **asked), out, g, method, fallback, decoys, quiet, interrupt))
 
 
 @group.command()
@@ -259,7 +255,7 @@ def show(suite: brick_options.Suite, compositions: brick_options.Compositions = 
 def audit(suite: brick_options.Suite) -> int:
     """Show what a suite reveals about its models.
 
-    The exit status is 1 if it reveals more than the operators and shapes of its bricks.
+    The exit status is 1 if its directory holds other files.
 
     \b
       charact bricks audit suite
@@ -267,18 +263,3 @@ def audit(suite: brick_options.Suite) -> int:
     from charact.commands.bricks.suites import audit_suite
 
     return audit_suite(suite)
-
-
-@group.command()
-def merge(
-    suites: Annotated[list[Path], typer.Argument(metavar="SUITE...", help="Suites of the same -g and cut.")],
-    out: Annotated[Path, typer.Option(help="Directory of the new suite.")],
-) -> int:
-    """Merge several suites into one, each brick once.
-
-    \b
-      charact bricks merge suite-of-vision suite-of-text --out suite
-    """  # noqa: D301  (click wants the character itself)
-    from charact.commands.bricks.suites import merge_suites
-
-    return merge_suites(suites, out)

@@ -118,7 +118,7 @@ def _captured(asked: Asked, kept: Sequence[Composition], run: Run, quiet: bool, 
     asked = replace(asked, modes=modes, precisions=precisions)
     sources = asked.sources()
     known = [by_case[source.id] for source in sources if source.id in by_case]
-    models = [each.by_g[g] for each in captured_sources(
-        asked, [source for source in sources if source.id not in by_case], [g], method, None, quiet, interrupt)]
+    models = [each.model for each in captured_sources(
+        asked, [source for source in sources if source.id not in by_case], g, method, None, quiet, interrupt)]
     return Models([*known, *(model.composition for model in models)],
                   {brick.id: brick for model in models for brick in model.bricks})

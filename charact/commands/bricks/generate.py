@@ -10,7 +10,6 @@ import torch
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.decoys import drawn_decoys
-from charact.bricks.suite.index import INDEX, load_suite
 from charact.bricks.suite.writer import Added, CutModel, add_models, check_place
 from charact.commands._shared.publish import program
 from charact.commands.bricks.models import Asked, CapturedSource, captured_sources
@@ -20,13 +19,11 @@ from charact.execution.interrupt import Interrupt
 from charact.views.terminal.suites import generated
 from charact.workload.registry import all_workloads
 
-AUTO = (1, 2, 4, 8)
-"""Lengths that `-g auto` tries."""
 _PATIENCE_S = 60.0
 """Maximum time to wait for another process that writes the suite (seconds)."""
 
 
-def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback: str | None, num_decoys: int,
+def generate_suite(asked: Asked, out: Path, g: int, method: str, fallback: str | None, num_decoys: int,
                    quiet: bool, interrupt: Interrupt) -> int:
     """Write or extend a suite; return the exit status, 1 if no model could be captured.
 
@@ -35,20 +32,12 @@ def generate_suite(asked: Asked, out: Path, g: int | None, method: str, fallback
         KeyboardInterrupt: a signal came; nothing is written.
     """
     sources = asked.sources()
-    if g is None and (out / INDEX).exists():
-        g = load_suite(out).g  # an existing suite keeps its length
-    if g is not None:
-        check_place(out, g, method)
-    found = captured_sources(asked, sources, AUTO if g is None else (g,), method, fallback, quiet, interrupt)
+    suite = check_place(out, g, method)
+    found = captured_sources(asked, sources, g, method, fallback, quiet, interrupt)
     if not found:
         warn("no model could be captured: nothing is written")
         return 1
-    if g is None:
-        from charact.commands.bricks.auto_length import chosen_g
-
-        g = chosen_g(found, quiet, interrupt)
-    suite = check_place(out, g, method)
-    models = [each.by_g[g] for each in found]
+    models = [each.model for each in found]
     decoys: list[CutModel] = []
     if num_decoys:
         known = {brick.id for model in models for brick in model.bricks} | set(suite.bricks if suite else ())
@@ -65,8 +54,8 @@ def _others(asked: Asked, batch_size: int, g: int, method: str, interrupt: Inter
     for name in names:
         other = replace(asked, names=[name], input_sizes=None, batch_sizes=asked.batch_sizes or [batch_size],
                         variant=None, own={})
-        for found in captured_sources(other, other.sources(), [g], method, None, True, interrupt):
-            yield found.by_g[g]
+        for found in captured_sources(other, other.sources(), g, method, None, True, interrupt):
+            yield found.model
 
 
 def _report(added: Added, found: Sequence[CapturedSource], models: Sequence[CutModel], out: Path,

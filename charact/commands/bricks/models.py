@@ -146,15 +146,15 @@ def _check_named(composition: Composition, call: str, loss: str | None, named: N
 
 @dataclass(frozen=True)
 class CapturedSource:
-    """A captured model, cut into bricks for each maximum number of layers."""
+    """A captured model, cut into bricks."""
 
     source: Source
-    by_g: dict[int, CutModel]
+    model: CutModel
     notes: list[str]
     """Notes of the capture."""
 
 
-def captured_sources(asked: Asked, sources: Sequence[Source], gs: Sequence[int], method: str, fallback: str | None,
+def captured_sources(asked: Asked, sources: Sequence[Source], g: int, method: str, fallback: str | None,
                      quiet: bool, interrupt: Interrupt) -> list[CapturedSource]:
     """Capture and cut models in the given order; report those that cannot be captured.
 
@@ -171,8 +171,8 @@ def captured_sources(asked: Asked, sources: Sequence[Source], gs: Sequence[int],
             try:
                 with host_memory_guard(), interrupt.allowed():
                     captured = capture(source, fallback or "dispatch")
-                    by_g = {g: cut_model(captured, asked.configuration(source), g, method) for g in gs}
-                found.append(CapturedSource(source, by_g, captured.notes))
+                    model = cut_model(captured, asked.configuration(source), g, method)
+                found.append(CapturedSource(source, model, captured.notes))
             except UserError as error:
                 _warn_error(str(error))
             except SystemExit as error:

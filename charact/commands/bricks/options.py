@@ -60,19 +60,6 @@ def parse_sizes(text: str | None, option: str) -> list[int] | None:
     return None if text is None else opt.parse_sizes(text, option)
 
 
-def parse_most_layers(text: str) -> int | None:
-    """Parse the maximum number of layers of a brick; return None for `auto`.
-
-    Raises:
-        UserError: it is neither a number nor `auto`.
-    """
-    if text == "auto":
-        return None
-    if not text.isascii() or not text.isdigit() or not 1 <= len(text) <= 4 or int(text) < 1:
-        raise UserError(f"-g: '{text[:40]}' is neither a number of layers from 1 to 9999 nor auto")
-    return int(text)
-
-
 def parse_share(share: float) -> float:
     """Check the share of bricks to time.
 

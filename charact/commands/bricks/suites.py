@@ -1,15 +1,12 @@
-"""`charact bricks show`, `audit` and `merge`."""
+"""`charact bricks show` and `audit`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from charact.bricks.suite.audit import audit
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.index import load_suite
-from charact.bricks.suite.merge import merge
 from charact.commands._shared.print_table import print_table
 from charact.core.console import Console
-from charact.core.errors import UserError
 from charact.core.output import show
 from charact.views.terminal.suites import frequent, generated
 
@@ -50,19 +47,4 @@ def audit_suite(path: Path) -> int:
         show(f"  {line}")
     for finding in report.findings:
         show(f"should not be there: {finding}")
-    if not report.findings:
-        show("No file holds anything else.")
     return 1 if report.findings else 0
-
-
-def merge_suites(suites: Sequence[Path], out: Path) -> int:
-    """Merge several suites into one; return exit status 0.
-
-    Raises:
-        UserError: they were cut differently, are damaged, or the new suite cannot be written.
-    """
-    if len(suites) < 2:
-        raise UserError("name at least two suites to merge")
-    merged = merge(suites, out)
-    show(f"Wrote {out}: {len(merged.bricks):,} bricks")
-    return 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TIMING, DESCRIBING = "timing", "describing"
-"""Activities. A brick that crashes in `DESCRIBING` (memory and work) keeps its times."""
+"""Activities. A brick that crashes in `DESCRIBING` (counting its work) keeps its times."""
 _PLACES = {b"t": TIMING, b"d": DESCRIBING}
 _ID_BYTES = 16
 

@@ -16,9 +16,9 @@ from charact.bricks.executable import BrickFunction, runnable
 from charact.core.errors import UserError
 from charact.execution.case_outcome import failure, size
 from charact.execution.memory_limit import growth_limit
+from charact.measure.bricks.brick_rows import counted_work, described
 from charact.measure.bricks.crash_notes import DESCRIBING, TIMING, Crashes
 from charact.measure.bricks.inputs import InputPool, check_size, most_bytes
-from charact.measure.bricks.memory import described, memory_and_work, step_peak_bytes
 from charact.measure.bricks.timing import InferenceWork, Work
 from charact.measure.bricks.training_timing import GradientSumWork, TrainingWork, UpdateWork, backward_start
 from charact.measure.microbench.call_timer import Times, by_clock, clock_for, seconds
@@ -40,7 +40,7 @@ def rotated(items: list[Item], number: int) -> list[Item]:
 
 
 class Rounds:
-    """Times, work and memory of each brick, measured in rounds.
+    """Times and work of each brick, measured in rounds.
 
     Args:
         bricks: in the order of visits.
@@ -68,7 +68,7 @@ class Rounds:
         self.uncounted: set[str] = set()
         """Heavy operators without a FLOP formula."""
         self.undescribed: dict[str, str] = {}
-        """Reasons why bricks have times but no work and memory, by brick."""
+        """Reasons why bricks have times but no work, by brick."""
         self._resume(before)
         for crashed, ending in self._crashes.endings(TIMING).items():
             if crashed in self.rows:
@@ -158,7 +158,7 @@ class Rounds:
         return float(sum(row["set_up_s"] for row in self.rows.values()))
 
     def describe(self) -> None:
-        """Measure each brick's work and memory; a failure leaves them null and keeps the brick's times."""
+        """Count each brick's work; a failure leaves them null and keeps the brick's times."""
         ended = self._crashes.endings(DESCRIBING)
         for brick in self.left:
             if brick in ended:
@@ -232,16 +232,10 @@ class Rounds:
         return work.num_parameters if isinstance(work, UpdateWork) else 1
 
     def _describe(self, brick: str) -> None:
-        work = self._works[brick]
-        if isinstance(work, UpdateWork):
-            # One parameter: a step of several also holds temporaries of the parameter before, small in a model.
-            self.rows[brick] |= {"saved_bytes": work.kept_bytes(),
-                                 "peak_bytes": step_peak_bytes(work.stepped(1).step, self._device)}
-            return
-        columns, uncounted = memory_and_work(self.bricks[brick], self._calls[brick], self._pool,
-                                             training=self._training)
-        self.rows[brick] |= columns
-        self.uncounted |= set(uncounted)
+        if brick in self._calls:  # optimizer steps are not counted
+            work, uncounted = counted_work(self.bricks[brick], self._calls[brick], self._pool, training=self._training)
+            self.rows[brick] |= work
+            self.uncounted |= uncounted
 
     def _try(self, brick: str, work: Callable[[], object]) -> None:
         """Run `work` for a brick; on an error, record the brick as failed."""

@@ -20,10 +20,9 @@ from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import unsupported_reason
 from charact.machine.facts import device_name
 from charact.measure.bricks.allocator_settings import brick_settings
+from charact.measure.bricks.brick_rows import as_stored, left_out
 from charact.measure.bricks.crash_notes import Crashes
-from charact.measure.bricks.memory import as_stored
 from charact.measure.bricks.rounds import Rounds
-from charact.measure.bricks.subset import left_out
 from charact.measure.passes.timing import StopRule
 from charact.record.reader import Rows, load_run
 from charact.record.schema import LEFT_OUT, UNFINISHED
@@ -178,9 +177,9 @@ class _SuiteRun:
         self._observer.pass_started("bricks")
         self._warm(rounds) if self._method == "paper" else self._in_context(rounds)
         if self._crashes.note is not None:
-            self._flush()  # a brick may end the process while its memory is measured
+            self._flush()  # a brick may end the process while its work is counted
         begun = time.perf_counter()
-        self._observer.pass_started("memory")
+        self._observer.pass_started("work")
         with self._interrupt.allowed():
             rounds.describe()
         self._facts |= {"describing_s": time.perf_counter() - begun, "uncounted": sorted(rounds.uncounted),

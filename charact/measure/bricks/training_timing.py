@@ -114,20 +114,15 @@ class UpdateWork:
         """Return one parameter's share of a step's time."""
         return {"update": _share(self._clock.time(self.stepped().step), self.start, self._number)}
 
-    def stepped(self, number: int | None = None) -> Any:
-        """Return an optimizer of `number` parameters (by default as timed) after the steps that create its state."""
+    def stepped(self) -> Any:
+        """Return an optimizer after the steps that create its state."""
         parameters = [torch.nn.Parameter(copied(self._pool.pristine(self._parameter, self._key)))
-                      for _ in range(self._number if number is None else number)]
+                      for _ in range(self._number)]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter).copy_(parameter.detach())
         optimizer = self._class(parameters, **self._options)
         warm_up(optimizer.step)
         return optimizer
-
-    def kept_bytes(self) -> float:
-        """Return the bytes of optimizer state of one parameter."""
-        kept = [value for state in self.stepped(1).state.values() for value in state.values()]
-        return float(sum(value.nbytes for value in kept if isinstance(value, Tensor)))
 
     def release(self) -> None:
         """Do nothing: no inputs are held."""

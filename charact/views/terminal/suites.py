@@ -1,7 +1,6 @@
-"""Terminal tables of suites: segments of models, calibration, and the choice of G."""
+"""Terminal tables of suites: segments of models, and calibration."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,18 +16,6 @@ _COEFFICIENTS = {"factor": "factor of the plain sum", "module_call_s": "each cal
                  "piece_s": "each segment", "backward_start_s": "each start of a backward pass"}  # fmt: skip
 _NUM_TYPES = 10
 _NUM_BRICKS = 10
-
-
-class Trial(NamedTuple):
-    """Result of one number of layers per brick."""
-
-    g: int
-    unique_frac: float
-    """Distinct bricks over segments."""
-    suite_s: float
-    """Time of every brick once (s)."""
-    error_frac: float
-    """Mean |error| of plain sums."""
 
 
 def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measured_s: Sequence[float],
@@ -50,17 +37,6 @@ def correction(case: str, models: Sequence[str], sums_s: Sequence[float], measur
         fmt.share(learned.worst_error_frac))  # fmt: skip
     return Group(Text(case, style="bold"), table, Text(), coefficients, Text(), errors,
                  Text("Saved for this machine: charact bricks construct uses it."), Text())
-
-
-def trials(tried: Sequence[Trial], chosen: int, num_models: int) -> RenderableType:
-    """Return the table of what -g auto tried, and its choice."""
-    table = plain_table("G", "distinct bricks", "suite once", "mean |error|")
-    for trial in tried:
-        style = "bold" if trial.g == chosen else ""
-        table.add_row(*(Text(cell, style=style) for cell in (
-            str(trial.g), fmt.share(trial.unique_frac), fmt.seconds(trial.suite_s), fmt.share(trial.error_frac))))
-    why = f"-g {chosen}: the shortest suite whose error, on {num_models} models, is within a quarter of the smallest"
-    return Group(table, Text(why), Text())
 
 
 def generated(cases: Collection[str], compositions: Sequence[Composition], suite: Suite) -> RenderableType:

@@ -1,6 +1,4 @@
-"""Scatter plots of bricks: work and memory against time, a point per brick."""
-
-from collections.abc import Callable
+"""Scatter plot of bricks: work against time, a point per brick."""
 
 import pandas as pd
 import seaborn as sns
@@ -19,22 +17,17 @@ _ROOM = 1.7
 """Margin between the outermost points and the edges, as a factor."""
 
 
-def work(bricks: pd.DataFrame) -> list[Markup]:
-    """Draw FLOP and peak memory of each brick against its time, a figure for each metric that occurs."""
-    wanted = [("flop", "FLOP of a call", "FLOP", fmt.num_flop),
-              ("peak_bytes", "peak memory without inputs", "B", fmt.num_bytes)]  # fmt: skip
-    return [_against_time(bricks[bricks[name] > 0].head(NUM_POINTS), name, label, unit, words)
-            for name, label, unit, words in wanted if (bricks[name] > 0).any()]  # fmt: skip
+def work(bricks: pd.DataFrame) -> Markup:
+    """Draw the FLOP of each brick against its time."""
+    bricks = bricks[bricks["flop"] > 0].head(NUM_POINTS)
 
-
-def _against_time(bricks: pd.DataFrame, name: str, label: str, unit: str, words: Callable[[float], str]) -> Markup:
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
-        ax.set(xscale="log", yscale="log", xlabel=f"{label} ({unit})", ylabel="time")
+        ax.set(xscale="log", yscale="log", xlabel="FLOP of a call (FLOP)", ylabel="time")
         for kind, rows in bricks.groupby("operator_type", sort=False):
-            ax.plot(rows[name], rows["time_s"], "o", color=palette.operator_type(str(kind)), markersize=5,
+            ax.plot(rows["flop"], rows["time_s"], "o", color=palette.operator_type(str(kind)), markersize=5,
                     markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
-        for axis, column, text in ((ax.xaxis, name, lambda value: words(value).removesuffix(unit).strip()),
+        for axis, column, text in ((ax.xaxis, "flop", lambda value: fmt.num_flop(value).removesuffix("FLOP").strip()),
                                    (ax.yaxis, "time_s", fmt.seconds)):
             low, high = float(bricks[column].min()) / _ROOM, float(bricks[column].max()) * _ROOM
             axis.set_view_interval(low, high, ignore=True)
@@ -42,4 +35,4 @@ def _against_time(bricks: pd.DataFrame, name: str, label: str, unit: str, words:
         ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
         sns.despine(ax=ax, left=True, bottom=True)
 
-    return draw_svg(f"Time of each brick by {label}", 320, draw, width_px=HALF_PX)
+    return draw_svg("Time of each brick by FLOP of a call", 320, draw, width_px=HALF_PX)

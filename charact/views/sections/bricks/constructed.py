@@ -39,7 +39,7 @@ def models(run: Run) -> Body:
     rows = normalized_latency(run).query("phase == 'all'")
     if rows.empty:
         return Body(blocks=[Block(note=why_nothing(run, "construct"))])
-    blocks = [*_measured(rows), *_saved(run), _latencies(run), *_by_layers(run), *_memory(run), *_why(run)]
+    blocks = [*_measured(rows), *_saved(run), _latencies(run), *_by_layers(run), *_why(run)]
     return Body(lead=_LEAD, blocks=blocks)
 
 
@@ -130,20 +130,6 @@ def _by_layers(run: Run) -> list[Block]:
         title="By layer type", figures=[figures.by_layers(drawn)], legend=legend_of_types(drawn), note=few,
         table=table(shown, "Constructed latency by layer type", columns, note),
     )]  # fmt: skip
-
-
-def _memory(run: Run) -> list[Block]:
-    rows = record_tables.model_memory(run)
-    if rows["peak_bytes"].isna().all():
-        return []
-    parts = [name for name in rows.columns if name not in ("case", "peak_bytes", "reason") and rows[name].notna().any()]
-    columns = [
-        CASE, Column("peak_bytes", "Peak", fmt.num_bytes, "modelled", lambda row: row.reason),
-        *(Column(name, name.removesuffix("_bytes").replace("_", " ").capitalize(), fmt.num_bytes,
-                 reason=lambda row: row.reason or "not recorded") for name in parts),
-    ]  # fmt: skip
-    return [Block(title="Memory", table=table(rows, "Constructed memory of each model", columns),
-                  note="Modelled from the measured memory of the bricks.")]  # fmt: skip
 
 
 def _why(run: Run) -> list[Block]:

@@ -21,8 +21,8 @@ _NUM_ROWS = 300
 _NUM_TYPES = 50
 _LEAD = (
     "A brick is a sequence of layers of a model, without names, weights and position. Its time is the median of "
-    "one call over the rounds; in training, times and FLOP include the backward pass. Memory does "
-    "not include the brick’s inputs. The suite’s compositions list the models that contain each brick."
+    "one call over the rounds; in training, times and FLOP include the backward pass. The suite’s compositions list "
+    "the models that contain each brick."
 )
 
 
@@ -34,12 +34,12 @@ def _uncounted(row: Any) -> str:
     return _no_time(row) or "none are counted"
 
 
-def _not_held(row: Any) -> str:
-    return _no_time(row) or "not measured"
+def _not_read(row: Any) -> str:
+    return _no_time(row) or "not recorded"
 
 
 def bricks(run: Run) -> Body:
-    """Build the section: the slowest bricks, time by layer type, work and memory, and lengths."""
+    """Build the section: the slowest bricks, time by layer type, work, and lengths."""
     found = run_tables.brick_summary(run)
     if found.empty:
         return Body(blocks=[Block(note=why_nothing(run, "bricks"))])
@@ -67,10 +67,7 @@ def _slowest(case: str, rows: pd.DataFrame, timed: pd.DataFrame) -> list[Block]:
         Column("high_s", "95 % to", fmt.seconds, "of the median", lambda row: _no_time(row) or "fewer than 6 rounds"),
         Column("flop", "FLOP", fmt.num_flop, "of one call, 1 MAC = 2 FLOP", _uncounted),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time", _uncounted),
-        Column("weights_bytes", "Weights", fmt.num_bytes, "weights and buffers that it reads", _not_held),
-        Column("peak_bytes", "Peak memory", fmt.num_bytes, "peak, without its inputs", _not_held),
-        Column("saved_bytes", "Saved", fmt.num_bytes, "held from forward to backward",
-               lambda row: _no_time(row) or "no backward pass"),
+        Column("weights_bytes", "Weights", fmt.num_bytes, "weights and buffers that it reads", _not_read),
         Column("num_layers", "Layers", fmt.number, "", lambda row: "not recorded"),
         Column("num_rounds", "Rounds", fmt.number, "in which it was timed", _no_time),
     ]  # fmt: skip
@@ -101,11 +98,11 @@ def _types(run: Run, case: str) -> list[Block]:
 
 
 def _work(case: str, timed: pd.DataFrame) -> list[Block]:
-    drawn = work(timed)
-    if not drawn:
+    if not (timed["flop"] > 0).any():
         return []
-    note = f"The figures show the {NUM_POINTS} slowest bricks." if len(timed) > NUM_POINTS else ""
-    return [Block(title=f"Work and memory: {case}", case=case, figures=drawn, legend=legend_of_types(timed), note=note)]
+    note = f"The figure shows the {NUM_POINTS} slowest bricks." if len(timed) > NUM_POINTS else ""
+    return [Block(title=f"Work: {case}", case=case, figures=[work(timed)],
+                  legend=legend_of_types(timed), note=note)]
 
 
 def _lengths(run: Run, case: str) -> list[Block]:

@@ -9,7 +9,6 @@ from support.brick_records import Models
 from charact.analysis.bricks.record_tables import (
     STARTS,
     brick_reuse,
-    model_memory,
     model_summary,
     piece_lengths,
     reuse_by_layers,
@@ -176,14 +175,8 @@ def test_trainings_and_inferences_are_each_set_up(tmp_path: Path) -> None:
     assert saved["speedup_with_set_up"] == pytest.approx(wanted)
 
 
-def test_memory_is_summed_and_missing_memory_has_a_reason(tmp_path: Path) -> None:
-    rows = model_memory(made.three_models(tmp_path))
-    assert rows["peak_bytes"].fillna(0).tolist() == [3e6, 3e6, 0]
-    assert rows["reason"].fillna("").tolist()[-1] == "the run lacks 1 of 2 segments (brick 99ff)"
-
-
 def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:
     run = load_run(RunWriter(tmp_path, "e", {}).close("complete"))
     for table in (brick_summary, suite_summary, brick_types, brick_lengths, suite_times, model_summary, brick_reuse,
-                  reuse_by_layers, piece_lengths, time_by_layers, time_saved, model_memory):  # fmt: skip
+                  reuse_by_layers, piece_lengths, time_by_layers, time_saved):  # fmt: skip
         assert table(run).empty

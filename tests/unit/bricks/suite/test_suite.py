@@ -38,6 +38,13 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path / "suite"
 
 
+def test_values_of_image_models_are_stored_as_they_are(tmp_path: Path) -> None:
+    what = replace(configuration(), facts={"input_kind": "image"})
+    model = cut_model(branches(), what, 2, "chains")
+    suite = add_models(tmp_path / "suite", [model], 2, "chains", "2.13.0").suite
+    assert {name: suite.brick(name) for name in suite.bricks} == {brick.id: brick for brick in model.bricks}
+
+
 def test_bricks_are_read_as_they_were_written(tmp_path: Path) -> None:
     model = hand(mode="train")
     suite = write(tmp_path / "suite", model)

@@ -1,6 +1,5 @@
 """What a suite shows: nothing of names, weights and order, searched in its bytes; and what should not be there."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -15,10 +14,10 @@ from charact.bricks.brick import canonical
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import sources_of
 from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.suite.audit import KEYS, audit
+from charact.bricks.suite.audit import audit
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.decoys import drawn_decoys
-from charact.bricks.suite.index import brick_bytes, brick_path, index_bytes, load_suite, private_directory
+from charact.bricks.suite.index import load_suite, private_directory
 from charact.bricks.suite.writer import CutModel, add_models, cut_model
 from charact.core.errors import UserError
 
@@ -49,8 +48,8 @@ def check_nothing_is_told(suite: Path, captured: CapturedModel, secrets: list[st
     found = public_bytes(suite)
     modules = {layer.module for layer in captured.layers}
     parts = {part for module in modules for part in module.split(".")}
-    # Words such as `attention` are in the names of operators as well, and `layers` is one of the suite's own.
-    words = " ".join([*KEYS, *(layer.operator for layer in captured.layers)])
+    # Words such as `attention` are in the names of operators as well; `layers` and `value` are keys of its files.
+    words = " ".join(["layers", "value", *(layer.operator for layer in captured.layers)])
     hidden = [name for name in modules if "." in name] + [part for part in parts if len(part) > 3 and part not in words]
     assert hidden
     for secret in [*secrets, *hidden]:
@@ -118,11 +117,7 @@ def test_the_report_counts_what_is_there(suite: Path) -> None:
     assert report.batch_sizes == {2: len(report.suite.bricks)}
     assert report.layer_types["batch_norm"] == 2
     assert report.lengths == {2: 3 + 3, 1: 2 + 2 + 1 + 2}
-    assert report.shapes["weight", (4, 4, 3, 3), "float32"] == 2 * 3 + 1
     assert report.optimizers == {"SGD": 2}
-    assert sum(report.context_bytes.values()) == len(report.suite.bricks)
-    assert all(size & (size - 1) == 0 for size in report.context_bytes)
-    assert report.num_bytes == sum(path.stat().st_size for path in suite.rglob("*.json"))
     assert "not revealed: which bricks form a model" in report.reveals[-1]
 
 
@@ -131,31 +126,6 @@ def test_a_file_that_is_no_part_of_a_suite_is_found(suite: Path, name: str) -> N
     (suite / name).parent.mkdir(exist_ok=True)
     (suite / name).write_text("{}")
     assert f"{name} is not part of a suite" in audit(suite).findings
-
-
-def rewritten(suite: Path, change: dict[str, Any]) -> str:
-    """Change a brick's file and the index with it; gives the brick's identifier."""
-    loaded = load_suite(suite)
-    brick = next(name for name, entry in loaded.bricks.items() if entry["kind"] == "sequence")
-    data = json.dumps(json.loads(brick_bytes(loaded.brick(brick))) | change).encode()
-    brick_path(suite, brick).write_bytes(data)
-    loaded.bricks[brick]["sha256"] = hashlib.sha256(data).hexdigest()
-    (suite / "suite.json").write_bytes(index_bytes(loaded.g, loaded.method, loaded.torch, loaded.bricks))
-    return brick
-
-
-@pytest.mark.parametrize("change", [{"name": 1}, {"torch": "resnet"}, {"sample": {"whole": "no base64!"}},
-                                    {"sample": [["features.0"]]}])
-def test_words_that_no_suite_has_are_found(suite: Path, change: dict[str, Any]) -> None:
-    brick = rewritten(suite, change)
-    (finding,) = audit(suite).findings
-    assert finding.startswith(f"bricks/{brick}.json contains the text")
-
-
-def test_words_in_the_index_are_found(suite: Path) -> None:
-    loaded = load_suite(suite)
-    (suite / "suite.json").write_bytes(index_bytes(2, "chains", "made for secret_net", loaded.bricks))
-    assert audit(suite).findings == ["suite.json contains the text 'made for secret_net'"]
 
 
 def test_a_damaged_suite_is_not_audited(suite: Path) -> None:

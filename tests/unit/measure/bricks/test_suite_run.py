@@ -106,7 +106,7 @@ def test_every_brick_leaves_its_rows(tmp_path: Path) -> None:
     assert facts["timed_s"] == pytest.approx(times["host_s"].sum())
     assert facts["set_up_s"] == pytest.approx(rows["set_up_s"].sum())
     assert facts["backward_start_s"] is facts["step_start_s"] is None
-    assert [told[1] for told in notes.told if told[0] == "pass"] == ["bricks", "memory"]
+    assert [told[1] for told in notes.told if told[0] == "pass"] == ["bricks", "work"]
 
 
 def test_training_has_its_phases(tmp_path: Path) -> None:
@@ -148,15 +148,15 @@ class TestFailures:
         assert set(record.brick_times["brick"]) == {whole.id}
         assert record.passes(CASE)["bricks"]["num_failed"] == 3
 
-    def test_a_brick_whose_memory_cannot_be_told_keeps_its_times(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_a_brick_whose_work_cannot_be_counted_keeps_its_times(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                                                 ) -> None:
         def no_luck(*_: object, **__: object) -> None:
             raise ValueError("no luck")
 
-        monkeypatch.setattr("charact.measure.bricks.rounds.memory_and_work", no_luck)
+        monkeypatch.setattr("charact.measure.bricks.rounds.counted_work", no_luck)
         record = run(tmp_path, a_suite(tmp_path / "suite", brick := product()))
         assert list(record.bricks["status"]) == ["ok"]
-        assert record.bricks[["flop", "peak_bytes"]].isna().all(axis=None)
+        assert record.bricks[["flop", "bytes"]].isna().all(axis=None)
         assert len(record.brick_times) == 14
         assert record.passes(CASE)["bricks"]["undescribed"] == {brick.id: "ValueError: no luck"}
 

@@ -13,7 +13,6 @@ from charact.bricks.executable import BrickFunction, runnable
 from charact.core.errors import UserError
 from charact.measure.bricks import timing
 from charact.measure.bricks.inputs import InputPool
-from charact.measure.bricks.memory import step_peak_bytes
 from charact.measure.bricks.training_timing import GradientSumWork, TrainingWork, UpdateWork, backward_start
 from charact.measure.microbench.call_timer import HostClock, Times
 
@@ -120,7 +119,7 @@ def test_a_parameter_has_its_share_of_a_step_less_what_an_empty_one_takes(monkey
 def test_an_update_is_the_optimizers_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("charact.measure.bricks.timing.num_new_pages", lambda: 0)
     brick = an_update(4, 4, lr=0.5, momentum=0.9)
-    optimizer = UpdateWork(brick, InputPool([brick], CPU), HostClock()).stepped(2)
+    optimizer = UpdateWork(brick, InputPool([brick], CPU), HostClock()).stepped()
     for parameter in optimizer.param_groups[0]["params"]:
         torch.testing.assert_close(parameter.detach(), 0.5 * parameter.grad)  # it began as its gradient
     optimizer.step()
@@ -136,23 +135,6 @@ def test_optimizers_of_pytorch_are_timed(optimizer: str, options: dict[str, Any]
     brick = an_update(64, 64, optimizer=optimizer, **options)
     work = UpdateWork(brick, InputPool([brick], CPU), HostClock())
     assert work.warm()["update"][0] > 0
-
-
-@pytest.mark.parametrize(("optimizer", "options", "copies"), [
-    ("SGD", {"lr": 0.1}, 0), ("SGD", {"lr": 0.1, "momentum": 0.9}, 1), ("Adam", {"lr": 0.1}, 2),
-])
-def test_what_an_optimizer_keeps_is_known(optimizer: str, options: dict[str, Any], copies: int) -> None:
-    brick = an_update(64, 64, optimizer=optimizer, **options)
-    kept = UpdateWork(brick, InputPool([brick], CPU), HostClock()).kept_bytes()
-    assert copies * 64 * 64 * 4 <= kept <= copies * (64 * 64 * 4 + 8)  # beside copies at most the number of steps
-
-
-@pytest.mark.parametrize(("options", "num_copies"), [({}, 0), ({"weight_decay": 0.1}, 1)])
-def test_what_a_step_holds_for_a_moment_is_measured(options: dict[str, Any], num_copies: int) -> None:
-    """Weight decay makes a gradient of its own, of one parameter after the other."""
-    brick = an_update(64, 64, lr=0.1, foreach=False, **options)
-    work = UpdateWork(brick, InputPool([brick], CPU), HostClock())
-    assert step_peak_bytes(work.stepped().step, CPU) == num_copies * 64 * 64 * 4
 
 
 @pytest.mark.parametrize("name", ["NoSuch", "lr_scheduler", "Tensor"])

@@ -1,19 +1,16 @@
 """Tables of bricks in the terminal: the numbers of made-up records, and what is missing with its reason."""
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from rich.console import Console, RenderableType
 from support.brick_records import BRICKS, Models, brick_row, suite_run, three_models, zoo
 
 from charact.analysis.bricks.correction_cache import Correction
 from charact.analysis.bricks.machines import latency_by_machine
-from charact.commands.bricks.auto_length import choice
 from charact.record.reader import Run
 from charact.views.terminal.bricks import machines
-from charact.views.terminal.suites import Trial, correction, trials
+from charact.views.terminal.suites import correction
 from charact.views.terminal.summary import summary
 
 
@@ -116,17 +113,6 @@ def test_variants_of_a_model_are_told_apart_by_machine(tmp_path: Path) -> None:
     assert " ".join(cells(told, "make.aaa111 224 b1 infer fp32")) == "4.00 ms"
     assert " ".join(cells(told, "make.bbb222 224 b1 infer fp32")) == "2.00 ms"
     assert " ".join(cells(told, "vgg11 224 b1 infer fp32")) == "4.00 ms"
-
-
-@pytest.mark.parametrize(("tried", "chosen"), [
-    ([Trial(1, 0.2, 1.0, 0.05), Trial(2, 0.3, 2.0, 0.04)], 1),
-    ([Trial(1, 0.2, 1.0, 0.06), Trial(2, 0.3, 2.0, 0.04)], 2),
-    ([Trial(1, 0.2, 3.0, 0.04), Trial(2, 0.3, 2.0, 0.05), Trial(4, 0.3, 1.0, 0.051)], 2),
-    ([Trial(1, 0.2, 3.0, 0.0), Trial(2, 0.3, 2.0, 0.1)], 1),
-])
-def test_g_is_that_of_the_cheapest_suite_that_is_nearly_the_best(tried: Sequence[Trial], chosen: int) -> None:
-    assert choice(tried) == chosen
-    assert f"-g {chosen}: the shortest suite" in drawn(trials(tried, chosen, 3))
 
 
 def test_what_calibration_taught_is_told_with_what_it_could_not() -> None:
