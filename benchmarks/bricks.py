@@ -32,8 +32,8 @@ from charact.analysis.bricks.construction import construct
 from charact.bricks.suite.index import Suite
 from charact.bricks.suite.writer import add_models
 from charact.execution.loop import Loop
-from charact.measure.bricks.allocator_settings import brick_settings
 from charact.measure.bricks.rounds import Rounds, rotated
+from charact.measure.bricks.whole_model import brick_settings
 from charact.measure.passes.timing import StopRule
 
 CPU = torch.device("cpu")

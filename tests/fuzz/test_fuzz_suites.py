@@ -38,24 +38,21 @@ from support.hand_made_bricks import (
 )
 from torch import nn
 
-from charact.analysis.bricks.brick_uses import brick_case
+from charact.analysis.bricks.construction import brick_case
 from charact.bricks.aten import OPERATORS, STRINGS
-from charact.bricks.brick import canonical
+from charact.bricks.brick import brick_from_json, brick_to_json, canonical
 from charact.bricks.capture.exported_workload import saved_program
-from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.index import index_bytes, load_suite
 from charact.commands._shared.publish import publish_and_report
-from charact.commands.bricks.compositions import Models
-from charact.commands.bricks.construct import _construct, _open
-from charact.commands.bricks.models import Named, recreated_source
-from charact.commands.bricks.suites import audit_suite, show_suite
+from charact.commands.bricks.construct import Models, _construct, _open
+from charact.commands.bricks.generate import Named, audit_suite, recreated_source, show_suite
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.execution.interrupt import Interrupt
 from charact.execution.out_of_memory import data_growth_limit
-from charact.measure.bricks import worker_process
+from charact.measure.bricks import worker as worker_process
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 

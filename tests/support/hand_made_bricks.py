@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from charact.bricks.brick import Brick
-from charact.bricks.suite.brick_file import brick_from_json
+from charact.bricks.brick import Brick, brick_from_json
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.index import Suite, load_suite
 from charact.bricks.suite.writer import CutModel, add_models

@@ -3,15 +3,117 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
-from charact.analysis.bricks.brick_uses import Use, missing, uses
-from charact.analysis.bricks.correction_cache import Correction
+from charact.analysis.bricks.correction import Correction
 from charact.analysis.bricks.times import BrickTimes, interval
 from charact.analysis.common.significance import Values
+from charact.bricks.brick import runs_as
 from charact.bricks.suite.composition import Composition
-from charact.record.reader import Rows
+from charact.core.errors import UserError
+from charact.record.reader import Rows, Run
+
+_NAMED = 3
+"""Maximum number of bricks named in a reason; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A use of a brick in an iteration."""
+
+    piece: int | None
+    """Index of the segment; None for updates and gradient sums, which are not in the graph."""
+    brick: str
+    phase: str
+    """Phase of the iteration."""
+    timed_as: str
+    """Phase of the brick's times."""
+    number: int = 1
+
+    @property
+    def starts_backward(self) -> bool:
+        """Return whether its time includes the start of a backward pass."""
+        return self.timed_as == "backward"
+
+
+def uses(composition: Composition, times: BrickTimes) -> list[Use]:
+    """Return all uses of bricks by phase. Bricks without a backward time have no gradients."""
+    placed = list(enumerate(piece.brick for piece in composition.pieces))
+    found = [Use(number, brick, "forward", "forward") for number, brick in placed]
+    if composition.mode == "infer":
+        return found
+    found += [Use(number, brick, "backward", "backward") for number, brick in reversed(placed)
+              if times.has(brick, "backward")]  # fmt: skip
+    found += [Use(None, brick, "backward", "forward", number) for brick, number in composition.gradient_sums]
+    return found + [Use(None, brick, "update", "update", number) for brick, number in composition.updates]
+
+
+def missing(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes,
+            layer_types: Mapping[str, Sequence[str]]) -> str | None:
+    """Return why a model cannot be constructed (bricks missing from the run or failed), or None."""
+    untimed = list(dict.fromkeys(use.brick for use in brick_uses if not times.has(use.brick, use.timed_as)))
+    lacking = [brick for brick in untimed if brick not in times.bricks]
+    failed = [brick for brick in untimed if brick in times.bricks]
+    reasons = []
+    if lacking:
+        reasons.append(_lacking_text(composition, lacking, layer_types))
+    if failed:
+        reasons.append(_counted([f"brick {brick} has no time ({_why(times, brick)})" for brick in failed], "; "))
+    return "; ".join(reasons) or None
+
+
+def _lacking_text(composition: Composition, lacking: Sequence[str], layer_types: Mapping[str, Sequence[str]]) -> str:
+    num_pieces = sum(piece.brick in lacking for piece in composition.pieces)
+    num_others = sum(brick in lacking for brick, _ in [*composition.updates, *composition.gradient_sums])
+    parts = [f"{num_pieces} of {len(composition.pieces)} segments"] if num_pieces else []
+    parts += [f"{num_others} of {len(composition.updates) + len(composition.gradient_sums)} kinds of updates and "
+              "gradient sums"] if num_others else []  # fmt: skip
+    types = sorted({name for brick in lacking for name in layer_types.get(brick, ())})
+    of = f" of {', '.join(types)}" if types else ""
+    bricks = _counted([f"brick {brick}" for brick in lacking], ", ")
+    return f"the run lacks {' and '.join(parts)}{of} ({bricks}): extend the suite by the model and run it"
+
+
+def _why(times: BrickTimes, brick: str) -> str:
+    """Return why a brick of the run has no time."""
+    row = times.bricks[brick]
+    if row["status"] == "ok":
+        return "not timed in this phase"
+    return f"{row['status']}: {row['reason']}" if isinstance(row["reason"], str) else str(row["status"])
+
+
+def _counted(texts: Sequence[str], separator: str) -> str:
+    """Join the first few texts, and count the others."""
+    more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+    return separator.join([*texts[:_NAMED], *more])
+
+
+def brick_case(run: Run, composition: Composition) -> str:
+    """Return the case of a suite's run that matches a model's mode, precision and cut.
+
+    Bricks of mixed precision include their casts, and may be timed with those of fp32.
+
+    Raises:
+        UserError: it is not a run of a suite, or the model has another mode, precision or cut.
+    """
+    entries = [entry for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})]
+    if not entries:
+        raise UserError(f"{run.path} is not a run of a suite: charact bricks run makes one")
+    matching = [entry for entry in entries if entry["mode"] == composition.mode
+             and runs_as(entry["precision"]) == runs_as(composition.precision)]  # fmt: skip
+    matching.sort(key=lambda entry: bool(entry["precision"] != composition.precision))
+    if not matching:
+        timed = " and ".join(dict.fromkeys(f"{entry['mode']} in {entry['precision']}" for entry in entries))
+        raise UserError(f"{composition.case} is {composition.mode} in {composition.precision}, {run.path} timed "
+                        f"{timed}: charact bricks run --mode {composition.mode} --precision {composition.precision}")
+    case, facts = str(matching[0]["case"]), matching[0]["passes"]["bricks"]
+    if (facts["g"], facts["cut_method"]) != (composition.g, composition.method):
+        raise UserError(f"{composition.case} is cut by '{composition.method}' at G = {composition.g}, the bricks of "
+                        f"{run.path} by '{facts['cut_method']}' at G = {facts['g']}: run a suite with the same cut")
+    return case
+
 
 _PHASES = {"infer": ("all",), "train": ("forward", "backward", "update", "all")}
 
@@ -160,3 +262,57 @@ def _piece_rows(brick_uses: Sequence[Use], times: BrickTimes, clock: str | None)
                      "num_uses_here": use.number,
                      "method": None if time_s is None else times.method(use.brick)})  # fmt: skip
     return rows
+
+
+_FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s")
+
+
+def constructed_case(construction: Construction,
+                     correction: Correction | str) -> tuple[dict[str, Any], dict[str, Rows]]:
+    """Return the arguments of `RunWriter.add_case` for a constructed model: its entry, and rows by table.
+
+    Facts of the pass `construct`: run and case that timed the bricks, and the timing method; g and cut_method; clock;
+    num_pieces, num_bricks (distinct), num_layers, num_module_calls; captured_by; suite_digest, num_rounds, timed_s and
+    set_up_s of the run; num_repeats, timed calls of each brick; backward_start_s by that clock; the correction, or why
+    there is none.
+
+    Args:
+        construction: the model's.
+        correction: the applied correction, or the reason why there is none.
+    """
+    composition, times = construction.composition, construction.times
+    timed = next(entry for entry in times.run.manifest["cases"] if entry["case"] == times.case)
+    ok = construction.reason is None
+    facts = {
+        "status": "ok" if ok else "failed", "reason": construction.reason, "brick_run": times.run.run_id,
+        "brick_case": times.case, "timing_method": times.facts["method"], "g": composition.g,
+        "cut_method": composition.method,
+        "clock": construction.clock, "num_pieces": len(composition.pieces),
+        "num_bricks": len({piece.brick for piece in composition.pieces}), "num_layers": composition.num_layers,
+        "num_module_calls": composition.num_module_calls, "captured_by": composition.captured_by,
+        **{name: times.facts.get(name) for name in _FROM_RUN}, "num_repeats": times.num_repeats,
+        "backward_start_s": _backward_start_s(construction),
+        "correction": None if isinstance(correction, str) else _as_json(correction),
+        "correction_reason": correction if isinstance(correction, str) else None,
+    }  # fmt: skip
+    entry = {
+        "case": f"{composition.case}-{timed['device'].replace(':', '')}", "workload": composition.model,
+        "variant": composition.variant or "", "input_kind": composition.facts.get("input_kind"),
+        "input_size": composition.input_size, "batch_size": composition.batch_size, "mode": composition.mode,
+        "precision": composition.precision, "device": timed["device"], "device_name": timed.get("device_name"),
+        "data": "synthetic", "num_parameters": composition.num_parameters, "source": composition.facts.get("source"),
+        "status": "ok" if ok else "error", "reason": construction.reason, "requested_bytes": None,
+        "passes": {"construct": facts},
+    }  # fmt: skip
+    tables = {"pieces": construction.pieces, "constructions": construction.latencies}
+    return entry, tables
+
+
+def _backward_start_s(construction: Construction) -> float | None:
+    if construction.clock is None or not construction.num_backward_starts:
+        return None
+    return construction.times.start_s("backward_start_s", construction.clock)
+
+
+def _as_json(correction: Correction) -> dict[str, Any]:
+    return {name: getattr(correction, name) for name in correction.__struct_fields__}

@@ -1,16 +1,133 @@
-"""Fit of the correction of constructed latencies to measured models: overheads of module calls and segments."""
+"""Correction of constructed latencies: the choice of calibration models, the fit, and the cache of the results."""
 
+import json
+import re
+import time
 from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from importlib.metadata import version
 from itertools import product
+from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from charact.analysis.bricks.construction import Construction
-from charact.analysis.bricks.correction_cache import Correction
 from charact.analysis.common.significance import Values
 from charact.core.errors import UserError
+from charact.core.files import user_cache, write_text, writing
+from charact.core.operator_types import operator_type
+
+if TYPE_CHECKING:
+    from charact.analysis.bricks.construction import Construction
+
+_Frac = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class NotCorrected(Exception):
+    """There is no usable correction in the cache; the message gives the reason."""
+
+
+class Correction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Systematic differences between models and their bricks, fitted on calibration models.
+
+    The corrected latency is `factor` times the plain sum, plus a time for each module call, each segment and each start
+    of a backward pass. A coefficient that the models do not determine stays at 1 or 0; `reasons` holds the reason by
+    its name.
+    """
+
+    factor: Annotated[float, msgspec.Meta(gt=0)]
+    module_call_s: float
+    piece_s: float
+    backward_start_s: float
+    reasons: dict[str, str]
+    models: Annotated[list[str], msgspec.Meta(min_length=2)]
+    """Calibration models."""
+    plain_error_frac: _Frac
+    """Mean |error| of the plain sum on these models."""
+    error_frac: _Frac
+    """Mean |error| in leave-one-out cross-validation."""
+    worst_error_frac: _Frac
+    """Largest |error| in leave-one-out cross-validation."""
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """Cache entry of a correction."""
+
+    format: Literal[1]
+    charact: str
+    """Version of charact that fitted it; others may time bricks differently."""
+    learned: str
+    """Time of the fit."""
+    correction: Correction
+
+
+@dataclass(frozen=True)
+class CorrectionKey:
+    """Key of a correction: everything it depends on.
+
+    The suite is not part of it: a correction describes the machine and the way bricks are cut and timed, and also
+    applies to other models and suites.
+    """
+
+    fingerprint: str
+    """Fingerprint of the machine."""
+    torch_version: str
+    num_threads: int
+    device: str
+    mode: str
+    precision: str
+    g: int
+    cut_method: str
+    timing_method: str
+
+
+def correction_file(key: CorrectionKey) -> Path:
+    """Return the path of a correction's file, whose name contains the whole key.
+
+    Raises:
+        NotCorrected: the user has no home directory.
+    """
+    try:
+        cache = user_cache()
+    except RuntimeError:
+        raise NotCorrected("there is no home directory for the cache: set XDG_CACHE_HOME") from None
+    name = "-".join(re.sub(r"[^\w.+]", "_", str(part)) for part in astuple(key))
+    return cache / "corrections" / f"{name}.json"
+
+
+def read_correction(path: Path) -> Correction:
+    """Read a correction from the cache.
+
+    Raises:
+        NotCorrected: there is none, or it cannot be used.
+    """
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+    except FileNotFoundError:
+        raise NotCorrected("no correction was learned on this machine: charact bricks calibrate does") from None
+    except OSError as error:
+        raise NotCorrected(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotCorrected(f"{path} is damaged, or was written by another version of charact") from None
+    if kept.charact != version("charact"):
+        raise NotCorrected(f"it was learned by charact {kept.charact}: run charact bricks calibrate again")
+    return kept.correction
+
+
+def keep_correction(path: Path, correction: Correction) -> None:
+    """Write a correction to the cache atomically.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    kept = Kept(1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z"), correction)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode())
+
 
 MIN_MODELS = 2
 COEFFICIENTS = ("factor", "module_call_s", "piece_s", "backward_start_s")
@@ -29,7 +146,7 @@ _NUM_TURNS = 12
 _TIMES = ("of the plain sum", "of calls of modules", "of segments", "of starts of backward passes")
 
 
-def fit_correction(constructions: Sequence[Construction], measured_s: Sequence[float]) -> Correction:
+def fit_correction(constructions: "Sequence[Construction]", measured_s: Sequence[float]) -> Correction:
     """Fit the correction that brings constructed latencies closest to measured ones.
 
     Minimizes the Huber loss of relative errors within bounds, regularized towards factor 1 and overheads 0, since few
@@ -63,7 +180,7 @@ def fit_correction(constructions: Sequence[Construction], measured_s: Sequence[f
     )  # fmt: skip
 
 
-def _parts(construction: Construction) -> list[float]:
+def _parts(construction: "Construction") -> list[float]:
     """Return the quantities that the coefficients multiply."""
     composition = construction.composition
     assert construction.sum_s is not None  # checked by the caller
@@ -111,3 +228,66 @@ def _solved(columns: Values, wanted: Values) -> NDArray[np.float64]:
 
 def _mean_error(errors: Sequence[float] | Values) -> float:
     return fmean(np.abs(errors).tolist())
+
+
+_LEAST_GAIN_FRAC = 1e-9
+"""Smallest relative gain of an exchange; smaller ones are rounding errors and could repeat forever."""
+
+
+def typical(constructions: "Sequence[Construction]", number: int) -> "list[Construction]":
+    """Return `number` typical models, sorted by time; all models if there are no more.
+
+    The distance of two models is the Hellinger distance of their time shares by operator type. The result are medoids
+    (L. Kaufman and P. J. Rousseeuw, *Finding Groups in Data*, 1990): no single exchange reduces the sum of distances
+    to the nearest medoid. The order of the models does not matter.
+
+    Args:
+        constructions: of different models, each with a plain sum.
+        number: of models, at least 1.
+    """
+    ordered = sorted(constructions, key=lambda each: each.composition.case)
+    if len(ordered) > number:
+        ordered = [ordered[place] for place in _medoids(_distances([_shares(each) for each in ordered]), number)]
+    return sorted(ordered, key=lambda each: each.sum_s or 0.0)
+
+
+def _shares(construction: "Construction") -> dict[str, float]:
+    """Return shares of the model's time by operator type; the types in a segment share its time equally."""
+    times_s: dict[str, float] = {}
+    for piece in construction.pieces:
+        types = ["optimizer"] if piece["phase"] == "update" else [
+            operator_type(layer) for layer in json.loads(str(piece["layer_types"] or "[]"))] or ["other"]
+        for type in types:
+            times_s[type] = times_s.get(type, 0.0) + (piece["time_s"] or 0.0) / len(types)
+    whole_s = sum(times_s.values()) or 1.0
+    return {type: time_s / whole_s for type, time_s in times_s.items()}
+
+
+def _distances(shares: Sequence[dict[str, float]]) -> Values:
+    """Return pairwise distances of models."""
+    types = sorted({type for each in shares for type in each})
+    roots = np.sqrt([[each.get(type, 0.0) for type in types] for each in shares])
+    return np.asarray(np.linalg.norm(roots[:, None] - roots[None], axis=-1))
+
+
+def _medoids(distances: Values, number: int) -> list[int]:
+    """Return indices of medoids, added greedily, then exchanged one by one while that helps."""
+    chosen: list[int] = []
+    for _ in range(number):
+        chosen.append(_best(distances, chosen)[0])
+    total, improved = np.inf, True
+    while improved:
+        improved = False
+        for place in range(number):
+            best, reached = _best(distances, chosen[:place] + chosen[place + 1:])
+            if reached < total * (1 - _LEAST_GAIN_FRAC):
+                chosen[place], total, improved = best, reached, True
+    return chosen
+
+
+def _best(distances: Values, chosen: Sequence[int]) -> tuple[int, float]:
+    """Return the medoid that, added to `chosen`, gives the smallest sum of distances, and that sum."""
+    nearest = distances[list(chosen)].min(axis=0, initial=np.inf)
+    totals = np.minimum(distances, nearest).sum(axis=1)
+    totals[list(chosen)] = np.inf
+    return int(totals.argmin()), float(totals.min())

@@ -1,14 +1,80 @@
 """Tables of a record of constructed models: latencies and errors, time by layers, reuse, and time saved."""
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from charact.analysis.bricks.run_tables import kind_of_work, layer_text
-from charact.analysis.bricks.verification import normalized_latency
 from charact.analysis.common.cache import memoize
+from charact.analysis.common.machine_names import machine_name
 from charact.analysis.common.row_order import in_order
+from charact.analysis.profile.case_summary import phase_times
 from charact.record.reader import Run
+
+COORDINATES = ["workload", "variant", "input_size", "batch_size", "mode", "precision", "device"]
+_FACTS = ["g", "cut_method", "timing_method"]
+_CONSTRUCTED_AS = {"forward": "forward", "loss": "forward", "backward": "backward", "update": "update"}
+"""Phases of constructions by phase of measured iterations; the loss is captured with the model."""
+NOT_RUN = "not measured: --verify does"
+"""Reason of a model that was only constructed."""
+_GROUP = [*_FACTS, "mode", "strategy", "phase"]
+
+
+@memoize
+def normalized_latency(run: Run) -> pd.DataFrame:
+    """Return constructed over measured latency of each model, by strategy and phase, in the record's order.
+
+    Columns: case; workload, variant, input_size, batch_size, mode, precision and device; g, maximum number of layers of
+    a segment; cut_method; timing_method of the bricks; strategy; phase; latency_s with its 95 % interval low_s to
+    high_s; measured_s, the median of measured iterations (null without them); normalized = latency_s / measured_s;
+    error_frac = normalized - 1; reason, why there is no latency; measured_reason, why there is no measurement.
+
+    *Error*: constructed and measured times were taken at different times, and other load may affect either.
+    """
+    entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
+    facts = pd.DataFrame(
+        [[entry["case"], *(entry.get(name) for name in COORDINATES),
+          *(entry["passes"]["construct"].get(name) for name in _FACTS)] for entry in entries],
+        columns=["case", *COORDINATES, *_FACTS])  # fmt: skip
+    rows = facts.astype({"case": "str"}).merge(run.constructions, on="case")
+    rows = rows.merge(_measured(run), on=["case", "phase"], how="left")
+    rows["normalized"] = rows["latency_s"] / rows["measured_s"].where(rows["measured_s"] > 0)
+    rows["error_frac"] = rows["normalized"] - 1
+    ran = {entry["case"]: entry["passes"].get("timing", {}) for entry in entries}
+    reasons = [ran[case].get("reason") or NOT_RUN for case in rows["case"]]
+    rows["measured_reason"] = pd.Series(reasons, rows.index, dtype="object").where(rows["measured_s"].isna(), None)
+    return rows[["case", *COORDINATES, *_FACTS, "strategy", "phase", "latency_s", "low_s", "high_s", "measured_s",
+                 "normalized", "error_frac", "reason", "measured_reason"]]  # fmt: skip
+
+
+def _measured(run: Run) -> pd.DataFrame:
+    """Return medians of measured iterations by the phases of constructions."""
+    rows = phase_times(run)
+    rows = rows.assign(phase=rows["phase"].map(_CONSTRUCTED_AS)).dropna(subset=["phase"])
+    by_iteration = pd.concat([rows, rows.assign(phase="all")]).groupby(["case", "iteration", "phase"])["time_s"].sum()
+    return by_iteration.groupby(["case", "phase"]).median().rename("measured_s").reset_index()
+
+
+def latency_errors(normalized: pd.DataFrame) -> pd.DataFrame:
+    """Return the errors of constructions over the measured models.
+
+    Columns: g; cut_method; timing_method; mode; strategy; phase; num_models; geometric_mean of constructed / measured;
+    mean_abs_error_frac; worst_error_frac, signed; worst_case, its case.
+
+    Args:
+        normalized: result of `normalized_latency` for one record, or concatenated for several.
+    """
+    known = normalized.dropna(subset=["normalized"])
+    rows = []
+    for key, models in known.groupby(_GROUP, sort=False, dropna=False):
+        worst = models.iloc[models["error_frac"].abs().argmax()]
+        mean = math.exp(models["normalized"].map(math.log).mean())
+        rows.append([*key, len(models), mean, models["error_frac"].abs().mean(), worst["error_frac"], worst["case"]])
+    return pd.DataFrame(rows, columns=[*_GROUP, "num_models", "geometric_mean", "mean_abs_error_frac",
+                                       "worst_error_frac", "worst_case"])  # fmt: skip
+
 
 _NOTHING = "the record has no construction"
 
@@ -195,3 +261,55 @@ def time_saved(run: Run) -> pd.DataFrame:
     reason = "the record has no set-up time" if pd.isna(with_set_up) else None
     return pd.DataFrame([[pieces["case"].nunique(), models_s, suite_s, models_s / suite_s, set_up_s, with_set_up,
                           reason]], columns=columns)  # fmt: skip
+
+
+_CONFIGURATION = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
+_FOUND = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason"]
+
+
+def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the latency of each model on each machine, one row for each pair, in the order of the records.
+
+    Columns: workload, variant, input_size, batch_size, mode and precision; machine, with its threads or the suite's
+    run if several records are of one machine; g, maximum number of layers of a segment; strategy, the best of the
+    model (see `model_summary`), or the plain sum if not all machines have a corrected one; latency_s with its 95 %
+    interval low_s to high_s; measured_s, null if not measured there; reason, why there is no latency.
+    """
+    best = _of_each(runs, model_summary)
+    plain = _of_each(runs, _plain_summary).set_index(["run", "case"])
+    corrected = best["strategy"].eq("corrected")
+    known = best["latency_s"].notna()
+    everywhere = (corrected | ~known).groupby([best[name] for name in _CONFIGURATION], dropna=False).transform("all")
+    rows = best.set_index(["run", "case"])
+    places = rows.index[(corrected & ~everywhere).to_numpy()]
+    rows.loc[places, _FOUND] = plain.loc[places, _FOUND]
+    rows = rows.reset_index()
+    order = rows.groupby(_CONFIGURATION, sort=False, dropna=False).ngroup()
+    rows = rows.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+    return rows[[*_CONFIGURATION, "machine", *_FOUND]]
+
+
+def _of_each(runs: Sequence[Run], table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+    """Return a table of latencies of all records, with configuration, machine and index of the record."""
+    frames = []
+    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
+        found = configurations.merge(table(run)[["case", *_FOUND]], on="case")
+        frames.append(found.assign(machine=name, run=number))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _plain_summary(run: Run) -> pd.DataFrame:
+    rows = normalized_latency(run)
+    return rows[rows["phase"].eq("all") & rows["strategy"].isin(PLAIN)]
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the machines; equal names get the number of threads or the suite's run appended."""
+    names = [machine_name(run) or run.run_id for run in runs]
+    for option, words in (("threads", "threads "), ("brick_run", "")):
+        labels = [f"{name}, {words}{run.manifest['options'].get(option)}" if names.count(name) > 1 else name
+                for name, run in zip(names, runs, strict=True)]  # fmt: skip
+        if len(set(labels)) > len(set(names)):
+            names = labels
+    return names

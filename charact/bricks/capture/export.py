@@ -14,8 +14,8 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from charact.bricks.capture.forward_pass import Program
-from charact.bricks.capture.graph_builder import Draft
+from charact.bricks.capture.draft import Draft
+from charact.bricks.capture.sources import Program
 from charact.bricks.captured_graph import CaptureError
 from charact.execution.case_outcome import one_line
 

@@ -12,9 +12,8 @@ import msgspec
 
 from charact.bricks.brick import Brick, gradient_sum_brick, leaves_bytes, runs_as, update_brick
 from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.cut import Segment, written_before
-from charact.bricks.reuse_distance import next_power_of_two, reuse_distances
-from charact.bricks.suite.json_files import file_bytes, strict_json
+from charact.bricks.cut import Segment, next_power_of_two, reuse_distances, written_before
+from charact.bricks.suite.index import file_bytes, strict_json
 from charact.core.errors import UserError
 from charact.core.files import write_text
 from charact.record.schema import MODES, PRECISIONS

@@ -2,17 +2,18 @@
 
 import contextlib
 import hashlib
+import math
 import os
+import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from charact.bricks.brick import Brick, brick_of, canonical, runs_as
 from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.cut import cut
-from charact.bricks.reuse_distance import reuse_distances
+from charact.bricks.cut import cut, reuse_distances
 from charact.bricks.suite.composition import Composition, Configuration, compose, write_composition
 from charact.bricks.suite.index import (
     BRICKS,
@@ -210,3 +211,29 @@ def suite_lock(directory: Path, patience_s: float = 0.0) -> Iterator[None]:
         yield
     finally:
         release(held, path)
+
+
+_MOST_FRAC = 0.5
+"""Maximum share of a model's bricks used as decoys; a complete model would look like a requested one."""
+
+
+def drawn_decoys(others: Iterable[CutModel], known: Collection[str], number: int) -> list[CutModel]:
+    """Return models reduced to randomly chosen bricks that together contain `number` new bricks.
+
+    The choice uses the system's random numbers, so that it cannot be reproduced.
+
+    Args:
+        others: models that were not requested, in random order; only as many as needed are consumed.
+        known: identifiers of the suite's bricks.
+        number: number of decoys; the result has fewer if the models have fewer.
+    """
+    random, taken, found, left = secrets.SystemRandom(), set(known), [], number
+    for model in others:
+        new = [brick for brick in model.bricks if brick.id not in taken]
+        chosen = random.sample(new, min(left, math.ceil(len(new) * _MOST_FRAC)))
+        taken.update(brick.id for brick in chosen)
+        left -= len(chosen)
+        found.append(replace(model, bricks=tuple(chosen)))
+        if left == 0:
+            break
+    return found

@@ -5,17 +5,27 @@ from pathlib import Path
 from statistics import median
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.analysis.bricks.brick_uses import brick_case
-from charact.analysis.bricks.calibration_models import typical
-from charact.analysis.bricks.construction import Construction, construct
-from charact.analysis.bricks.correction import MIN_MODELS, fit_correction
-from charact.analysis.bricks.correction_cache import NotCorrected, correction_file, keep_correction
+from charact.analysis.bricks.construction import Construction, brick_case, construct
+from charact.analysis.bricks.correction import (
+    MIN_MODELS,
+    NotCorrected,
+    correction_file,
+    fit_correction,
+    keep_correction,
+    typical,
+)
 from charact.analysis.bricks.times import BrickTimes
 from charact.bricks.suite.composition import Composition
-from charact.commands.bricks.compositions import ALL, brick_run, is_called, kept_compositions
-from charact.commands.bricks.construct import correction_key
-from charact.commands.bricks.models import Named
-from charact.commands.bricks.verify import is_of_this_machine, timed_model
+from charact.commands.bricks.construct import (
+    ALL,
+    brick_run,
+    correction_key,
+    is_called,
+    is_of_this_machine,
+    kept_compositions,
+    timed_model,
+)
+from charact.commands.bricks.generate import Named
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.output import warn

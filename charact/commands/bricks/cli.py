@@ -1,16 +1,78 @@
 """`charact bricks`."""
 
+import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from charact.commands._shared import options as opt
 from charact.commands._shared import user_model_options as own_model
-from charact.commands.bricks import options as brick_options
 from charact.core.bounded_reading import parse_bytes
 from charact.core.errors import UserError
+from charact.core.output import warn
 from charact.record.schema import MODES, PRECISIONS
+
+if TYPE_CHECKING:
+    from charact.execution.interrupt import Interrupt
+
+METHODS = ("contextual", "paper")
+CUTS = ("chains", "paper", "heavy")
+FALLBACKS = ("hooks",)
+
+Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="Directory of a suite of bricks.")]
+InputSpec = Annotated[str | None, typer.Option(
+    help="Inputs of your own models; see charact profile --help.")]
+OwnModels = Annotated[list[str] | None, typer.Option(
+    "--model", metavar="MODULE:NAME[(ARGS)]",
+    help="Your own model, or an exported program, that may be imported and run. Compositions also name models, but may "
+         "come from others: only models named here are run. Repeatable.")]
+OwnLosses = Annotated[list[str] | None, typer.Option(
+    "--loss", metavar="MODULE:NAME", help="Loss function of your own that may be imported. Repeatable.")]
+MaxBytes = Annotated[str | None, typer.Option(
+    metavar="SIZE", help="Memory limit of a brick, and of unpacked files, such as 32GiB. Default: 16GiB for a brick.")]
+Compositions = Annotated[Path | None, typer.Option(
+    help="Directory of the compositions, which list the bricks of each model. Default: SUITE.private, next to the "
+         "suite.")]
+
+
+def parse_models(words: list[str]) -> list[str]:
+    """Return the names of models, each once, in order."""
+    return list(dict.fromkeys(part for word in words for part in opt.parse_list(word, "MODEL")))
+
+
+def model_options(input_sizes: str | None, batch_sizes: str | None, variant: str | None, own: dict[str, Any]
+           ) -> dict[str, Any]:
+    """Return the parsed options of models; `own` holds the options of imported models."""
+    return {"input_sizes": parse_sizes(input_sizes, "--input-sizes"),
+            "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"), "variant": variant, "own": own}
+
+
+def exit_status(interrupt: "Interrupt", work: Callable[[], int]) -> int:
+    """Run `work` and return its exit status, or that of an interrupted command that wrote nothing."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        warn("interrupted: nothing is written")
+        return 128 + (interrupt.signal or signal.SIGINT)
+
+
+def parse_sizes(text: str | None, option: str) -> list[int] | None:
+    """Parse sizes, if given."""
+    return None if text is None else opt.parse_sizes(text, option)
+
+
+def parse_share(share: float) -> float:
+    """Check the share of bricks to time.
+
+    Raises:
+        UserError: it is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"--share: {share:g} is not a share: give a number above 0, up to 1")
+    return share
+
 
 group = typer.Typer(rich_markup_mode=None, help="""Cut models into bricks, and construct latencies.
 
@@ -44,7 +106,7 @@ def generate(
     precision: opt.Precision = "fp32",
     variant: opt.Variant = None,
     model_args: own_model.ModelArgs = None,
-    input_spec: brick_options.InputSpec = None,
+    input_spec: InputSpec = None,
     loss: own_model.Loss = None,
     optimizer: own_model.Optimizer = None,
     learning_rate: own_model.LearningRate = None,
@@ -67,23 +129,22 @@ def generate(
       charact bricks generate transformers_models:bert --input-spec "int64[30522] S" --input-sizes 128
       charact bricks generate exported.pt2 --decoys 50
     """  # noqa: D301  (click wants the character itself)
-    names = brick_options.parse_models(models)
+    names = parse_models(models)
     modes = opt.parse_choices(mode, "--mode", MODES)
-    asked = brick_options.model_options(input_sizes, batch_sizes, variant, {
+    asked = model_options(input_sizes, batch_sizes, variant, {
         "--model-args": model_args, "--input-spec": input_spec, "--loss": loss, "--optimizer": optimizer,
         "--learning-rate": learning_rate})
     asked |= {"precisions": opt.parse_choices(precision, "--precision", PRECISIONS), "seed": seed}
-    method = opt.parse_choice(cut, "--cut", brick_options.CUTS) if cut else "heavy" if modes == ["train"] else "chains"
+    method = opt.parse_choice(cut, "--cut", CUTS) if cut else "heavy" if modes == ["train"] else "chains"
     if fallback is not None:
-        opt.parse_choice(fallback, "--fallback", brick_options.FALLBACKS)
+        opt.parse_choice(fallback, "--fallback", FALLBACKS)
 
     from charact.execution.interrupt import Interrupt
 
     with Interrupt() as interrupt:
-        from charact.commands.bricks.generate import generate_suite
-        from charact.commands.bricks.models import Asked
+        from charact.commands.bricks.generate import Asked, generate_suite
 
-        return brick_options.exit_status(interrupt, lambda: generate_suite(
+        return exit_status(interrupt, lambda: generate_suite(
             Asked(names=names, modes=modes, **asked), out, g, method, fallback, decoys, quiet, interrupt))
 
 
@@ -108,7 +169,7 @@ def run(
         min=0, max=604_800, help="Or after this number of seconds and 6 rounds.")] = 600.0,
     resume: Annotated[Path | None, typer.Option(
         help="Resume a killed or interrupted run: its directory, runs/.partial-...")] = None,
-    max_bytes: brick_options.MaxBytes = None,
+    max_bytes: MaxBytes = None,
     threads: opt.Threads = None,
     device: opt.Device = "auto",
     out: opt.Out = Path("runs"),
@@ -134,10 +195,10 @@ def run(
     options: dict[str, Any] = {
         "modes": None if mode is None else opt.parse_choices(mode, "--mode", MODES),
         "precisions": None if precision is None else opt.parse_choices(precision, "--precision", PRECISIONS),
-        "batch_sizes": brick_options.parse_sizes(batch_sizes, "--batch-sizes"),
-        "method": opt.parse_choice(method, "--method", brick_options.METHODS), "max_rounds": max_rounds,
+        "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"),
+        "method": opt.parse_choice(method, "--method", METHODS), "max_rounds": max_rounds,
         "precision_target_frac": precision_target, "max_seconds": max_seconds, "device": device,
-        "share_frac": brick_options.parse_share(share),
+        "share_frac": parse_share(share),
         "max_bytes": None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),
     }
 
@@ -157,9 +218,9 @@ def calibrate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run of a suite on this machine.")],
     models: Annotated[list[str] | None, typer.Argument(
         metavar="[MODEL]...", help="Models to measure. Default: up to 8 typical models of the suite.")] = None,
-    model: brick_options.OwnModels = None,
-    loss: brick_options.OwnLosses = None,
-    compositions: brick_options.Compositions = None,
+    model: OwnModels = None,
+    loss: OwnLosses = None,
+    compositions: Compositions = None,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Number of turns of each model.")] = 3,
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Longest turn of a model.")] = 5.0,
     quiet: opt.Quiet = False,
@@ -177,11 +238,11 @@ def calibrate(
 
     with Interrupt() as interrupt:
         from charact.commands.bricks.calibrate import calibrate_machine
-        from charact.commands.bricks.models import Named
+        from charact.commands.bricks.generate import Named
 
-        names = brick_options.parse_models(models or [])
+        names = parse_models(models or [])
         own = Named.from_command_line(model or [], loss or [], names)
-        return brick_options.exit_status(interrupt, lambda: calibrate_machine(
+        return exit_status(interrupt, lambda: calibrate_machine(
             run, names, own, compositions, turns, max_seconds, quiet, interrupt))
 
 
@@ -189,14 +250,14 @@ def calibrate(
 def construct(
     what: Annotated[list[str], typer.Argument(
         metavar="MODEL... RUN...", help="Models, or all, and runs of a suite, of one machine or several.")],
-    compositions: brick_options.Compositions = None,
+    compositions: Compositions = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     variant: opt.Variant = None,
     model_args: own_model.ModelArgs = None,
-    input_spec: brick_options.InputSpec = None,
-    model: brick_options.OwnModels = None,
-    loss: brick_options.OwnLosses = None,
+    input_spec: InputSpec = None,
+    model: OwnModels = None,
+    loss: OwnLosses = None,
     verify: Annotated[bool, typer.Option(
         "--verify", help="Also run the models themselves if a run is of this machine, and report the error.")]
     = False,
@@ -225,7 +286,7 @@ def construct(
     if (model or loss) and not verify:
         raise UserError(f"{'--model' if model else '--loss'} is only for --verify: add --verify, or leave it "
                         "out")
-    asked = brick_options.model_options(input_sizes, batch_sizes, variant,
+    asked = model_options(input_sizes, batch_sizes, variant,
                                          {"--model-args": model_args, "--input-spec": input_spec})
 
     from charact.execution.interrupt import Interrupt
@@ -235,24 +296,24 @@ def construct(
         from charact.measure.passes.timing import StopRule
 
         stop = StopRule(precision_target, max_iterations, max_seconds) if verify else None
-        return brick_options.exit_status(interrupt, lambda: construct_models(
+        return exit_status(interrupt, lambda: construct_models(
             what, asked, (model or [], loss or []), compositions, stop, out, name, quiet, interrupt))
 
 
 @group.command()
-def show(suite: brick_options.Suite, compositions: brick_options.Compositions = None) -> int:
+def show(suite: Suite, compositions: Compositions = None) -> int:
     """Show the bricks of the models, and how many are distinct.
 
     \b
       charact bricks show suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.bricks.suites import show_suite
+    from charact.commands.bricks.generate import show_suite
 
     return show_suite(suite, compositions)
 
 
 @group.command()
-def audit(suite: brick_options.Suite) -> int:
+def audit(suite: Suite) -> int:
     """Show what a suite reveals about its models.
 
     The exit status is 1 if its directory holds other files.
@@ -260,6 +321,6 @@ def audit(suite: brick_options.Suite) -> int:
     \b
       charact bricks audit suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.bricks.suites import audit_suite
+    from charact.commands.bricks.generate import audit_suite
 
     return audit_suite(suite)

@@ -11,13 +11,13 @@ from charact.bricks.suite.index import Suite, load_suite
 from charact.commands._shared.ceilings import recorded_ceilings
 from charact.commands._shared.publish import keeping_finished, measure_resumably, publish_and_report
 from charact.commands._shared.run_cases import open_record
-from charact.commands.bricks.verify import is_of_this_machine
+from charact.commands.bricks.construct import is_of_this_machine
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.execution.interrupt import Interrupt
 from charact.execution.precision import unsupported_reason
 from charact.machine.facts import resolve_device
-from charact.measure.bricks.isolated_run import run_isolated
+from charact.measure.bricks.worker import run_isolated
 from charact.record.manifest import check_holds
 from charact.record.reader import load_run
 from charact.record.redaction import expanded_path

@@ -19,8 +19,7 @@ from charact.execution.memory_limit import growth_limit
 from charact.measure.bricks.brick_rows import counted_work, described
 from charact.measure.bricks.crash_notes import DESCRIBING, TIMING, Crashes
 from charact.measure.bricks.inputs import InputPool, check_size, most_bytes
-from charact.measure.bricks.timing import InferenceWork, Work
-from charact.measure.bricks.training_timing import GradientSumWork, TrainingWork, UpdateWork, backward_start
+from charact.measure.bricks.timing import GradientSumWork, InferenceWork, TrainingWork, UpdateWork, Work, backward_start
 from charact.measure.microbench.call_timer import Times, by_clock, clock_for, seconds
 from charact.measure.passes.timing import MIN_ITERATIONS, StopRule, ended_by
 from charact.record.reader import Rows

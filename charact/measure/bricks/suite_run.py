@@ -19,10 +19,10 @@ from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import unsupported_reason
 from charact.machine.facts import device_name
-from charact.measure.bricks.allocator_settings import brick_settings
 from charact.measure.bricks.brick_rows import as_stored, left_out
 from charact.measure.bricks.crash_notes import Crashes
 from charact.measure.bricks.rounds import Rounds
+from charact.measure.bricks.whole_model import brick_settings
 from charact.measure.passes.timing import StopRule
 from charact.record.reader import Rows, load_run
 from charact.record.schema import LEFT_OUT, UNFINISHED

@@ -11,7 +11,7 @@ from charact.views.case_kind import CaseKind, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.brick_columns import legend_of_types
+from charact.views.tables.brick_tables import legend_of_types
 from charact.views.tables.model import Column, Table, table
 from charact.views.terminal import bricks as terminal
 

@@ -7,8 +7,7 @@ import pandas as pd
 from rich.console import RenderableType
 
 from charact.analysis.bricks import record_tables
-from charact.analysis.bricks.record_tables import model_summary
-from charact.analysis.bricks.verification import latency_errors, normalized_latency
+from charact.analysis.bricks.record_tables import latency_errors, model_summary, normalized_latency
 from charact.analysis.common.pass_status import passes_taken
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, Overview, in_one_table
@@ -16,11 +15,11 @@ from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import CASE, STATUS, Block, Card, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.brick_columns import legend_of_types
-from charact.views.tables.constructed_tables import (
+from charact.views.tables.brick_tables import (
     COLORS,
     LABELS,
     errors_table,
+    legend_of_types,
     no_error,
     reason_of,
     signed_share,

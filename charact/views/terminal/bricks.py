@@ -10,13 +10,20 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from charact.analysis.bricks.record_tables import BAND_FRAC, model_summary, predicted_times, time_by_layers, time_saved
+from charact.analysis.bricks.record_tables import (
+    BAND_FRAC,
+    latency_errors,
+    model_summary,
+    normalized_latency,
+    predicted_times,
+    time_by_layers,
+    time_saved,
+)
 from charact.analysis.bricks.run_tables import brick_summary, has_failed, suite_summary
-from charact.analysis.bricks.verification import latency_errors, normalized_latency
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.constructed_tables import regression_text
+from charact.views.tables.brick_tables import regression_text
 from charact.views.terminal.bars import Bar, Part
 from charact.views.terminal.named_table import NamedTable, plain_table
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from charact.analysis.bricks import reuse as statistics
-from charact.analysis.bricks.correction_cache import Correction
+from charact.analysis.bricks.correction import Correction
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.index import Suite
 from charact.views.tables import format as fmt

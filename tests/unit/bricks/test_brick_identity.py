@@ -10,10 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, branches
 
-from charact.bricks.brick import Brick, BrickInput, brick_of, canonical, gradient_sum_brick, identity, update_brick
+from charact.bricks.brick import (
+    Brick,
+    BrickInput,
+    brick_from_json,
+    brick_of,
+    brick_to_json,
+    canonical,
+    gradient_sum_brick,
+    identity,
+    update_brick,
+)
 from charact.bricks.captured_graph import CapturedModel, Layer, TensorType, Update
 from charact.bricks.cut import cut
-from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))
 

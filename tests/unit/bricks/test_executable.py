@@ -11,14 +11,12 @@ from torch import Tensor
 
 from charact.bricks import executable
 from charact.bricks.aten import operator_of, written_values
-from charact.bricks.brick import Brick, brick_of, gradient_sum_brick, update_brick
+from charact.bricks.brick import Brick, brick_from_json, brick_of, brick_to_json, gradient_sum_brick, update_brick
 from charact.bricks.capture.capture_model import capture
-from charact.bricks.capture.forward_pass import Program
-from charact.bricks.capture.sources import Source, sources_of
+from charact.bricks.capture.sources import Program, Source, sources_of
 from charact.bricks.captured_graph import CapturedModel, Layer, TensorType, Update
 from charact.bricks.cut import METHODS, cut
 from charact.bricks.executable import optimizer_class, runnable
-from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.writer import cut_model
 from charact.core.errors import UserError
 

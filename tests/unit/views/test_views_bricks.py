@@ -15,7 +15,7 @@ from charact.record.writer import RunWriter
 from charact.views.export.tables import export
 from charact.views.html.elements.bricks import short_names
 from charact.views.html.report import fragment, report, sections
-from charact.views.tables.constructed_tables import signed_share
+from charact.views.tables.brick_tables import signed_share
 from charact.views.tensorboard.scalars import write_scalars
 
 SUITE = "bricks-zoo-g2-infer-fp32-cpu"

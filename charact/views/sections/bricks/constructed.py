@@ -3,18 +3,19 @@
 import pandas as pd
 
 from charact.analysis.bricks import record_tables
-from charact.analysis.bricks.verification import NOT_RUN, latency_errors, normalized_latency
+from charact.analysis.bricks.record_tables import NOT_RUN, latency_errors, normalized_latency
 from charact.record.reader import Run
 from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import CASE, Block, Body, Legend, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
-from charact.views.tables.brick_columns import LAYERS, legend_of_types
-from charact.views.tables.constructed_tables import (
+from charact.views.tables.brick_tables import (
     COLORS,
     LABELS,
+    LAYERS,
     STRATEGY,
     errors_table,
+    legend_of_types,
     no_error,
     no_interval,
     reason_of,

@@ -8,7 +8,7 @@ from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import CASE, Block, Body, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
-from charact.views.tables.brick_columns import BRICKS, LAYERS, PIECES
+from charact.views.tables.brick_tables import BRICKS, LAYERS, PIECES
 from charact.views.tables.model import Column, share_column, table
 
 _NUM_DRAWN = 20

@@ -9,11 +9,11 @@ from charact.analysis.bricks import run_tables
 from charact.record.reader import Run
 from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import Block, Body, why_nothing
-from charact.views.html.elements.brick_scatter import NUM_POINTS, work
+from charact.views.html.elements.bricks import NUM_POINTS, work
 from charact.views.section import Scalar, Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.brick_columns import BRICKS, LAYERS, legend_of_types
+from charact.views.tables.brick_tables import BRICKS, LAYERS, legend_of_types
 from charact.views.tables.model import Column, share_column, table, top
 
 NUM_DRAWN = 20

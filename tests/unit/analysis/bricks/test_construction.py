@@ -7,10 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.brick_runs import CASE, brick_run, composition, infer_run, skewed
 
-from charact.analysis.bricks.brick_uses import brick_case
-from charact.analysis.bricks.construction import Construction, construct
-from charact.analysis.bricks.correction_cache import Correction
-from charact.analysis.bricks.manifest_entry import constructed_case
+from charact.analysis.bricks.construction import Construction, brick_case, construct, constructed_case
+from charact.analysis.bricks.correction import Correction
 from charact.analysis.bricks.times import BrickTimes, interval
 from charact.core.errors import UserError
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.analysis.bricks import correction_cache as cache
-from charact.analysis.bricks.correction_cache import (
+from charact.analysis.bricks import correction as cache
+from charact.analysis.bricks.correction import (
     Correction,
     CorrectionKey,
     NotCorrected,

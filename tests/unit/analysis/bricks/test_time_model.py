@@ -7,8 +7,7 @@ import pytest
 from support.brick_runs import CASE, brick_run, composition
 
 from charact.analysis.bricks.construction import construct
-from charact.analysis.bricks.time_model import predict
-from charact.analysis.bricks.times import BrickTimes
+from charact.analysis.bricks.times import BrickTimes, predict
 from charact.bricks.suite.families import Sizes, sizes_of
 
 PLACES = [(rows, width) for rows in (8, 16, 32, 64, 128, 256) for width in (64, 128, 256, 512)]

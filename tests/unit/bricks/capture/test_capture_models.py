@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from charact.bricks.capture.arguments import call
 from charact.bricks.capture.capture_model import capture
-from charact.bricks.capture.forward_pass import Program
-from charact.bricks.capture.sources import Source, sources_of
+from charact.bricks.capture.draft import call
+from charact.bricks.capture.sources import Program, Source, sources_of
 from charact.bricks.captured_graph import CapturedModel, TensorType
 from charact.workload.registry import all_workloads
 

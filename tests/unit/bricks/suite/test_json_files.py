@@ -2,7 +2,7 @@
 
 import pytest
 
-from charact.bricks.suite.json_files import strict_json
+from charact.bricks.suite.index import strict_json
 
 
 @pytest.mark.parametrize("data", [

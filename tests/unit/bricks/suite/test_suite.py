@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, branches, configuration
 
+from charact.bricks.brick import brick_from_json, brick_to_json
 from charact.bricks.captured_graph import Json
-from charact.bricks.suite.brick_file import brick_from_json, brick_to_json
 from charact.bricks.suite.composition import load_compositions, read_composition
 from charact.bricks.suite.index import Suite, brick_path, index_bytes, load_suite, private_directory
 from charact.bricks.suite.writer import CutModel, add_models, check_place, cut_model, perturbed, suite_lock

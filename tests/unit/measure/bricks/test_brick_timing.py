@@ -13,9 +13,8 @@ from torch import Tensor
 from charact.bricks.brick import Brick, BrickInput
 from charact.bricks.executable import runnable
 from charact.measure.bricks import timing
-from charact.measure.bricks.inputs import InputPool
+from charact.measure.bricks.inputs import InputPool, WeightPool
 from charact.measure.bricks.timing import CacheEvictor, InferenceWork, stays_in_cache
-from charact.measure.bricks.weight_pool import WeightPool
 from charact.measure.microbench.call_timer import HostClock
 
 pytestmark = pytest.mark.clock

@@ -13,7 +13,7 @@ from charact.bricks.executable import BrickFunction, runnable
 from charact.core.errors import UserError
 from charact.measure.bricks import timing
 from charact.measure.bricks.inputs import InputPool
-from charact.measure.bricks.training_timing import GradientSumWork, TrainingWork, UpdateWork, backward_start
+from charact.measure.bricks.timing import GradientSumWork, TrainingWork, UpdateWork, backward_start
 from charact.measure.microbench.call_timer import HostClock, Times
 
 pytestmark = pytest.mark.clock
@@ -106,7 +106,7 @@ class SlowSgd(torch.optim.SGD):
 
 def test_a_parameter_has_its_share_of_a_step_less_what_an_empty_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim, "SGD", SlowSgd)
-    monkeypatch.setattr("charact.measure.bricks.training_timing._NUM_STARTS", 3)
+    monkeypatch.setattr("charact.measure.bricks.timing._NUM_STARTS", 3)
     brick = an_update(16, 16)
     work = UpdateWork(brick, InputPool([brick], CPU), HostClock())
     assert work.num_parameters == 4

@@ -10,8 +10,8 @@ from support.hand_made_bricks import a_brick, a_layer, an_input, product, value
 from torch import Tensor
 
 from charact.bricks.brick import Brick, BrickInput
-from charact.measure.bricks import weight_pool
-from charact.measure.bricks.weight_pool import WeightPool
+from charact.measure.bricks import inputs as weight_pool
+from charact.measure.bricks.inputs import WeightPool
 
 CPU = torch.device("cpu")
 CACHE_BYTES = 1_000_000

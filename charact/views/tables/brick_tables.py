@@ -1,11 +1,23 @@
-"""Tables of constructed models, with labels and colors of the strategies."""
+"""Columns, colors and tables of bricks and of constructed models that several views share."""
 
 from typing import Any
 
 import pandas as pd
 
+from charact.views.html.elements.blocks import Legend
 from charact.views.tables import format as fmt
+from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
+
+PIECES, BRICKS = "#AAB7C4", "#4477AA"
+"""Colors of all segments, and of the distinct ones."""
+LAYERS = Column("layers", "Layers", reason=lambda row: "not recorded", wide=True)
+
+
+def legend_of_types(rows: pd.DataFrame) -> Legend:
+    """Return the colors of the operator types of rows, in the order of the rows."""
+    return [(name, palette.operator_type(name)) for name in dict.fromkeys(rows["operator_type"].dropna().astype(str))]
+
 
 COLORS = {"corrected": "#4477AA", "sequential": "#EE6677", "critical_path": "#CCBB44", "paper": "#AA3377"}
 LABELS = {"sequential": "plain sum", "critical_path": "longest path", "corrected": "corrected sum",
