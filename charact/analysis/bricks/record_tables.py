@@ -176,57 +176,6 @@ def _kind(phase: str, layer_types: str | None) -> str:
 
 
 @memoize
-def brick_reuse(run: Run) -> pd.DataFrame:
-    """Return the share of distinct bricks among segments, by model and overall, without updates and gradient sums.
-
-    Columns: case, null in the last row (all models together); num_layers; num_pieces; num_bricks, distinct ones;
-    unique_frac = num_bricks / num_pieces.
-    """
-    pieces = _placed(run)
-    rows: list[list[Any]] = [[case, *_counts(some)] for case, some in pieces.groupby("case", sort=False)]
-    if len(rows) > 1:
-        rows.append([None, *_counts(pieces)])
-    return pd.DataFrame(rows, columns=["case", "num_layers", "num_pieces", "num_bricks", "unique_frac"])
-
-
-def _placed(run: Run) -> pd.DataFrame:
-    pieces = run.pieces
-    return pieces[pieces["piece"].notna() & (pieces["phase"] == "forward")]
-
-
-def _counts(pieces: pd.DataFrame) -> list[float]:
-    num_bricks = pieces["brick"].nunique()
-    return [pieces["num_layers"].sum(), len(pieces), num_bricks, num_bricks / len(pieces)]
-
-
-@memoize
-def reuse_by_layers(run: Run) -> pd.DataFrame:
-    """Return how often sequences of layer types occur in the models of a record, the most frequent first.
-
-    Columns: layers; operator_type; num_pieces; num_bricks, distinct ones; unique_frac; num_models that contain one;
-    num_shared, bricks that occur in several models.
-    """
-    pieces = _placed(run)
-    pieces = pieces.assign(layers=[layer_text(types) or "not recorded" for types in pieces["layer_types"]])
-    models = pieces.groupby("brick")["case"].nunique()
-    rows = []
-    for layers, some in pieces.groupby("layers", sort=False):
-        bricks = some["brick"].unique()
-        rows.append([layers, kind_of_work(some["layer_types"].iloc[0]) or "other", len(some), len(bricks),
-                     len(bricks) / len(some), some["case"].nunique(), int((models[bricks] > 1).sum())])  # fmt: skip
-    found = pd.DataFrame(rows, columns=["layers", "operator_type", "num_pieces", "num_bricks", "unique_frac",
-                                        "num_models", "num_shared"])  # fmt: skip
-    return found.sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
-
-
-@memoize
-def piece_lengths(run: Run) -> pd.DataFrame:
-    """Return segments and distinct bricks by number of layers. Columns: num_layers, num_pieces, num_bricks."""
-    return _placed(run).dropna(subset=["num_layers"]).groupby("num_layers", as_index=False).agg(
-        num_pieces=("brick", "size"), num_bricks=("brick", "nunique"))
-
-
-@memoize
 def time_saved(run: Run) -> pd.DataFrame:
     """Return the time saved by timing bricks instead of models at equal repeats; one row, or none without timed bricks.
 

@@ -1,110 +1,80 @@
-"""Reuse of bricks within and between models.
+"""Reuse of bricks within and between models, of a suite or of a record of constructed models.
 
 Only the segments of models are included: optimizer steps and gradient sums have no layers, and decoys are in no model.
+Each function takes the segments, from `suite_pieces` or `record_pieces`.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
 
+from charact.analysis.bricks.run_tables import kind_of_work, layer_text
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.index import Suite
+from charact.record.reader import Run
+
+_COLUMNS = ["case", "brick", "num_layers", "layers"]
 
 
-def unique_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Return the numbers of all and of distinct segments and layers, in one row.
+def suite_pieces(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
+    """Return one row for each segment of models. Columns: case; brick; num_layers; layers, as text.
 
-    Columns: num_models; num_layers, of all models; num_pieces, all segments; num_bricks, distinct segments;
-    num_unique_layers, layers of distinct segments; unique_pieces_frac = num_bricks / num_pieces; unique_layers_frac =
-    num_unique_layers / num_layers (both null without segments).
+    Raises:
+        UserError: the suite lacks a brick.
     """
-    pieces = _pieces(compositions, suite)
-    bricks = pieces.drop_duplicates("brick")
-    found = pd.DataFrame([{
-        "num_models": len(compositions), "num_layers": int(pieces["num_layers"].sum()), "num_pieces": len(pieces),
-        "num_bricks": len(bricks), "num_unique_layers": int(bricks["num_layers"].sum()),
-    }])  # fmt: skip
-    return found.assign(unique_pieces_frac=_share(found["num_bricks"], found["num_pieces"]),
-                        unique_layers_frac=_share(found["num_unique_layers"], found["num_layers"]))
+    rows = [(each.case, piece.brick, suite.entry(piece.brick)["num_layers"],
+             " + ".join(suite.entry(piece.brick)["layer_types"])) for each in compositions for piece in each.pieces]
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def model_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
+def record_pieces(run: Run) -> pd.DataFrame:
+    """Return one row for each segment of constructed models, with the columns of `suite_pieces` and operator_type."""
+    pieces = run.pieces
+    pieces = pieces[pieces["piece"].notna() & (pieces["phase"] == "forward")]
+    return pieces.assign(layers=[layer_text(types) or "not recorded" for types in pieces["layer_types"]],
+                         operator_type=[kind_of_work(types) or "other" for types in pieces["layer_types"]])
+
+
+def model_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
     """Return how often each model repeats its own bricks and shares them with others, in the given order.
 
-    Columns: case; num_layers; num_pieces, segments; num_bricks, distinct segments; unique_frac = num_bricks /
-    num_pieces; num_shared, bricks that another model also has; shared_frac = num_shared / num_bricks.
+    Columns: case, null in the last row (all of several models together); num_layers; num_pieces, segments; num_bricks,
+    distinct segments; unique_frac = num_bricks / num_pieces; num_shared, bricks that several models have; shared_frac =
+    num_shared / num_bricks.
     """
-    pieces = _pieces(compositions, suite)
     num_models = pieces.groupby("brick")["case"].nunique()
-    pieces["shared"] = pieces["brick"].map(num_models) > 1
-    different = pieces.drop_duplicates(["case", "brick"]).groupby("case")
-    found = pd.DataFrame({
-        "case": [each.case for each in compositions], "num_layers": [each.num_layers for each in compositions],
-        "num_pieces": [len(each.pieces) for each in compositions],
-    })  # fmt: skip
-    for name, counts in (("num_bricks", different.size()), ("num_shared", different["shared"].sum())):
-        found[name] = found["case"].map(counts).fillna(0).astype("int64")
-    found["unique_frac"] = _share(found["num_bricks"], found["num_pieces"])
-    found["shared_frac"] = _share(found["num_shared"], found["num_bricks"])
-    return found[["case", "num_layers", "num_pieces", "num_bricks", "unique_frac", "num_shared", "shared_frac"]]
+    rows = []
+    for case, some in [*pieces.groupby("case", sort=False), (None, pieces)]:
+        bricks = some["brick"].unique()
+        num_shared, unique_frac = int((num_models[bricks] > 1).sum()), len(bricks) / max(1, len(some))
+        rows.append([case, some["num_layers"].sum(), len(some), len(bricks), unique_frac, num_shared,
+                     num_shared / max(1, len(bricks))])
+    return pd.DataFrame(rows if len(rows) > 2 else rows[:-1], columns=[
+        "case", "num_layers", "num_pieces", "num_bricks", "unique_frac", "num_shared", "shared_frac"])
 
 
-def brick_reuse(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
+def layer_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
+    """Return how often sequences of layer types occur in models, the most frequent first.
+
+    Columns: layers; num_pieces; num_bricks, distinct ones; unique_frac; num_models that contain one; num_shared, bricks
+    that occur in several models.
+    """
+    models = pieces.groupby("brick")["case"].nunique()
+    rows = []
+    for layers, some in pieces.groupby("layers", sort=False):
+        bricks = some["brick"].unique()
+        rows.append([layers, len(some), len(bricks), len(bricks) / len(some), some["case"].nunique(),
+                     int((models[bricks] > 1).sum())])
+    found = pd.DataFrame(rows, columns=["layers", "num_pieces", "num_bricks", "unique_frac", "num_models",
+                                        "num_shared"])  # fmt: skip
+    return found.sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
+
+
+def brick_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
     """Return the number of uses of each brick, the most frequent first.
 
-    Columns: brick; num_layers; layer_types, joined by +; num_uses; num_models; most_in_one, the maximum number of
-    uses in one model.
+    Columns: brick; layers; num_uses; num_models; most_in_one, the maximum number of uses in one model.
     """
-    pieces = _pieces(compositions, suite)
-    in_models = pieces.groupby(["brick", "case"]).size().groupby("brick")
-    found = pieces.drop_duplicates("brick")[["brick", "num_layers", "layer_types"]].copy()
-    counted = {"num_uses": in_models.sum(), "num_models": in_models.size(), "most_in_one": in_models.max()}
-    for name, counts in counted.items():
-        found[name] = found["brick"].map(counts).astype("int64")
-    found["layer_types"] = ["+".join(types) for types in found["layer_types"]]
+    in_models = pieces.groupby(["brick", "layers", "case"]).size().groupby(["brick", "layers"])
+    found = in_models.agg(num_uses="sum", num_models="size", most_in_one="max").reset_index()
     return found.sort_values(["num_uses", "brick"], ascending=[False, True], ignore_index=True)
-
-
-def layer_type_share(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Return the number of layers by type, the most frequent first.
-
-    Columns: layer_type; num_layers, in all models; num_unique, in the distinct bricks; unique_frac = num_unique /
-    num_layers.
-    """
-    pieces = _pieces(compositions, suite)
-    everywhere = Counter(name for types in pieces["layer_types"] for name in types)
-    once = Counter(name for types in pieces.drop_duplicates("brick")["layer_types"] for name in types)
-    rows = [{"layer_type": name, "num_layers": number, "num_unique": once[name]}
-            for name, number in sorted(everywhere.items(), key=lambda item: (-item[1], item[0]))]  # fmt: skip
-    found = pd.DataFrame(rows, columns=["layer_type", "num_layers", "num_unique"])
-    return found.assign(unique_frac=_share(found["num_unique"], found["num_layers"]))
-
-
-def sequence_lengths(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Return the number of segments by number of layers, the shortest first.
-
-    Columns: num_layers; num_pieces, segments in all models; num_bricks, distinct segments; pieces_frac, num_pieces
-    as a share of all segments.
-    """
-    pieces = _pieces(compositions, suite)
-    by_length = pieces.groupby("num_layers", as_index=False)
-    found = by_length.agg(num_pieces=("brick", "size"), num_bricks=("brick", "nunique"))
-    return found.assign(pieces_frac=_share(found["num_pieces"], len(pieces)))
-
-
-def _pieces(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Return one row for each segment: case, brick, and its number and types of layers."""
-    rows = [
-        {"case": each.case, "brick": piece.brick, "num_layers": suite.entry(piece.brick)["num_layers"],
-         "layer_types": suite.entry(piece.brick)["layer_types"]}
-        for each in compositions for piece in each.pieces
-    ]  # fmt: skip
-    found = pd.DataFrame(rows, columns=["case", "brick", "num_layers", "layer_types"])
-    return found.astype({"case": "str", "brick": "str", "num_layers": "int64", "layer_types": "object"})
-
-
-def _share(part: "pd.Series[int]", whole: "pd.Series[int] | int") -> "pd.Series[float]":
-    """Return part / whole; null if the whole is zero."""
-    of = pd.Series(whole, index=part.index, dtype="float64")
-    return part / of.where(of > 0)

@@ -161,14 +161,3 @@ def brick_types(run: Run) -> pd.DataFrame:
     )  # fmt: skip
     rows["flop_per_s"] = rows.pop("flop") / rows["time_s"].where(rows["time_s"] > 0)
     return rows.sort_values("time_s", ascending=False, kind="stable", ignore_index=True)
-
-
-@memoize
-def brick_lengths(run: Run) -> pd.DataFrame:
-    """Return the number of bricks by number of layers, without updates and gradient sums.
-
-    Columns: case; num_layers; num_bricks.
-    """
-    rows = run.table("bricks")
-    rows = rows[rows["kind"] == "sequence"]
-    return rows.groupby(["case", "num_layers"], as_index=False).agg(num_bricks=("brick", "size"))

@@ -47,45 +47,35 @@ def generated(cases: Collection[str], compositions: Sequence[Composition], suite
         compositions: all models of the suite.
         suite: the current suite.
     """
+    pieces = statistics.suite_pieces(compositions, suite)
     models = NamedTable("model", "layers", "segments", "distinct", "shared with others")
-    reuse = statistics.model_reuse(compositions, suite)
-    for row in fmt.rows(reuse[reuse["case"].isin(list(cases))]):
+    rows = statistics.model_reuse(pieces)
+    for row in fmt.rows(rows[rows["case"].isin(list(cases))]):
         models.add_row(Text(str(row.case)), Text(f"{row.num_layers:,}"), Text(f"{row.num_pieces:,}"),
                        Text(f"{row.num_bricks:,}  {fmt.share(row.unique_frac)}"), Text(fmt.share(row.shared_frac)))
-    types = plain_table("layer type", "layers", "distinct")
-    found = statistics.layer_type_share(compositions, suite)
+    types = plain_table("layers", "segments", "distinct")
+    found = statistics.layer_reuse(pieces)
     for row in fmt.rows(found.head(_NUM_TYPES)):
-        types.add_row(Text(str(row.layer_type)), Text(f"{row.num_layers:,}"),
-                      Text(f"{row.num_unique:,}  {fmt.share(row.unique_frac)}"))  # fmt: skip
-    left_out = len(found) - _NUM_TYPES
-    more = f"{left_out} more {'type' if left_out == 1 else 'types'}"
-    lengths = ", ".join(f"{row.num_layers}: {row.num_pieces:,}"
-                        for row in fmt.rows(statistics.sequence_lengths(compositions, suite)))  # fmt: skip
-    return Group(models, *_whole(compositions, suite), Text(), types,
-                 *([Text(more, style="dim")] if left_out > 0 else []), Text(),
-                 Text(f"segments by number of layers: {lengths}"))  # fmt: skip
-
-
-def _whole(compositions: Sequence[Composition], suite: Suite) -> list[RenderableType]:
-    """Return the totals over all models of the suite, if there are several."""
-    if len(compositions) < 2:
-        return []
-    (row,) = fmt.rows(statistics.unique_share(compositions, suite))
-    return [Text(), Text.assemble(
-        f"{row.num_models} models of {row.num_layers:,} layers in {row.num_pieces:,} segments: ",
-        (f"{row.num_bricks:,} distinct, {fmt.share(row.unique_pieces_frac)}", "bold"))]  # fmt: skip
+        types.add_row(Text(str(row.layers)), Text(f"{row.num_pieces:,}"),
+                      Text(f"{row.num_bricks:,}  {fmt.share(row.unique_frac)}"))  # fmt: skip
+    together = [
+        Text.assemble(f"{len(compositions)} models of {row.num_layers:,} layers in {row.num_pieces:,} segments: ",
+                      (f"{row.num_bricks:,} distinct, {fmt.share(row.unique_frac)}", "bold"))
+        for row in fmt.rows(rows[rows["case"].isna()])]
+    return Group(models, *together, Text(), types, *_more(len(found) - _NUM_TYPES, "more sequences of layers"))
 
 
 def frequent(compositions: Sequence[Composition], suite: Suite) -> RenderableType:
     """Return the bricks that occur in models most often."""
     table = plain_table("brick", "layers", "uses", "models", "most in one model")
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
-    found = statistics.brick_reuse(compositions, suite)
+    found = statistics.brick_reuse(statistics.suite_pieces(compositions, suite))
     for row in fmt.rows(found.head(_NUM_BRICKS)):
-        table.add_row(Text(str(row.brick)), Text(row.layer_types.replace("+", " + ")), Text(f"{row.num_uses:,}"),
+        table.add_row(Text(str(row.brick)), Text(str(row.layers)), Text(f"{row.num_uses:,}"),
                       Text(f"{row.num_models:,}"), Text(f"{row.most_in_one:,}"))  # fmt: skip
-    left_out = len(found) - _NUM_BRICKS
-    others = len(suite.bricks) - len(found)
-    return Group(
-        Text(), table, *([Text(f"{left_out:,} more bricks", style="dim")] if left_out > 0 else []),
-        *([Text(f"{others:,} more are updates, sums of gradients, and decoys", style="dim")] if others else []))
+    return Group(Text(), table, *_more(len(found) - _NUM_BRICKS, "more bricks"), *_more(
+        len(suite.bricks) - len(found), "more are updates, sums of gradients, and decoys"))
+
+
+def _more(number: int, what: str) -> list[Text]:
+    return [Text(f"{number:,} {what}", style="dim")] if number > 0 else []

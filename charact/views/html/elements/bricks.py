@@ -170,25 +170,6 @@ def short_names(names: Iterable[str]) -> list[str]:
     return [name if len(name) <= _HEAD + _TAIL + 1 else f"{name[:_HEAD]}…{name[-_TAIL:]}" for name in bare]
 
 
-def lengths(rows: pd.DataFrame, counts: dict[str, str]) -> Markup:
-    """Draw the number of segments and bricks by number of layers; `counts` are columns with their colors."""
-
-    def draw(figure: Figure) -> None:
-        ax = figure.subplots()
-        width = 0.8 / len(counts)
-        for number, (column, color) in enumerate(counts.items()):
-            places = [position + (number - (len(counts) - 1) / 2) * width for position in range(len(rows))]
-            ax.bar(places, rows[column], width=width, color=color, linewidth=0)
-        ax.set_xticks(range(len(rows)), [fmt.number(value) for value in rows["num_layers"]])
-        ax.set(xlabel="consecutive layers", ylabel="how many")
-        ax.yaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
-        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
-        ax.grid(visible=False, axis="x")
-        sns.despine(ax=ax, left=True, bottom=True)
-
-    return draw_svg("Distribution of segment lengths", 260, draw, width_px=HALF_PX)
-
-
 def counts_by_name(title: str, rows: pd.DataFrame, counts: dict[str, str]) -> Markup:
     """Draw overlaid bars per row; `counts` are columns with their colors, largest numbers first."""
 

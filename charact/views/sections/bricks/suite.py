@@ -13,7 +13,7 @@ from charact.views.html.elements.bricks import NUM_POINTS, work
 from charact.views.section import Scalar, Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.brick_tables import BRICKS, LAYERS, legend_of_types
+from charact.views.tables.brick_tables import LAYERS, legend_of_types
 from charact.views.tables.model import Column, share_column, table, top
 
 NUM_DRAWN = 20
@@ -39,15 +39,14 @@ def _not_read(row: Any) -> str:
 
 
 def bricks(run: Run) -> Body:
-    """Build the section: the slowest bricks, time by layer type, work, and lengths."""
+    """Build the section: the slowest bricks, time by layer type, and work."""
     found = run_tables.brick_summary(run)
     if found.empty:
         return Body(blocks=[Block(note=why_nothing(run, "bricks"))])
     blocks = []
     for case, rows in found.groupby("case", sort=False):
         timed = rows.dropna(subset=["time_s"])
-        blocks += [*_slowest(str(case), rows, timed), *_types(run, str(case)), *_work(str(case), timed),
-                   *_lengths(run, str(case))]  # fmt: skip
+        blocks += [*_slowest(str(case), rows, timed), *_types(run, str(case)), *_work(str(case), timed)]
     return Body(lead=_LEAD, blocks=[*blocks, *_failed(found)])
 
 
@@ -103,15 +102,6 @@ def _work(case: str, timed: pd.DataFrame) -> list[Block]:
     note = f"The figure shows the {NUM_POINTS} slowest bricks." if len(timed) > NUM_POINTS else ""
     return [Block(title=f"Work: {case}", case=case, figures=[work(timed)],
                   legend=legend_of_types(timed), note=note)]
-
-
-def _lengths(run: Run, case: str) -> list[Block]:
-    rows = run_tables.brick_lengths(run).query("case == @case")
-    if len(rows) < 2:  # a single length needs no figure
-        return []
-    columns = [Column("num_layers", "Layers", fmt.number), Column("num_bricks", "Bricks", fmt.number)]
-    return [Block(title=f"Lengths: {case}", case=case, figures=[figures.lengths(rows, {"num_bricks": BRICKS})],
-                  table=table(rows, f"Lengths of the bricks of {case}", columns))]  # fmt: skip
 
 
 def _failed(rows: pd.DataFrame) -> list[Block]:

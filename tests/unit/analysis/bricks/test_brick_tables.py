@@ -8,15 +8,12 @@ from support.brick_records import Models
 
 from charact.analysis.bricks.record_tables import (
     STARTS,
-    brick_reuse,
     model_summary,
-    piece_lengths,
-    reuse_by_layers,
     time_by_layers,
     time_saved,
 )
+from charact.analysis.bricks.reuse import layer_reuse, model_reuse, record_pieces
 from charact.analysis.bricks.run_tables import (
-    brick_lengths,
     brick_summary,
     brick_types,
     kind_of_work,
@@ -71,7 +68,6 @@ def test_a_suite_is_summed_up_with_what_failed(tmp_path: Path) -> None:
     assert whole[["num_bricks", "num_failed", "suite_s", "g"]].tolist() == pytest.approx([5, 1, 0.01, 2])
     assert brick_types(run)[["layers", "num_bricks"]].to_numpy().tolist() == [
         ["conv2d + batch_norm", 2], ["linear", 1], ["relu", 1]]
-    assert brick_lengths(run)[["num_layers", "num_bricks"]].to_numpy().tolist() == [[1, 3], [2, 2]]
     assert brick_summary(run)["time_reason"].tolist()[-1] == "too large"
     assert case_summary(run)["kind"].tolist() == ["bricks"]
 
@@ -116,11 +112,10 @@ def test_the_corrected_sum_speaks_for_a_model(tmp_path: Path) -> None:
 
 def test_pieces_are_counted_by_what_differs(tmp_path: Path) -> None:
     run = made.three_models(tmp_path)
-    assert brick_reuse(run)["unique_frac"].tolist() == pytest.approx([3 / 4, 1, 1, 5 / 8])
-    assert brick_reuse(run)["case"].isna().tolist() == [False, False, False, True]
-    convolutions = reuse_by_layers(run).iloc[0]
+    assert model_reuse(record_pieces(run))["unique_frac"].tolist() == pytest.approx([3 / 4, 1, 1, 5 / 8])
+    assert model_reuse(record_pieces(run))["case"].isna().tolist() == [False, False, False, True]
+    convolutions = layer_reuse(record_pieces(run)).iloc[0]
     assert convolutions[["num_pieces", "num_bricks", "num_models", "num_shared"]].tolist() == [4, 2, 3, 1]
-    assert piece_lengths(run).to_numpy().tolist() == [[1, 3, 2], [2, 4, 2]]
 
 
 def test_updates_and_sums_of_gradients_are_no_pieces(tmp_path: Path) -> None:
@@ -129,7 +124,7 @@ def test_updates_and_sums_of_gradients_are_no_pieces(tmp_path: Path) -> None:
     tables = {"pieces": [*made.piece_rows(["00aa"]), update], "constructions": made.latency_rows(0.007)}
     writer.add_case(made.model_entry("a"), tables)
     run = load_run(writer.close("complete"))
-    assert brick_reuse(run)["num_pieces"].tolist() == [1]
+    assert model_reuse(record_pieces(run))["num_pieces"].tolist() == [1]
     parts = time_by_layers(run)
     assert parts["operator_type"].tolist() == ["convolution", "optimizer"]
     assert parts["share_frac"].tolist() == pytest.approx([4 / 7, 3 / 7])
@@ -177,6 +172,6 @@ def test_trainings_and_inferences_are_each_set_up(tmp_path: Path) -> None:
 
 def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:
     run = load_run(RunWriter(tmp_path, "e", {}).close("complete"))
-    for table in (brick_summary, suite_summary, brick_types, brick_lengths, suite_times, model_summary, brick_reuse,
-                  reuse_by_layers, piece_lengths, time_by_layers, time_saved):  # fmt: skip
+    for table in (brick_summary, suite_summary, brick_types, suite_times, model_summary, record_pieces,
+                  time_by_layers, time_saved):  # fmt: skip
         assert table(run).empty

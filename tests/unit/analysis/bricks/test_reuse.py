@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.captured_by_hand import ByHand, configuration
 
-from charact.analysis.bricks.reuse import brick_reuse, layer_type_share, model_reuse, sequence_lengths, unique_share
+from charact.analysis.bricks.reuse import brick_reuse, layer_reuse, model_reuse, suite_pieces
 from charact.bricks.suite.composition import Composition, load_compositions
 from charact.bricks.suite.index import Suite
 from charact.bricks.suite.writer import CutModel, add_models, cut_model
@@ -36,49 +36,38 @@ def shared(tmp_path: Path) -> tuple[list[Composition], Suite]:
     return load_compositions(suite.private), suite
 
 
-def test_unique_shares(shared: tuple[list[Composition], Suite]) -> None:
-    assert unique_share(*shared).to_dict("records") == [{
-        "num_models": 2, "num_layers": 11, "num_pieces": 6, "num_bricks": 3, "num_unique_layers": 5,
-        "unique_pieces_frac": 3 / 6, "unique_layers_frac": 5 / 11,
-    }]  # fmt: skip
-
-
 def test_repeats_within_and_across_models(shared: tuple[list[Composition], Suite]) -> None:
-    a, b = model_reuse(*shared).to_dict("records")
+    a, b, both = model_reuse(suite_pieces(*shared)).to_dict("records")
     assert (a["num_layers"], a["num_pieces"], a["num_bricks"], a["unique_frac"]) == (7, 4, 2, 0.5)
     assert (a["num_shared"], a["shared_frac"]) == (1, 0.5)
     assert (b["num_layers"], b["num_pieces"], b["num_bricks"], b["num_shared"]) == (4, 2, 2, 1)
+    assert pd.isna(both["case"])
+    assert (both["num_layers"], both["num_pieces"], both["num_bricks"], both["unique_frac"]) == (11, 6, 3, 0.5)
 
 
 def test_bricks_by_their_uses(shared: tuple[list[Composition], Suite]) -> None:
-    found = brick_reuse(*shared)
+    found = brick_reuse(suite_pieces(*shared))
     assert found.iloc[0].drop("brick").to_dict() == {
-        "num_layers": 2, "layer_types": "relu+tanh", "num_uses": 4, "num_models": 2, "most_in_one": 3}
-    assert sorted(found["layer_types"]) == ["cos+exp", "relu+tanh", "sin"]
+        "layers": "relu + tanh", "num_uses": 4, "num_models": 2, "most_in_one": 3}
+    assert sorted(found["layers"]) == ["cos + exp", "relu + tanh", "sin"]
 
 
-def test_layers_by_type(shared: tuple[list[Composition], Suite]) -> None:
-    found = layer_type_share(*shared)
-    assert list(found["layer_type"]) == ["relu", "tanh", "cos", "exp", "sin"]
-    assert found.iloc[0].to_dict() == {"layer_type": "relu", "num_layers": 4, "num_unique": 1, "unique_frac": 0.25}
+def test_sequences_of_layers(shared: tuple[list[Composition], Suite]) -> None:
+    found = layer_reuse(suite_pieces(*shared))
+    assert list(found["layers"]) == ["relu + tanh", "sin", "cos + exp"]
+    assert found.iloc[0].drop("layers").to_dict() == {
+        "num_pieces": 4, "num_bricks": 1, "unique_frac": 0.25, "num_models": 2, "num_shared": 1}
 
 
-def test_lengths(shared: tuple[list[Composition], Suite]) -> None:
-    assert sequence_lengths(*shared).to_dict("records") == [
-        {"num_layers": 1, "num_pieces": 1, "num_bricks": 1, "pieces_frac": 1 / 6},
-        {"num_layers": 2, "num_pieces": 5, "num_bricks": 2, "pieces_frac": 5 / 6}]
-
-
-def test_no_models_have_no_shares(shared: tuple[list[Composition], Suite]) -> None:
-    suite = shared[1]
-    assert unique_share([], suite)["unique_pieces_frac"].isna().all()
-    for table in (model_reuse, brick_reuse, layer_type_share, sequence_lengths):
-        found: pd.DataFrame = table([], suite)
-        assert found.empty
-        assert len(found.columns) >= 4
+def test_no_models_have_no_rows(shared: tuple[list[Composition], Suite]) -> None:
+    pieces = suite_pieces([], shared[1])
+    for table in (model_reuse, brick_reuse, layer_reuse):
+        found: pd.DataFrame = table(pieces)
+        assert found.dropna(subset=found.columns[:1]).empty
+        assert len(found.columns) >= 5
 
 
 def test_a_composition_of_another_suite_is_refused(shared: tuple[list[Composition], Suite]) -> None:
     other = row_of("c", "erf").composition
     with pytest.raises(UserError, match="has no brick"):
-        unique_share([other], shared[1])
+        suite_pieces([other], shared[1])
