@@ -5,14 +5,14 @@ The hash does not cover names of models and modules, the order of segments, or w
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from charact.bricks.captured_graph import ITEM_BYTES, CapturedModel, Json, Layer, TensorType, Update
 from charact.bricks.cut import Segment
-from charact.record.schema import MODES
 
 Kind = Literal["sequence", "update", "gradient_sum"]
 
@@ -185,14 +185,62 @@ def _input_to_json(each: BrickInput) -> dict[str, Json]:
             "repeated": each.repeated}  # fmt: skip
 
 
-_INPUT_KINDS = ("activation", "weight", "buffer", "constant")
-_HOW = frozenset(["quantiles", "constant", "weight", "whole", "low", "high"])
-_SAMPLE_KEYS = _HOW | {"infinite", "alike"}
-_NOT_FINITE = ({"float": "inf"}, {"float": "-inf"}, {"float": "nan"})
-_MOST_QUANTILES = 1024
-_IMAGE_AXES = 4
 LARGEST_WHOLE_BYTES = 64 * 1024
 """Maximum size of integer tensors that are stored exactly (bytes)."""
+_IMAGE_AXES = 4
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 2)]
+
+
+class _Special(msgspec.Struct, forbid_unknown_fields=True):
+    float: Literal["inf", "-inf", "nan"]
+
+
+class _Alike(msgspec.Struct, forbid_unknown_fields=True):
+    channel: float
+    neighbours: float
+
+
+class _Sample(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A value distribution: see `value_distributions`."""
+
+    quantiles: Annotated[list[float], msgspec.Meta(min_length=1, max_length=1024)] | UnsetType = UNSET
+    constant: float | _Special | UnsetType = UNSET
+    weight: Literal["normal", "positive"] | UnsetType = UNSET
+    whole: str | UnsetType = UNSET
+    low: _Integer | UnsetType = UNSET
+    high: _Integer | UnsetType = UNSET
+    infinite: dict[Literal["-inf", "inf"], float] | UnsetType = UNSET
+    alike: _Alike | UnsetType = UNSET
+
+
+class _InputFile(msgspec.Struct):
+    kind: Literal["activation", "weight", "buffer", "constant"]
+    dtype: str
+    shape: tuple[_Count, ...]
+    stride: tuple[_Count, ...]
+    requires_grad: bool
+    sample: _Sample
+    repeated: _Count | None
+
+
+class _LayerFile(msgspec.Struct):
+    operator: Annotated[str, msgspec.Meta(pattern=r"^[^.]*\.[^.]*\.[^.]*$")]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    outputs: tuple[_Count | None, ...]
+    several: bool
+
+
+class _BrickFile(msgspec.Struct):
+    kind: Kind
+    mode: Literal["train", "infer"]
+    precision: str
+    inputs: list[_InputFile]
+    layers: list[_LayerFile]
+    outputs: tuple[_Count, ...]
+    written: frozenset[_Count]
+    context_bytes: _Count
 
 
 def brick_to_json(brick: Brick) -> dict[str, Json]:
@@ -207,14 +255,34 @@ def brick_from_json(entry: Json) -> Brick:
         ValueError: it is not a brick, or its value indices are invalid.
     """
     try:
-        brick = identified(_read(entry))
-        _check_numbers(brick)
-    except (LookupError, TypeError, AttributeError) as error:
+        file = msgspec.convert(entry, _BrickFile)
+        inputs = tuple(_input(each, written["sample"]) for each, written in zip(file.inputs, entry["inputs"],
+                                                                               strict=True))
+        layers = tuple(Layer(each.operator, each.args, each.kwargs, each.outputs, each.several) for each in file.layers)
+        brick = identified(Brick("", file.kind, file.mode, file.precision, inputs, layers, file.outputs, file.written,
+                                 file.context_bytes))
+        _check_values(brick)
+    except (TypeError, OverflowError) as error:  # an index of another type, or a number beyond all floats
         raise ValueError(f"{type(error).__name__}: {error}") from error
     return brick
 
 
-def _check_numbers(brick: Brick) -> None:
+def _input(file: _InputFile, sample: Json) -> BrickInput:
+    of, read = TensorType(file.dtype, file.shape, file.stride), file.sample
+    _expect(len(of.shape) == len(of.stride), "an input has as many strides as dimensions")
+    _expect(of.dtype in ITEM_BYTES, "an input has an unknown dtype")
+    how = {"quantiles", "constant", "weight", "whole", "low", "high"}.intersection(sample)
+    _expect(how == {"low", "high"} or (len(how) == 1 and not how & {"low", "high"}),
+            "an input's sample is not exactly one kind of value distribution")
+    if isinstance(read.low, int) and isinstance(read.high, int):
+        _expect(read.low <= read.high, "an input's integers have an invalid range")
+    _expect("whole" not in how or of.num_bytes <= LARGEST_WHOLE_BYTES, "an input has too many exact integers")
+    _expect("alike" not in sample or len(of.shape) == _IMAGE_AXES,
+            "an input that is not an image has a spatial correlation")
+    return BrickInput(file.kind, of, file.requires_grad, sample, file.repeated)
+
+
+def _check_values(brick: Brick) -> None:
     """Raise an error for values that no layer computes, and for gaps in the indices."""
     known = set(range(len(brick.inputs)))
     for layer in brick.layers:
@@ -233,77 +301,3 @@ def _check_numbers(brick: Brick) -> None:
 def _expect(holds: bool, what: str) -> None:
     if not holds:
         raise ValueError(what)
-
-
-def _read(entry: Any) -> Brick:
-    _expect(entry["kind"] in ("sequence", "update", "gradient_sum"), "it is of an unknown kind")
-    _expect(entry["mode"] in MODES, "it is of an unknown mode")
-    return Brick(
-        id="", kind=entry["kind"], mode=entry["mode"], precision=_text(entry["precision"]),
-        inputs=tuple(_read_input(each) for each in entry["inputs"]),
-        layers=tuple(_read_layer(each) for each in entry["layers"]),
-        outputs=_wholes(entry["outputs"]), written=frozenset(_wholes(entry["written"])),
-        context_bytes=_wholes([entry["context_bytes"]])[0],
-    )  # fmt: skip
-
-
-def _read_input(entry: Any) -> BrickInput:
-    (repeated,) = (None,) if entry["repeated"] is None else _wholes([entry["repeated"]])
-    of = TensorType(_text(entry["dtype"]), _wholes(entry["shape"]), _wholes(entry["stride"]))
-    _expect(len(of.shape) == len(of.stride), "an input has as many strides as dimensions")
-    _expect(of.dtype in ITEM_BYTES and entry["kind"] in _INPUT_KINDS, "an input is of an unknown kind")
-    _check_sample(entry["sample"], of)
-    return BrickInput(entry["kind"], of, entry["requires_grad"] is True, entry["sample"], repeated)
-
-
-def _check_sample(sample: Any, of: TensorType) -> None:
-    """Raise an error for an invalid value distribution: see `value_distributions`."""
-    _expect(isinstance(sample, dict) and sample.keys() <= _SAMPLE_KEYS, 
-                "an input's sample is not a value distribution")
-    how = _HOW.intersection(sample)
-    _expect(len(how) == 1 or how == {"low", "high"}, "an input's sample is not exactly one kind of value distribution")
-    if "quantiles" in sample:
-        values = sample["quantiles"]
-        _expect(isinstance(values, list) and 0 < len(values) <= _MOST_QUANTILES and all(map(_is_number, values)),
-                "an input's quantiles are not numbers")
-    if "constant" in sample:
-        _expect(_is_number(sample["constant"]) or sample["constant"] in _NOT_FINITE,
-                "an input's constant is not a number")
-    if "weight" in sample:
-        _expect(sample["weight"] in ("normal", "positive"), "an input's weights are of an unknown kind")
-    if "whole" in sample:
-        _expect(isinstance(sample["whole"], str) and of.num_bytes <= LARGEST_WHOLE_BYTES,
-                "an input's integers are not a string, or too many")
-    if how == {"low", "high"}:
-        ends = sample["low"], sample["high"]
-        _expect(all(type(each) is int and -(2**63) <= each < 2**63 - 1 for each in ends) and ends[0] <= ends[1],
-                "an input's integers have an invalid range")
-    for key, names in (("infinite", {"-inf", "inf"}), ("alike", {"channel", "neighbours"})):
-        shares = sample.get(key, {})
-        _expect(isinstance(shares, dict) and shares.keys() <= names and all(map(_is_number, shares.values())),
-                f"an input's sample has invalid values: {key}")
-    if "alike" in sample:
-        _expect(len(sample["alike"]) == 2 and len(of.shape) == _IMAGE_AXES,
-                "an input that is not an image has a spatial correlation")
-
-
-def _is_number(thing: Any) -> bool:
-    return type(thing) in (int, float) and abs(thing) <= sys.float_info.max
-
-
-def _read_layer(entry: Any) -> Layer:
-    _expect(isinstance(entry["args"], list) and isinstance(entry["kwargs"], dict), "arguments are a list and a dict")
-    _expect(len(entry["operator"].split(".")) == 3, f"{entry['operator']} is not an operator's name")
-    made = [None if value is None else _wholes([value])[0] for value in entry["outputs"]]
-    return Layer(entry["operator"], entry["args"], entry["kwargs"], tuple(made), entry["several"] is True)
-
-
-def _text(thing: Any) -> str:
-    _expect(isinstance(thing, str), f"{thing!r} is not a string")
-    return str(thing)
-
-
-def _wholes(things: Iterable[Any]) -> tuple[int, ...]:
-    found = tuple(things)
-    _expect(all(type(each) is int and 0 <= each < 2**63 for each in found), f"{list(found)[:8]} are not counts")
-    return found
