@@ -99,8 +99,9 @@ def main() -> None:
     for source in sources_of(asked.models, input_sizes=[asked.input_size] if asked.input_size else [],
                              modes=["infer"]):  # fmt: skip
         what: dict[str, Json] = {"mode": "infer", "precision": "fp32", "input_size": None, "batch_size": None}
-        models.append(cut_model(capture(source), Configuration(source.id, source.name, source.variant, **what), asked.g,
-                                "chains"))  # fmt: skip
+        workload = source.case.workload
+        models.append(cut_model(capture(source), Configuration(source.id, workload.name, workload.variant, **what),
+                                asked.g, "chains"))  # fmt: skip
     follows = {(model.composition.pieces[source[0]].brick, piece.brick) for model in models
                for piece in model.composition.pieces for source in piece.inputs if source is not None}  # fmt: skip
     # As the first model has them.

@@ -61,8 +61,8 @@ def captured(chosen: list[Member], g_values: list[int], method: str) -> list[Mea
             print(f"left out: {error}", flush=True)
             continue
         case = source.case
-        what = Configuration(source.id, source.name, source.variant, case.input_size, case.batch_size, case.mode,
-                             case.precision)
+        what = Configuration(source.id, case.workload.name, case.workload.variant, case.input_size, case.batch_size,
+                             case.mode, case.precision)
         found.append(Measured(member, {g: cut_model(model, what, g, method) for g in g_values}))
         if notes := [note for note in model.notes if "differ" in note]:
             print(f"{source.id}: {notes[0]}", flush=True)

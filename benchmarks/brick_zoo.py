@@ -69,7 +69,8 @@ def members(batch_size: int, mode: str, families: set[str]) -> list[Member]:
 
 
 def _member(family: str, source: Source) -> Member:
-    number = int(hashlib.sha256(f"{source.name}.{source.variant}".encode()).hexdigest()[:8], 16)
+    workload = source.case.workload
+    number = int(hashlib.sha256(f"{workload.name}.{workload.variant}".encode()).hexdigest()[:8], 16)
     return Member(family, source, number < _HELD_OUT_FRAC * 2**32)
 
 

@@ -132,17 +132,9 @@ def gradient_sum_brick(of: TensorType, precision: str, context: int) -> Brick:
 
 def _renumbered(layer: Layer, numbers: dict[int, int]) -> Layer:
     """Return the layer with values renumbered by `numbers`, adding its outputs to `numbers`."""
-    args, kwargs = _with_numbers(layer.args, numbers), _with_numbers(layer.kwargs, numbers)
+    renamed = layer.renamed(numbers.__getitem__)
     outputs = tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in layer.outputs)
-    return Layer(layer.operator, args, kwargs, outputs, layer.several)
-
-
-def _with_numbers(thing: Json, numbers: dict[int, int]) -> Json:
-    if isinstance(thing, dict):
-        return {key: numbers[each] if key == "value" else _with_numbers(each, numbers) for key, each in thing.items()}
-    if isinstance(thing, (list, tuple)):
-        return [_with_numbers(each, numbers) for each in thing]
-    return thing
+    return replace(renamed, outputs=outputs, module="", call=0)
 
 
 def canonical(thing: Json) -> str:

@@ -5,7 +5,8 @@ buffers, constants.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from charact.core.errors import UserError
@@ -73,6 +74,11 @@ class Layer:
         """Return the values that it reads, in the order of its arguments, with repeats."""
         return [*_values_in(self.args), *_values_in(list(self.kwargs.values()))]
 
+    def renamed(self, index_of: Callable[[int], int]) -> "Layer":
+        """Return the layer with the index of each value in its arguments replaced."""
+        return replace(self, args=_renamed(self.args, index_of),
+                       kwargs={name: _renamed(each, index_of) for name, each in self.kwargs.items()})
+
     @property
     def gives_number(self) -> bool:
         """Return whether it returns a number to the model's code, instead of a tensor."""
@@ -117,6 +123,19 @@ class CapturedModel:
     """Tensors of the leaves."""
     samples: dict[int, Json] = field(default_factory=dict, repr=False)
     """Value distribution of each value: see `value_distributions`."""
+
+
+def type_of(tensor: Any) -> TensorType:
+    """Return the type of a PyTorch tensor."""
+    return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.stride())
+
+
+def _renamed(thing: Json, index_of: Callable[[int], int]) -> Json:
+    if isinstance(thing, (list, tuple)):
+        return [_renamed(each, index_of) for each in thing]
+    if isinstance(thing, dict) and "value" in thing:
+        return {"value": index_of(thing["value"])}
+    return thing
 
 
 def _values_in(thing: Json) -> list[int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from charact.analysis.bricks.correction import Correction
@@ -292,7 +293,7 @@ def constructed_case(construction: Construction,
         "num_module_calls": composition.num_module_calls, "captured_by": composition.captured_by,
         **{name: times.facts.get(name) for name in _FROM_RUN}, "num_repeats": times.num_repeats,
         "backward_start_s": _backward_start_s(construction),
-        "correction": None if isinstance(correction, str) else _as_json(correction),
+        "correction": None if isinstance(correction, str) else msgspec.structs.asdict(correction),
         "correction_reason": correction if isinstance(correction, str) else None,
     }  # fmt: skip
     entry = {
@@ -312,7 +313,3 @@ def _backward_start_s(construction: Construction) -> float | None:
     if construction.clock is None or not construction.num_backward_starts:
         return None
     return construction.times.start_s("backward_start_s", construction.clock)
-
-
-def _as_json(correction: Correction) -> dict[str, Any]:
-    return {name: getattr(correction, name) for name in correction.__struct_fields__}

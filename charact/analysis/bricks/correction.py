@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -19,6 +18,7 @@ from charact.analysis.common.significance import Values
 from charact.core.errors import UserError
 from charact.core.files import user_cache, write_text, writing
 from charact.core.operator_types import operator_type
+from charact.record.reader import Run
 
 if TYPE_CHECKING:
     from charact.analysis.bricks.construction import Construction
@@ -64,27 +64,20 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     correction: Correction
 
 
-@dataclass(frozen=True)
-class CorrectionKey:
-    """Key of a correction: everything it depends on.
+def correction_key(run: Run, case: str) -> tuple[object, ...]:
+    """Return everything that a correction for a case of a suite's run depends on.
 
     The suite is not part of it: a correction describes the machine and the way bricks are cut and timed, and also
     applies to other models and suites.
     """
-
-    fingerprint: str
-    """Fingerprint of the machine."""
-    torch_version: str
-    num_threads: int
-    device: str
-    mode: str
-    precision: str
-    g: int
-    cut_method: str
-    timing_method: str
+    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
+    facts = entry["passes"]["bricks"]
+    return (run.manifest["machine"]["fingerprint"], run.manifest["software"]["torch"],
+            run.manifest["options"]["threads"], entry["device"], entry["mode"], entry["precision"], facts["g"],
+            facts["cut_method"], facts["method"])
 
 
-def correction_file(key: CorrectionKey) -> Path:
+def correction_file(key: Sequence[object]) -> Path:
     """Return the path of a correction's file, whose name contains the whole key.
 
     Raises:
@@ -94,7 +87,7 @@ def correction_file(key: CorrectionKey) -> Path:
         cache = user_cache()
     except RuntimeError:
         raise NotCorrected("there is no home directory for the cache: set XDG_CACHE_HOME") from None
-    name = "-".join(re.sub(r"[^\w.+]", "_", str(part)) for part in astuple(key))
+    name = "-".join(re.sub(r"[^\w.+]", "_", str(part)) for part in key)
     return cache / "corrections" / f"{name}.json"
 
 

@@ -16,7 +16,16 @@ from charact.bricks.capture.dispatch_recorder import check_gradients, model_line
 from charact.bricks.capture.draft import SAME, Draft, call
 from charact.bricks.capture.export import exported
 from charact.bricks.capture.sources import Built, Program, Source
-from charact.bricks.captured_graph import PRIVATE_KINDS, CapturedModel, CaptureError, Json, Layer, TensorType, Update
+from charact.bricks.captured_graph import (
+    PRIVATE_KINDS,
+    CapturedModel,
+    CaptureError,
+    Json,
+    Layer,
+    TensorType,
+    Update,
+    type_of,
+)
 from charact.bricks.value_distributions import distribution_of
 from charact.core.errors import UserError
 from charact.execution.case_outcome import one_line
@@ -85,7 +94,7 @@ class Interpretation:
         self.outputs = [self._values[value].detach() for value in self.output_values]
 
     def _step(self, layer: Layer) -> None:
-        layer = _renamed(layer, self._same_as)
+        layer = layer.renamed(lambda value: self._same_as.get(value, value))
         if layer.operator in SAME:
             value, made = layer.inputs[0], layer.outputs[0]
             assert made is not None
@@ -137,7 +146,7 @@ class Interpretation:
         if tensor.layout != torch.strided:
             raise CaptureError(f"it makes a tensor of the layout {tensor.layout}: bricks support only dense tensors")
         self._values[value] = tensor
-        self.types[value] = TensorType(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.stride())
+        self.types[value] = type_of(tensor)
         if self.training and tensor.requires_grad:
             self.requires_grad.add(value)
         storage = _storage(tensor)
@@ -175,23 +184,6 @@ def _last_readers(layers: list[Layer], kept: list[int]) -> dict[int, int]:
 def _storage(tensor: Tensor) -> int:
     address: int = tensor.untyped_storage()._cdata
     return address
-
-
-def _renamed(layer: Layer, names: dict[int, int]) -> Layer:
-    """Return the layer with values in its arguments replaced by `names`."""
-    if names.keys().isdisjoint(layer.inputs):
-        return layer
-    return replace(layer, args=_with_names(layer.args, names), kwargs=_with_names(layer.kwargs, names))
-
-
-def _with_names(thing: Json, names: dict[int, int]) -> Json:
-    if isinstance(thing, list):
-        return [_with_names(each, names) for each in thing]
-    if isinstance(thing, dict):
-        if thing.keys() == {"value"} and not isinstance(thing["value"], dict):
-            return {"value": names.get(thing["value"], thing["value"])}
-        return {key: _with_names(each, names) for key, each in thing.items()}
-    return thing
 
 
 _IGNORED_OPERATORS = SAME | {"aten.lift_fresh_copy.default"}
@@ -233,14 +225,14 @@ def _built(source: Source) -> Built:
 def _captured(built: Built, fallback: str) -> CapturedModel:
     program = Program(built)
     autocast = PRECISIONS[built.case.precision].autocast is not None
-    if built.training:
+    if built.case.training:
         check_gradients(program)
-    ran = recorded(program, training=built.training, whole=not autocast, calls=fallback == "hooks")
+    ran = recorded(program, training=built.case.training, whole=not autocast, calls=fallback == "hooks")
     found: Interpretation | None = None
     captured_by, notes = "dispatch", []
     if not autocast:
         try:
-            draft = exported(program, training=built.training)
+            draft = exported(program, training=built.case.training)
             if difference := _operator_difference(draft, ran.draft):
                 notes.append(difference)
             else:
@@ -257,7 +249,7 @@ def _captured(built: Built, fallback: str) -> CapturedModel:
     if any(layer.gives_number for layer in found.layers):
         notes.append("its code reads numbers from tensors: its bricks hold the results as constants of this run, and "
                      "their identifiers depend on them")
-    if built.training and type(built.workload).clip_gradients is not Workload.clip_gradients:
+    if built.case.training and type(built.workload).clip_gradients is not Workload.clip_gradients:
         notes.append("it clips its gradients, which no brick covers: its constructed update is too short")
     return _model(built, found, num_calls=ran.num_module_calls, captured_by=captured_by, notes=notes)
 
@@ -275,7 +267,7 @@ def _operators(draft: Draft) -> list[str]:
 
 
 def _interpreted(draft: Draft, program: Program, built: Built) -> Interpretation:
-    found = Interpretation(draft, built.training, built.device)
+    found = Interpretation(draft, built.case.training, built.case.device)
     with program.real_run():
         found.run()
     return found
@@ -334,13 +326,9 @@ def updates_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Update]:
         known = inspect.signature(kind).parameters
         for group in optimizer.param_groups:
             options = {name: _plain(value) for name, value in group.items() if name in known and name != "params"}
-            found += [Update(kind.__name__, options, _type(parameter)) for parameter in group["params"]
+            found += [Update(kind.__name__, options, type_of(parameter)) for parameter in group["params"]
                       if parameter.requires_grad]
     return found
-
-
-def _type(tensor: Tensor) -> TensorType:
-    return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.stride())
 
 
 def _plain(value: Any) -> Json:

@@ -37,33 +37,10 @@ class Built:
     batch: Any
     optimizers: list[torch.optim.Optimizer]
 
-    @property
-    def training(self) -> bool:
-        """Return whether the mode is training."""
-        return self.case.training
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device of model and batch."""
-        return self.case.device
-
-    @property
-    def seed(self) -> int:
-        """Return the random seed."""
-        return self.case.data.seed
-
-    def forward(self) -> Any:
-        """Return the model's outputs for the batch."""
-        return self.workload.forward(self.model, self.batch)
-
-    def loss(self, outputs: Any) -> Tensor:
-        """Return the scalar loss of the outputs."""
-        return self.workload.loss(outputs, self.batch)
-
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the autocast context of the precision, or a null context."""
         dtype = PRECISIONS[self.case.precision].autocast
-        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
+        return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -75,50 +52,9 @@ class Source:
     """Name given by the user: a workload, `package.module:factory`, or a file."""
 
     @property
-    def name(self) -> str:
-        """Return the name of the model."""
-        return self.case.workload.name
-
-    @property
-    def variant(self) -> str:
-        """Return the variant of the model."""
-        return self.case.workload.variant
-
-    @property
-    def input_size(self) -> int:
-        """Return the image side length (pixels) or the sequence length."""
-        return self.case.input_size
-
-    @property
-    def batch_size(self) -> int:
-        """Return the number of samples in the batch."""
-        return self.case.batch_size
-
-    @property
-    def mode(self) -> str:
-        """Return the mode, `train` or `infer`."""
-        return self.case.mode
-
-    @property
-    def precision(self) -> str:
-        """Return the precision, one of `schema.PRECISIONS`."""
-        return self.case.precision
-
-    @property
-    def coordinates(self) -> dict[str, Any]:
-        """Return the fields that identify the configuration, without the device."""
-        return {"workload": self.name, "variant": self.variant, "input_kind": self.case.workload.input_kind,
-                "input_size": self.input_size, "batch_size": self.batch_size, "mode": self.mode,
-                "precision": self.precision, "source": self.case.workload.source}
-
-    def case_id(self, device: torch.device | str) -> str:
-        """Return the case identifier on a device, as in records: `resnet50-224-b8-train-fp32-cpu`."""
-        return replace(self.case, device=torch.device(device)).id
-
-    @property
     def id(self) -> str:
-        """Return the case identifier without the device."""
-        return self.case_id("cpu").removesuffix("-cpu")
+        """Return the case identifier without the device: `resnet50-224-b8-train-fp32`."""
+        return replace(self.case, device=torch.device("cpu")).id.removesuffix("-cpu")
 
     def build(self, device: torch.device | str | None = None) -> Built:
         """Build model, batch and optimizers, deterministically.
@@ -221,7 +157,7 @@ class Program(nn.Module):
         self._leaves: list[Any] = leaves
         self.inputs: list[Tensor] = [leaves[place] for place in self._places]
         """Tensors of the batch."""
-        self.train(built.training)
+        self.train(built.case.training)
 
     def forward(self, *inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the loss and the model's outputs in training, else the model's outputs and an empty list."""
@@ -233,7 +169,7 @@ class Program(nn.Module):
         self._built.workload.start_epoch()
         with self._built.autocast():
             outputs = self._built.workload.forward(self.model, batch)
-            if not self._built.training:
+            if not self._built.case.training:
                 return _tensors(outputs), []
             loss = self._built.workload.loss(outputs, batch)
         return [loss], _tensors(outputs)
@@ -245,10 +181,10 @@ class Program(nn.Module):
     @contextlib.contextmanager
     def real_run(self) -> Iterator[None]:
         """Seed the random numbers for a run of the model, and restore its buffers afterwards."""
-        device = self._built.device
+        device = self._built.case.device
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(self._built.seed)
+            torch.manual_seed(self._built.case.data.seed)
             try:
                 yield
             finally:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import msgspec
 
@@ -130,28 +130,28 @@ def load_suite(path: Path) -> Suite:
     """
     file = path / INDEX
     data = file_bytes(file, f"no suite of bricks in {path}: charact bricks generate writes one")
-    index = _parsed(file, data, _checked_format)
-    if index["schema_version"] > SCHEMA_VERSION:
-        raise UserError(f"{path} has schema version {index['schema_version']}, this charact reads up to "
-                        f"{SCHEMA_VERSION}: update charact")  # fmt: skip
-    digest = index.pop("digest", None)
-    if digest != _parsed(file, data, lambda _: _digest(index)):
+    version, suite = _parsed(file, data, lambda index: _read(path, index))
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path} has schema version {version}, this charact reads up to {SCHEMA_VERSION}: update "
+                        "charact")
+    if suite is None:
         raise UserError(f"{file} was changed after it was written: copy the suite again, or generate it again")
-    suite: Suite = _parsed(file, data, lambda _: _suite(path, index, str(digest)))
-    return suite
+    return cast(Suite, suite)
 
 
-def _suite(path: Path, index: dict[str, Any], digest: str) -> Suite:
+def _read(path: Path, index: Any) -> tuple[int, Suite | None]:
+    """Return the schema version and the suite; None if the version is newer, or the digest differs."""
+    version = index["schema_version"]
+    if index["format"] != FORMAT or type(version) is not int:
+        raise ValueError("it is of another format")
+    given, digest = index.pop("digest", None), _digest(index)
+    if version > SCHEMA_VERSION or given != digest:
+        return version, None
     if any(set(entry) != set(Entry.__annotations__) for entry in index["bricks"].values()):
         raise ValueError("its index is incomplete")
     bricks = msgspec.convert(index["bricks"], dict[str, Entry])
-    return Suite(path, msgspec.convert(index["g"], Count), str(index["method"]), str(index["torch"]), bricks, digest)
-
-
-def _checked_format(index: Any) -> dict[str, Any]:
-    if index["format"] != FORMAT or type(index["schema_version"]) is not int:
-        raise ValueError("it is of another format")
-    return dict(index)
+    return version, Suite(path, msgspec.convert(index["g"], Count), str(index["method"]), str(index["torch"]), bricks,
+                          digest)
 
 
 def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:

@@ -52,8 +52,6 @@ class Added:
     suite: Suite
     num_new: int
     """Number of bricks that the suite did not have."""
-    num_known: int
-    """Number of distinct bricks of the models that the suite already had."""
     replaced: list[str]
     """Cases whose compositions were replaced."""
 
@@ -111,8 +109,7 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
                     {brick.id: brick_bytes(brick) for brick in new.values()})  # fmt: skip
         replaced = [model.composition.case for model in models
                     if write_composition(model.composition, private_directory(directory))]
-    found = {brick.id for model in models for brick in model.bricks}
-    return Added(load_suite(directory), len(set(entries) - known), len(found & known), replaced)
+    return Added(load_suite(directory), len(set(entries) - known), replaced)
 
 
 def check_place(directory: Path, g: int, method: str) -> Suite | None:

@@ -10,6 +10,7 @@ from charact.analysis.bricks.correction import (
     MIN_MODELS,
     NotCorrected,
     correction_file,
+    correction_key,
     fit_correction,
     keep_correction,
     typical,
@@ -19,7 +20,6 @@ from charact.bricks.suite.composition import Composition
 from charact.commands.bricks.construct import (
     ALL,
     brick_run,
-    correction_key,
     is_called,
     is_of_this_machine,
     kept_compositions,

@@ -16,16 +16,16 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.analysis.bricks.construction import brick_case, construct, constructed_case
 from charact.analysis.bricks.correction import (
     Correction,
-    CorrectionKey,
     NotCorrected,
     correction_file,
+    correction_key,
     read_correction,
 )
 from charact.analysis.bricks.record_tables import latency_by_machine
 from charact.analysis.bricks.run_tables import is_brick_run
 from charact.analysis.bricks.times import BrickTimes
 from charact.bricks.brick import Brick, runs_as
-from charact.bricks.capture.sources import SAVED_SUFFIX, Source
+from charact.bricks.capture.sources import SAVED_SUFFIX
 from charact.bricks.suite.composition import Composition, load_compositions
 from charact.commands._shared.publish import keeping_finished, publish_and_report
 from charact.commands.bricks.generate import Asked, Named, captured_sources, recreated_source
@@ -38,7 +38,7 @@ from charact.machine.facts import machine_facts, resolve_device
 from charact.measure.bricks.whole_model import set_recorded_threads, time_end_to_end
 from charact.measure.passes.timing import StopRule, Timing
 from charact.record.manifest import check_holds
-from charact.record.reader import Rows, Run, load_run
+from charact.record.reader import Run, load_run
 from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter
 from charact.views.terminal.bricks import machines
@@ -54,24 +54,6 @@ def is_of_this_machine(run: Run) -> bool:
                 and run.manifest["software"].get("torch") == torch.__version__)
 
 
-def timed_source(source: Source, rule: StopRule, device: torch.device, interrupt: Interrupt) -> Timing:
-    """Time a model.
-
-    Raises:
-        UserError: the model's code fails.
-        KeyboardInterrupt: a signal came.
-    """
-    try:
-        with interrupt.allowed():
-            return time_end_to_end(source, rule, device)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{source.id} cannot be run: {failure(error)['reason']}") from error
-    except SystemExit as error:
-        raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
-
-
 def timed_model(composition: Composition, named: Named, run: Run, case: str, rule: StopRule, interrupt: Interrupt
                 ) -> Timing:
     """Time a model with the device and number of threads of a suite's run.
@@ -82,25 +64,21 @@ def timed_model(composition: Composition, named: Named, run: Run, case: str, rul
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
     set_recorded_threads(run.manifest["options"]["threads"])
-    timing = timed_source(recreated_source(composition, named), rule, resolve_device(entry["device"]), interrupt)
+    source, device = recreated_source(composition, named), resolve_device(entry["device"])
+    try:
+        with interrupt.allowed():
+            timing = time_end_to_end(source, rule, device)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{source.id} cannot be run: {failure(error)['reason']}") from error
+    except SystemExit as error:
+        raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
     on_core_frac = timing.facts["on_core_frac"]
     if entry["device"] == "cpu" and on_core_frac < _QUIET_FRAC:
         warn(f"warning: {composition.case} was on a core for only {on_core_frac:.0%} of its time: other programs ran, "
              "which slows whole models more than bricks; repeat it on an idle machine")
     return timing
-
-
-def verified(composition: Composition, named: Named, run: Run, case: str, rule: StopRule, interrupt: Interrupt
-             ) -> tuple[dict[str, Any], Rows]:
-    """Time a model; return the facts of the pass `timing` and rows of the table `iterations`.
-
-    If the model fails, the facts hold the reason, and there are no rows.
-    """
-    try:
-        timing = timed_model(composition, named, run, case, rule, interrupt)
-    except UserError as error:
-        return {"status": "failed", "reason": str(error)}, []
-    return {"status": "ok", "reason": None, **timing.facts}, timing.rows
 
 
 ALL = "all"
@@ -327,24 +305,17 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
             entry, tables = constructed_case(construction, corrections[case])
             if stop is not None:
                 progress.pass_started("running the model")
-                timing, tables["iterations"] = verified(composition, named, run, case, stop, interrupt)
-                entry["passes"]["timing"] = timing
-                if timing["reason"] is not None:
-                    failed.append(f"warning: {composition.case} is not verified: {timing['reason']}")
+                try:
+                    timing = timed_model(composition, named, run, case, stop, interrupt)
+                    entry["passes"]["timing"] = {"status": "ok", "reason": None, **timing.facts}
+                    tables["iterations"] = timing.rows
+                except UserError as error:
+                    entry["passes"]["timing"] = {"status": "failed", "reason": str(error)}
+                    failed.append(f"warning: {composition.case} is not verified: {error}")
             writer.add_case(entry, tables)
     writer.close("complete")
     for line in failed:
         warn(line)
-
-
-def correction_key(run: Run, case: str) -> CorrectionKey:
-    """Return the key of the correction for a case of a suite's run."""
-    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    facts = entry["passes"]["bricks"]
-    return CorrectionKey(
-        fingerprint=run.manifest["machine"]["fingerprint"], torch_version=run.manifest["software"]["torch"],
-        num_threads=run.manifest["options"]["threads"], device=entry["device"], mode=entry["mode"],
-        precision=entry["precision"], g=facts["g"], cut_method=facts["cut_method"], timing_method=facts["method"])
 
 
 def machine_correction(run: Run, case: str) -> Correction | str:

@@ -62,14 +62,15 @@ class Asked:
 
     def configuration(self, source: Source) -> Configuration:
         """Return the configuration of a source for its composition, sufficient to rebuild it."""
-        facts: Facts = {"asked_as": source.asked_as, "seed": self.seed,
-                                 "input_kind": source.coordinates["input_kind"], "source": source.coordinates["source"]}
+        case, workload = source.case, source.case.workload
+        facts: Facts = {"asked_as": source.asked_as, "seed": self.seed, "input_kind": workload.input_kind,
+                        "source": workload.source}
         if source.asked_as.endswith(SAVED_SUFFIX):
             facts["asked_as"] = os.path.abspath(source.asked_as)
         elif ":" in source.asked_as:
             facts["own"] = cast(OwnFacts, self._own_arguments())
-        return Configuration(source.id, source.name, source.variant, source.input_size, source.batch_size, source.mode,
-                             source.precision, facts)
+        return Configuration(source.id, workload.name, workload.variant, case.input_size, case.batch_size, case.mode,
+                             case.precision, facts)
 
     def allows(self, composition: Composition) -> bool:
         """Return whether a composition fits the options; an omitted option allows all."""
@@ -219,7 +220,7 @@ def generate_suite(asked: Asked, out: Path, g: int, method: str, fallback: str |
     decoys: list[CutModel] = []
     if num_decoys:
         known = {brick.id for model in models for brick in model.bricks} | set(suite.bricks if suite else ())
-        decoys = drawn_decoys(_others(asked, sources[0].batch_size, g, method, interrupt), known, num_decoys)
+        decoys = drawn_decoys(_others(asked, sources[0].case.batch_size, g, method, interrupt), known, num_decoys)
     added = add_models(out, models, g, method, torch.__version__, decoys, _PATIENCE_S)
     _report(added, found, models, out, quiet)
     return 0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from charact.bricks.brick import Brick, BrickInput
-from charact.bricks.captured_graph import TensorType
+from charact.bricks.captured_graph import type_of
 from charact.bricks.executable import BrickFunction, optimizer_class
 from charact.measure.bricks.inputs import Arguments, InputPool, Tensors, copied, key_of
 from charact.measure.microbench.call_timer import HostClock, Times
@@ -216,8 +216,7 @@ class TrainingWork(InContext):
 
     def _gradient_of(self, output: Tensor) -> Tensor:
         """Return a freshly written random gradient."""
-        of = TensorType(str(output.dtype).removeprefix("torch."), tuple(output.shape), output.stride())
-        like = BrickInput("activation", of, False, {"weight": "normal"})
+        like = BrickInput("activation", type_of(output), False, {"weight": "normal"})
         return copied(self._pool.pristine(like, key_of(like)))
 
 

@@ -5,7 +5,7 @@ import gc
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +20,7 @@ from charact.execution.precision import float32_products
 from charact.measure.passes.timing import StopRule, Timing, timing_pass
 
 
-def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None = None,
-                    on_iteration: Callable[[int, float], None] = lambda num_iterations, median_s: None) -> Timing:
+def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None = None) -> Timing:
     """Time iterations of a model: forward, and in training loss, backward and update.
 
     Bricks do not include data loading, so all iterations use one batch prepared in advance, and fetching it counts as
@@ -32,7 +31,6 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
         source: the model with its sizes, mode and precision.
         rule: stop rule.
         device: by default the device of the source's case.
-        on_iteration: called between iterations with (number of iterations, median seconds).
     """
     case = source.case if device is None else replace(source.case, device=device)
     with host_memory_guard(), brick_settings(case.precision):
@@ -43,7 +41,7 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
             loop.close()  # workers of a loader would compete with the model
         loop.feed(itertools.repeat(batch))
         begun, ran = time.perf_counter(), time.thread_time()
-        timing = timing_pass(loop, rule, on_iteration)
+        timing = timing_pass(loop, rule, lambda num_iterations, median_s: None)
         on_core_frac = (time.thread_time() - ran) / (time.perf_counter() - begun)
     return replace(timing, rows=_without_data(timing.rows), facts=timing.facts | {"on_core_frac": on_core_frac})
 

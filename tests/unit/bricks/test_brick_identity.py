@@ -127,6 +127,12 @@ def test_updates_and_sums_of_gradients_are_bricks() -> None:
         assert brick_from_json(json.loads(canonical(brick_to_json(brick)))) == brick
 
 
+def test_an_argument_that_is_called_value_is_a_number() -> None:
+    layer = Layer("aten.addcmul.default", [{"value": 5}, [{"value": 6}]], {"value": 5}, (7,), False)
+    renamed = layer.renamed({5: 0, 6: 1}.__getitem__)
+    assert (renamed.args, renamed.kwargs) == ([{"value": 0}, [{"value": 1}]], {"value": 5})
+
+
 COUNTS = st.integers(0, 9)
 LITERALS = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)

@@ -44,7 +44,7 @@ def test_export_and_recorder_give_what_the_model_gives(name: str, spec: str, mod
     program = Program(built)
     with program.real_run():
         wanted = program(*program.fresh_inputs())[0]
-    by_recorder = Interpretation(recorded(program, training=mode == "train").draft, mode == "train", built.device)
+    by_recorder = Interpretation(recorded(program, training=mode == "train").draft, mode == "train", built.case.device)
     by_recorder.run()
     captured = capture(source)
     assert captured.notes == [] or name == "DataDependent"
@@ -57,7 +57,7 @@ def test_gradients_of_the_layers_are_the_models(name: str) -> None:
     source = net(name, "train", "int64[1:7] S" if name == "Tied" else "S")
     captured = capture(source)
     built = source.build()
-    built.loss(built.forward()).backward()
+    built.workload.loss(built.workload.forward(built.model, built.batch), built.batch).backward()
     (loss,), values = run(captured)
     loss.backward()
     wanted = {parameter.grad for parameter in built.model.parameters()}
@@ -83,7 +83,7 @@ def test_nothing_is_told_of_what_is_made_of_weights_alone(precision: str) -> Non
 
 def test_where_gradients_are_off_the_recorder_leaves_them_behind() -> None:
     built = net("HalfFrozen", "train").build()
-    found = Interpretation(recorded(Program(built), training=True).draft, True, built.device)
+    found = Interpretation(recorded(Program(built), training=True).draft, True, built.case.device)
     found.run()
     assert [layer.operator for layer in found.layers].count("aten.detach.default") == 2
 

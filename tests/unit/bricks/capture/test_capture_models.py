@@ -36,7 +36,7 @@ def run(captured: CapturedModel, *, training: bool) -> list[Tensor]:
 
 def check(source: Source, captured: CapturedModel) -> None:
     """Everything that a captured model promises."""
-    training = source.mode == "train"
+    training = source.case.mode == "train"
     program = Program(source.build())
     with program.real_run(), torch.set_grad_enabled(training):
         wanted = program(*program.fresh_inputs())[0]

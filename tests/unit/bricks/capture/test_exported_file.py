@@ -89,7 +89,8 @@ def test_a_file_gives_what_the_model_gives(saved: tuple[Path, Net]) -> None:
     path, net = saved
     source, = sources_of([str(path)])
     with torch.inference_mode():
-        found = source.build().forward()
+        built = source.build()
+        found = built.workload.forward(built.model, built.batch)
         wanted = list(net(*INPUTS, **NAMED).values())
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     assert re.fullmatch(r"net\.[0-9a-f]{6}-8-b2-infer-fp32", source.id)
@@ -256,7 +257,7 @@ def test_a_program_runs_in_the_types_that_it_was_exported_in(
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).to(dtype)
     torch.export.save(torch.export.export(net, (torch.ones(2, 4, dtype=dtype),)), tmp_path / "net.pt2")
     (source,) = sources_of([str(tmp_path / "net.pt2")])
-    assert source.precision == precision
+    assert source.case.precision == precision
     captured = capture(source)
     assert {told.dtype for told in captured.types.values()} == {str(dtype).removeprefix("torch.")}
     assert captured.notes == note

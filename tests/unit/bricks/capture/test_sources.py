@@ -20,15 +20,13 @@ def test_every_combination_is_a_source() -> None:
 
 def test_a_source_is_called_as_a_case_is() -> None:
     source, = sources_of(["resnet18"], variant="cifar", batch_sizes=[4], modes=["train"])
-    assert source.case_id("cuda:1") == "resnet18.cifar-32-b4-train-fp32-cuda1"
-    assert source.coordinates == {
-        "workload": "resnet18", "variant": "cifar", "input_kind": "image", "input_size": 32, "batch_size": 4,
-        "mode": "train", "precision": "fp32", "source": source.case.workload.source}
+    assert source.id == "resnet18.cifar-32-b4-train-fp32"
 
 
 def test_defaults_are_the_workloads() -> None:
     source, = sources_of(["rnn_lm"])
-    assert (source.input_size, source.batch_size, source.mode, source.precision) == (35, 20, "infer", "fp32")
+    case = source.case
+    assert (case.input_size, case.batch_size, case.mode, case.precision) == (35, 20, "infer", "fp32")
 
 
 def test_a_source_comes_to_life_alike_each_time() -> None:
@@ -40,7 +38,7 @@ def test_a_source_comes_to_life_alike_each_time() -> None:
     losses = []
     for built in (first, second):
         torch.manual_seed(0)  # of the dropout
-        losses.append(built.loss(built.forward()).item())
+        losses.append(built.workload.loss(built.workload.forward(built.model, built.batch), built.batch).item())
     assert losses[0] == losses[1]
     assert [type(optimizer).__name__ for optimizer in first.optimizers] == ["RMSprop"]
 
@@ -50,7 +48,7 @@ def test_an_imported_model_is_fed_what_the_spec_says() -> None:
                          model_args="in_features=6,out_features=2")
     built = source.build()
     assert re.fullmatch(r"Linear\.[0-9a-f]{6}-6-b3-infer-fp32", source.id)
-    assert built.forward().shape == (3, 2)
+    assert built.workload.forward(built.model, built.batch).shape == (3, 2)
     assert not built.model.training
 
 
