@@ -1,9 +1,8 @@
 """Running a suite of bricks into a record, which is flushed between rounds and can be resumed after a kill."""
 
-import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,11 +66,9 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
     """
     if reason := unsupported_reason(precision, device):
         raise UserError(reason)
-    bricks = [suite.brick(identifier) for identifier in chosen_bricks(
-        suite, mode, precision, batch_sizes, precisions)]
-    crashes = crashes or Crashes()
-    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method, crashes,
-                    lambda: left_out(bricks, share_frac, models, crashes) if share_frac < 1 else [])
+    bricks = chosen_bricks(suite, mode, precision, batch_sizes, precisions)
+    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
+                    crashes or Crashes(), share_frac, models)
     before = writer.entry(run.case)
     if before is not None and before["status"] not in UNFINISHED:
         return
@@ -81,43 +78,34 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
 
 
 def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence[int] | None,
-                  precisions: Sequence[str] | None = None) -> list[str]:
-    """Return the identifiers of the matching bricks, sorted.
+                  precisions: Sequence[str] | None = None) -> list[Brick]:
+    """Return the matching bricks, sorted by identifier.
 
     Bricks of autocast precisions and of pure-bf16 carry their own dtypes and count as fp32. Bricks of models without a
     batch size match every batch size.
 
     Raises:
-        UserError: there are none.
+        UserError: there are none, or one is damaged.
     """
-    runs_in = runs_as(precision)
-    found = {name: entry for name, entry in suite.bricks.items()
-             if entry["mode"] == mode and entry["precision"] == runs_in}
+    found = [name for name, entry in sorted(suite.bricks.items())
+             if entry["mode"] == mode and entry["precision"] == runs_as(precision)
+             and (batch_sizes is None or not entry["batch_sizes"] or set(batch_sizes) & set(entry["batch_sizes"]))
+             and (precisions is None or set(precisions) & set(entry["precisions"]))]
     if not found:
-        there = sorted({f"{entry['mode']} in {entry['precision']}" for entry in suite.bricks.values()})
-        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} (it has {', '.join(there)}): "
-                        "choose another --mode or --precision, or generate them")
-    sizes = {size for entry in found.values() for size in entry["batch_sizes"]}
-    fitting = sorted(name for name, entry in found.items()
-                     if (batch_sizes is None or not entry["batch_sizes"]
-                         or set(batch_sizes) & set(entry["batch_sizes"]))
-                     and (precisions is None or set(precisions) & set(entry["precisions"])))
-    if not fitting:
-        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} with the requested batch "
-                        f"sizes or precisions (it has batch sizes {', '.join(map(str, sorted(sizes)))}): choose "
-                        "another --batch-sizes, or generate them")
-    return fitting
+        raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} with these batch sizes and "
+                        "precisions: choose other options, or generate them")
+    return [suite.brick(name) for name in found]
 
 
 class _SuiteRun:
-    """One case: all bricks of a mode and a precision."""
+    """One case: all bricks of a mode and a precision. The arguments are those of `run_bricks`."""
 
     def __init__(self, suite: Suite, bricks: list[Brick], mode: str, precision: str, device: torch.device,
                  rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt, method: str,
-                 crashes: Crashes, left_out: Callable[[], Rows]) -> None:
+                 crashes: Crashes, share_frac: float, models: Sequence[Mapping[str, int]]) -> None:
         self._bricks, self._mode, self._precision, self._device = bricks, mode, precision, device
         self._rule, self._writer, self._observer, self._interrupt = rule, writer, observer, interrupt
-        self._method, self._crashes, self._leave_out = method, crashes, left_out
+        self._method, self._crashes, self._share_frac, self._models = method, crashes, share_frac, models
         self._left_out: Rows = []
         self.case = f"bricks-{suite.name}-g{suite.g}-{mode}-{precision}-{str(device).replace(':', '')}"
         self._facts: dict[str, Any] = {
@@ -141,11 +129,13 @@ class _SuiteRun:
     def run(self, before: dict[str, Any] | None) -> dict[str, Any]:
         """Time the bricks and return the case's manifest entry."""
         rows = {} if before is None else self._rows_before(before)
+        gradients = torch.enable_grad() if self._mode == "train" else torch.inference_mode()
         try:
-            with host_memory_guard(), brick_settings(self._precision), self._gradients():
-                self._time(rows)
+            with host_memory_guard(), brick_settings(self._precision), gradients:
+                rounds = self._time(rows)
             self._entry["status"] = "ok"
-            if (first := self._first_failure()) is not None:
+            if not rounds.left:
+                first = next(iter(rounds.rows.values()))
                 self._end(status=first["status"], reason=f"every brick failed; the first: {first['reason']}")
         except UserError:
             raise
@@ -158,21 +148,20 @@ class _SuiteRun:
         release_memory(self._device)
         return self._entry
 
-    def _time(self, before: dict[str, Rows]) -> None:
+    def _time(self, before: dict[str, Rows]) -> Rounds:
         begun = time.perf_counter()
         with self._interrupt.allowed():
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)  # events are recorded on the current one
-            # A resumed run keeps its choice of bricks, since the known models may have changed.
-            begun_as = before.get("bricks")
-            untimed = [row for row in begun_as if row["status"] == LEFT_OUT] if begun_as else self._leave_out()
-            self._left_out = untimed
-            names = {row["brick"] for row in untimed}
-            timed = [brick for brick in self._bricks if brick.id not in names]
-            rounds = Rounds(timed, self._device, training=self._mode == "train", before={
-                table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()},
-                crashes=self._crashes)
-        self._rounds = rounds
+            if rows := before.get("bricks"):  # a resumed run keeps its choice, since the known models may have changed
+                self._left_out = [row for row in rows if row["status"] == LEFT_OUT]
+            elif self._share_frac < 1:
+                self._left_out = left_out(self._bricks, self._share_frac, self._models, self._crashes)
+            names = {row["brick"] for row in self._left_out}
+            self._rounds = rounds = Rounds(
+                [brick for brick in self._bricks if brick.id not in names], self._device,
+                training=self._mode == "train", crashes=self._crashes,
+                before={table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()})
         self._facts |= rounds.facts | {"preparing_s": self._facts["preparing_s"] + time.perf_counter() - begun}
         self._observer.pass_started("bricks")
         self._warm(rounds) if self._method == "paper" else self._in_context(rounds)
@@ -184,6 +173,7 @@ class _SuiteRun:
             rounds.describe()
         self._facts |= {"describing_s": time.perf_counter() - begun, "uncounted": sorted(rounds.uncounted),
                         "undescribed": rounds.undescribed}
+        return rounds
 
     def _in_context(self, rounds: Rounds) -> None:
         while (reason := rounds.ended_by(self._rule)) is None:
@@ -204,25 +194,9 @@ class _SuiteRun:
             self._flush_if_due()
         self._facts["ended_by"] = "repetitions"
 
-    @contextlib.contextmanager
-    def _gradients(self) -> Iterator[None]:
-        with torch.enable_grad() if self._mode == "train" else torch.inference_mode():
-            yield
-
     def _end(self, **ending: Any) -> None:
         self._entry |= ending
         self._facts |= {"status": "failed", "reason": ending["reason"]}
-
-    def _first_failure(self) -> dict[str, Any] | None:
-        """Return the row of the first brick if all have failed, else None."""
-        assert self._rounds is not None
-        return None if self._rounds.left else next(iter(self._rounds.rows.values()))
-
-    def _rows(self) -> dict[str, Rows]:
-        if self._rounds is None:
-            return {}
-        rows = [as_stored(row) for row in self._rounds.rows.values()]
-        return {"bricks": rows + self._left_out, "brick_times": self._rounds.times}
 
     def _flush_if_due(self) -> None:
         since = time.perf_counter() - self._flushed
@@ -232,13 +206,15 @@ class _SuiteRun:
             self._flushing_s = time.perf_counter() - begun
 
     def _flush(self) -> None:
+        tables: dict[str, Rows] = {}
         if self._rounds is not None:
-            failed = sum(row["reason"] is not None for row in self._rounds.rows.values())
-            self._facts |= {"num_rounds": self._rounds.num_rounds, "num_failed": failed,
-                            "num_left_out": len(self._left_out), "timed_s": self._rounds.timed_s,
-                            "set_up_s": self._rounds.set_up_s}
+            rows = self._rounds.rows.values()
+            self._facts |= {"num_rounds": self._rounds.num_rounds, "num_left_out": len(self._left_out),
+                            "num_failed": sum(row["reason"] is not None for row in rows),
+                            "timed_s": self._rounds.timed_s, "set_up_s": self._rounds.set_up_s}
+            tables = {"bricks": [*map(as_stored, rows), *self._left_out], "brick_times": self._rounds.times}
         # Copy, because the current round changes the entry while it is written.
-        self._writer.add_case(copy.deepcopy(self._entry), self._rows())
+        self._writer.add_case(copy.deepcopy(self._entry), tables)
         self._flushed = time.perf_counter()
 
     def _rows_before(self, entry: dict[str, Any]) -> dict[str, Rows]:

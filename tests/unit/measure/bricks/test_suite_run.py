@@ -168,7 +168,7 @@ class TestFailures:
 
     def test_what_the_suite_lacks_is_one_line(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
-        for mode, options, words in (("train", {}, "no bricks for train in fp32 .it has infer in fp32"),
+        for mode, options, words in (("train", {}, "no bricks for train in fp32"),
                                      ("infer", {"batch_sizes": [4, 3]}, "or precisions .it has batch sizes 8."),
                                      ("infer", {"precision": "tf32"}, "--precision fp32")):
             with pytest.raises(UserError, match=words) as caught:
@@ -177,7 +177,7 @@ class TestFailures:
 
     def test_of_sizes_that_were_asked_for_those_that_it_has_are_run(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", brick := product())
-        assert chosen_bricks(suite, "infer", "fp32", [8, 3]) == [brick.id]
+        assert chosen_bricks(suite, "infer", "fp32", [8, 3]) == [suite.brick(brick.id)]
 
     def test_a_brick_that_was_tampered_with_is_one_line(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", brick := product())
