@@ -169,7 +169,7 @@ class TestFailures:
     def test_what_the_suite_lacks_is_one_line(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
         for mode, options, words in (("train", {}, "no bricks for train in fp32"),
-                                     ("infer", {"batch_sizes": [4, 3]}, "or precisions .it has batch sizes 8."),
+                                     ("infer", {"batch_sizes": [4, 3]}, "with these batch sizes and precisions"),
                                      ("infer", {"precision": "tf32"}, "--precision fp32")):
             with pytest.raises(UserError, match=words) as caught:
                 time_into(new_writer(tmp_path), suite, mode, **options)
