@@ -33,6 +33,18 @@ class Pass(Struct):
     dropped: list[DroppedItems] = []
 
 
+class CoreUse(Struct):
+    """Processor time of a process, its children and other programs over an interval; see `machine.core_use`."""
+
+    length_s: Amount
+    num_usable_cores: Count
+    processor_s: Amount
+    others_s: Amount
+    waiting_s: Amount | None = None
+    stolen_s: Amount | None = None
+    num_involuntary_switches: Count | None = None
+
+
 class TimingPass(Pass):
     """Facts of the pass `timing`."""
 
@@ -47,6 +59,7 @@ class TimingPass(Pass):
     inferred_frac: Number | None = None
     blind_spots: list[str] = []
     evidence: dict[Phase, list[str]] = {}
+    core_use: CoreUse | None = None
 
 
 class OperatorsPass(Pass):

@@ -13,6 +13,7 @@ from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.roofline import work_reason
 from charact.analysis.efficiency.time_bounds import limited_parts
 from charact.analysis.profile.case_summary import iteration_times
+from charact.analysis.profile.core_use import disturbance
 from charact.analysis.profile.machine_speed import BOUND_FRAC
 from charact.core.units import quantity, share
 from charact.record.reader import Run
@@ -30,6 +31,9 @@ VERDICTS = {
 _CAPACITY = "memory-capacity-bound"
 _RULES = ((("data", "communication", "host"), BOUND_FRAC), (("compute", "bandwidth"), WORK_FRAC))
 
+_ON_HOST = (None, "data", "host")
+"""Limits of a GPU's case that programs on the host's cores can change."""
+
 _NUMBERS = ["share_frac", "threshold_frac", "prize_s", "prize_frac"]
 _COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "advice", "reason"]
 
@@ -41,8 +45,8 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     The largest of data, communication and host is the bottleneck if its share of the median iteration is `BOUND_FRAC`
     or more; else compute or bandwidth from `WORK_FRAC`; else the case is balanced. Memory capacity bounds a case that
     ran out of memory. It also bounds a host-bound or balanced case that uses `MEMORY_FRAC` of the memory, because a
-    larger batch would help. There is no verdict if nothing bounds and `BOUND_FRAC` or more of the time has an unknown
-    limit.
+    larger batch would help. There is no verdict if other programs took much of the cores (see `core_use`), or if
+    nothing bounds and `BOUND_FRAC` or more of the time has an unknown limit.
 
     Columns: case; verdict ('data-bound', 'communication-bound', 'host-bound', 'compute-bound',
     'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
@@ -73,6 +77,9 @@ def bottlenecks(run: Run) -> pd.DataFrame:
 def _judged(case: Situation) -> dict[str, Any]:
     """Return the columns of a case whose iterations were timed."""
     limit, threshold_frac = _bound(case)
+    disturbed = disturbance(case.run, case.entry["case"])
+    if disturbed and (case.on_cpu or limit in _ON_HOST):
+        return {"reason": f"unreliable: {disturbed}"}
     memory = _memory(case)
     if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
         return _full(case, *memory)

@@ -8,6 +8,7 @@ from typing import Any
 
 from charact.core.statistics import median_interval
 from charact.execution.loop import Loop
+from charact.machine.core_use import CoreUse
 from charact.measure.passes.phase_timer import phases_for
 
 MIN_ITERATIONS = 6  # the minimum for a 95 % interval of the median
@@ -42,7 +43,8 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
 
     The rule uses the device's wall time on CUDA and the host's on a CPU. At least 6 iterations are measured, unless
     `max_iterations` is smaller. For a compiled model, the fact `compile_s` is the difference between the first
-    iteration and the median one.
+    iteration and the median one. The fact `core_use` says how much of the cores this and other programs used, see
+    `charact.machine.core_use`.
 
     *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
 
@@ -54,6 +56,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     begun = time.perf_counter()
     warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
     phases = phases_for(loop.case.device)
+    core_use = CoreUse()
     measured: list[Durations] = []
     wall_s: list[float] = []
     num_started = 0
@@ -75,6 +78,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
         "ended_by": reason, "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(wall_s),
         "compile_s": max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,
+        "core_use": core_use.facts(),
     })
 
 

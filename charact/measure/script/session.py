@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.core.errors import UserError
+from charact.machine.core_use import CoreUse
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
@@ -67,6 +68,8 @@ class Session:
         self._counted: tuple[Kind, int] | None = None
         """Kind and owner of the spans counted as iterations: steps, else forwards or backwards."""
         self._num_iterations = 0
+        self._core_use: CoreUse | None = None
+        """Use of the cores since the first iteration, until it is noted."""
         self._flushed = time.monotonic()
         self._device_clock: DeviceClock | None = None
         self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -155,15 +158,28 @@ class Session:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0
             self._num_iterations += self._counted == (kind, owner)
+            if self._num_iterations == 1 and self._core_use is None:
+                self._try(self._watch_cores)
         plan = self._plan
         # One more than requested: an iteration ends where the next begins.
         timed = plan.iterations is not None and self._num_iterations > plan.skip + plan.iterations
+        if timed:
+            self._try(self._note_core_use)
         more = timed and self._pass_scheduler.advance(iteration_ended=self._counted == (kind, owner))
         self.flush_if_due()
         if timed and not more:
             self._end_watching()
         if plan.stop and not self.recorder.on and self.problem is None:
             raise EnoughMeasured(0)
+
+    def _watch_cores(self) -> None:
+        self._core_use = CoreUse()
+
+    def _note_core_use(self) -> None:
+        """Note how much of the cores the program and others used since the first iteration."""
+        if self._core_use is not None:
+            self._notes.append({"note": "core use", "facts": self._core_use.facts()})
+            self._core_use = None
 
     def flush_if_due(self) -> None:
         """Write the finished slices at intervals; call it when no span is open."""
@@ -176,6 +192,7 @@ class Session:
 
     def _end_watching(self) -> None:
         if self.recorder.on:
+            self._try(self._note_core_use)
             self.recorder.on = False
             self._patches.remove()
             if self._sampler is not None:

@@ -18,6 +18,7 @@ from charact.analysis.common.script_attribution import (
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
+from charact.analysis.profile.core_use import disturbance
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, Overview, shown_as
 from charact.views.html.elements.blocks import (
@@ -66,13 +67,20 @@ def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame, verdict: str) 
         headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
         details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled,
                  f"Bottleneck: {verdict}"],
-        warning=fmt.missed_precision(missed_precision(run, name)),
+        warning=" ".join(_warnings(run, name)),
         numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
         bar=[
             (phase, float(share_frac), palette.PHASES[phase])
             for phase, share_frac in zip(phases["phase"].astype(str), phases["share_frac"], strict=True)
         ],
     )
+
+
+def _warnings(run: Run, case: str) -> list[str]:
+    """Return why a case's times may be wrong or imprecise, a sentence each."""
+    disturbed, missed = disturbance(run, case), missed_precision(run, case)
+    return [*([f"Unreliable: {disturbed}, and took {fmt.share(disturbed.lost_frac)} of the processor time that this "
+               "one wanted."] if disturbed else []), *([fmt.missed_precision(missed)] if missed else [])]
 
 
 def _few(row: object) -> str | None:
@@ -198,8 +206,8 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
     if losses := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})"
                 for row in fmt.rows(left_out[left_out["case"] == case["case"]])]:
         line.append(f"\nDropped: {', '.join(losses)}", style="yellow")
-    if missed := fmt.missed_precision(missed_precision(run, str(case["case"]))):
-        line.append(f"\n{missed}", style="yellow")
+    for warning in _warnings(run, str(case["case"])):
+        line.append(f"\n{warning}", style="yellow")
     return Padding(line, (0, 0, 0, 2))
 
 

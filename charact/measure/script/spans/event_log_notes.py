@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from charact.record.manifest_passes import CoreUse
 from charact.record.schema import TABLES
 
 _Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -64,6 +65,10 @@ class _Rule(Struct):
     facts: _RuleFacts
 
 
+class _CoreUse(Struct):
+    facts: CoreUse | None
+
+
 class _Frames(Struct):
     places: list[tuple[str, str, str | None]]
     samples: list[tuple[_Int, _Count]]
@@ -113,7 +118,7 @@ class _Pass(Struct):
 
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
-_KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames,
+_KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
                            "timing ended": _TimingEnded, "pass": _Pass}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
 _ROWS = {

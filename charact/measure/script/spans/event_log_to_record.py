@@ -37,6 +37,8 @@ class EventLog:
     """How the program ended; None if it was killed."""
     rule: dict[str, Any] = field(default_factory=dict)
     """How warm-up and measurement ended, unless the program's end did it."""
+    core_use: dict[str, Any] | None = None
+    """Use of the cores over the timed iterations, see `charact.machine.core_use`."""
     passes: Passes = field(default_factory=Passes)
     """Results of the passes after the timing."""
     samples: Samples = field(default_factory=Samples)
@@ -101,6 +103,8 @@ def read_event_log(directory: Path) -> EventLog:
             log.ending = note["ending"]
         elif note["note"] == "rule":
             log.rule = note["facts"]
+        elif note["note"] == "core use":
+            log.core_use = note["facts"]
         elif note["note"] == "frames":
             log.samples.add(note)
         elif note["note"] == "full":
@@ -171,7 +175,7 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
             "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
             "blind_spots": [*(f"the event log was damaged: {one}" for one in log.damage),
                             *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full)],
-            **log.rule,
+            "core_use": log.core_use, **log.rule,
         }},
     }
     if log.samples.any:

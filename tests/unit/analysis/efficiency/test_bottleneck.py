@@ -9,6 +9,7 @@ from support import records
 from support.judged import ceiling, ceilings_of, judged, operator
 
 from charact.analysis.efficiency.bottleneck import BOUND_FRAC, MEMORY_FRAC, WORK_FRAC, bottlenecks
+from charact.analysis.profile.core_use import LOST_FRAC
 from charact.record.reader import Run, load_run
 
 CASE = "net-32-b8-train-fp32-cpu"
@@ -273,3 +274,30 @@ def test_the_device_that_waited_is_evidence(tmp_path: Path) -> None:
     run = judged(tmp_path, {"forward": 0.1}, operators, on_device=True, entry={"device": "cuda:0"},
                  ceilings=ceilings_of("cuda:0"))
     assert judge(run)["evidence"].endswith("for 60.0 ms the device had no kernel to run")
+
+
+def _busy(others_cores: float, waiting_s: float) -> dict[str, Any]:
+    """10 s with 2 cores, of which the program used one."""
+    use = {"length_s": 10.0, "num_usable_cores": 2, "processor_s": 10.0, "others_s": 10 * others_cores,
+           "waiting_s": waiting_s, "stolen_s": 0.0}
+    return {"entry": {"passes": {"timing": {"status": "ok", "reason": None, "core_use": use}}}}
+
+
+@pytest.mark.parametrize(("others_cores", "waiting_s", "is_reliable"), [
+    (1.4, 10 * LOST_FRAC / (1 - LOST_FRAC) + 0.01, False),
+    (1.4, 10 * LOST_FRAC / (1 - LOST_FRAC) - 0.01, True),
+    (0.0, 10.0, True),  # its own threads wait for each other
+])
+def test_a_busy_machine_has_no_verdict(
+        tmp_path: Path, others_cores: float, waiting_s: float, is_reliable: bool) -> None:
+    found = judge(shared(tmp_path, data=0.5, **_busy(others_cores, waiting_s)))
+    assert found["verdict"] == ("data-bound" if is_reliable else None)
+    assert found["reason"] == (None if is_reliable else "unreliable: other programs held 1.4 of 2 cores")
+
+
+def test_other_programs_do_not_change_what_a_gpu_computes(tmp_path: Path) -> None:
+    operators = [operator("forward", "GEMM", 0.1, device_s=0.1, flop=9e10, num_bytes=1.0)]
+    told = _busy(1.4, 20.0)
+    told["entry"]["device"] = "cuda:0"
+    run = judged(tmp_path, {"forward": 0.1}, operators, on_device=True, ceilings=ceilings_of("cuda:0"), **told)
+    assert judge(run)["verdict"] == "compute-bound"

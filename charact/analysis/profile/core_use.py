@@ -1,0 +1,62 @@
+"""How much of the cores each case had, and whether other programs made its times unreliable."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import memoize
+from charact.record.reader import Run
+
+LOST_FRAC = 0.1
+"""Share of the processor time that a case wanted and other programs took, from which its times are unreliable."""
+
+_NUMBERS = ["used_cores", "wanted_cores", "others_cores", "num_usable_cores", "lost_frac"]
+
+
+@memoize
+def core_use(run: Run) -> pd.DataFrame:
+    """Return how much of the cores each case used while its iterations were timed; cases without that have no rows.
+
+    Columns: case; used_cores, processor time of the process and its children over wall time; wanted_cores, the same
+    with the time in which their threads were ready to run and had no core; others_cores, processor time of all other
+    programs on the num_usable_cores over wall time; lost_frac, the share of the wanted processor time that other
+    programs or the virtual machine's host took (null if the system does not count waiting). A case's own threads, if
+    they are more than there are cores, also wait for each other: of the waiting only as much as the others used
+    counts as lost.
+    """
+    rows = [[entry["case"], *_row(facts)] for entry in run.manifest["cases"]
+            if (facts := entry.get("passes", {}).get("timing", {}).get("core_use"))]
+    return pd.DataFrame(rows, columns=["case", *_NUMBERS]).astype({"case": "str"} | dict.fromkeys(_NUMBERS, "float64"))
+
+
+def _row(facts: dict[str, Any]) -> list[float | None]:
+    length_s, used_s, others_s = facts["length_s"], facts["processor_s"], facts["others_s"]
+    waiting_s, stolen_s = facts.get("waiting_s"), facts.get("stolen_s") or 0.0
+    lost_frac = None
+    if waiting_s is not None:
+        # The host of a virtual machine steals from all programs alike.
+        lost_s = min(waiting_s, others_s) + stolen_s * used_s / max(used_s + others_s, 1e-9)
+        lost_frac = lost_s / max(used_s + lost_s, 1e-9)
+    wanted_cores = None if waiting_s is None else (used_s + waiting_s) / length_s
+    return [used_s / length_s, wanted_cores, others_s / length_s, facts["num_usable_cores"], lost_frac]
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Cores that other programs held while a case was timed, and the share of the wanted time that they took."""
+
+    others_cores: float
+    num_usable_cores: float
+    lost_frac: float
+
+    def __str__(self) -> str:
+        return f"other programs held {self.others_cores:.1f} of {self.num_usable_cores:.0f} cores"
+
+
+def disturbance(run: Run, case: str) -> Disturbance | None:
+    """Return what other programs took from a case if that makes its times unreliable; else None."""
+    uses = core_use(run)
+    found = uses.loc[(uses["case"] == case) & (uses["lost_frac"] >= LOST_FRAC),
+                     ["others_cores", "num_usable_cores", "lost_frac"]]
+    return None if found.empty else Disturbance(*found.iloc[0])
