@@ -2,8 +2,11 @@
 
 A fetch begins a new group; without fetches, the model's next forward does. A fetch that finds no batch is included,
 because some training frameworks fetch one batch ahead to recognize the last one. Each batch of `Profiler.iterate`
-(negative owner ID) begins a group even if no forward follows. Training also begins a group if it follows a validation
-without a fetch.
+(negative owner ID) begins a group even if no forward follows.
+
+Training also begins a group if it follows a validation without a loader, or whose loader is exhausted. If a batch was
+fetched for a prediction of the trained model and no other for the training that follows, the prediction is part of the
+training: its outputs may be the targets, as in pseudo-labeling.
 """
 
 from collections.abc import Iterable, Iterator
@@ -74,10 +77,16 @@ class Grouping:
         forwards = [other for other in group if other.kind is Kind.FORWARD]
         if not forwards or not forwards[-1].ends:  # an inner span splits a forward
             return False
-        if one.kind is Kind.FORWARD and not self._models.is_inference(one) and all(
+        if group[0].kind is not Kind.FETCH and self._begins_training(one) and all(
                 self._models.is_inference(other) and not other.training and other.owner in self._models.trained
                 for other in forwards):
             return True
         if group[0].kind in FETCHES:
             return False
         return one.kind is Kind.COPY or (one.kind is Kind.FORWARD and one.owner == forwards[0].owner)
+
+    def _begins_training(self, one: Slice) -> bool:
+        """Return whether training may begin with a slice: a forward with gradients, zeroed gradients, or a step."""
+        if one.kind is Kind.FORWARD:
+            return not self._models.is_inference(one)
+        return one.kind in (Kind.UPDATE, Kind.STEP) and one.begins

@@ -186,6 +186,24 @@ class TestPredictions:
         assert all(set(phases_ns(one)) <= {"data", "forward", "loss"} for one in iterations if not one.training)
         assert all("backward" in phases_ns(one) for one in iterations if one.training)
 
+    def test_a_full_batch_evaluation_is_not_the_training_s(self) -> None:
+        """Nothing is fetched, and gradients are zeroed, or a step with a closure begins, before the next forward."""
+        closure = "step< clos< tidy >clos< fwd >clos< loss >clos< bwd >clos >step "
+        for training in ("tidy fwd loss bwd step ", closure):
+            iterations = found(3 * (training + ". eval loss . "))
+            assert modes(iterations) == "tititi", training
+            # Zeroed gradients, or the step around the closure, begin the training that follows.
+            assert all("update" not in phases_ns(one) for one in iterations if not one.training)
+            assert phases_ns(iterations[2])["update"] == (20 if training is not closure else 30)
+
+    def test_a_prediction_from_the_batch_of_the_training_is_part_of_it(self) -> None:
+        """Such as of pseudo-labels."""
+        for batch in ("data ", "data100 data101 "):
+            iterations = found(3 * (batch + "eval fwd loss bwd step "))
+            assert modes(iterations) == "ttt"
+            assert phases_ns(iterations[1])["data"] == 10 * len(batch.split())
+            assert phases_ns(iterations[1])["forward"] == 20
+
     def test_a_validation_before_the_first_training_is_one(self) -> None:
         assert modes(found("data eval data eval " + TRAIN + TRAIN)) == "iitt"
 
