@@ -1,8 +1,9 @@
 """How often verdicts are false on a busy machine, by the share of processor time that other programs took.
 
 Run `python benchmarks/busy_machine.py [--repeats 3]` on a machine that does nothing else. Each workload is profiled
-while processes keep some of the cores busy for some of the time. A verdict is false if it differs from the most frequent
-one of the runs without load. `core_use.LOST_FRAC`, from which charact withholds verdicts, was chosen from this table.
+while processes keep some of the cores busy for some of the time. A verdict is false if it differs from the most
+frequent one of the runs without load. `core_use.LOST_FRAC`, from which charact withholds verdicts, was chosen from
+this table.
 """
 
 import argparse

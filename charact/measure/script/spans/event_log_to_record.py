@@ -1,4 +1,4 @@
-"""Conversion of an event log to the cases and tables of a record, with what was not observed. No torch in here."""
+"""Conversion of an event log to the cases and tables of a record. No torch in here."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
+from charact.measure.script.spans.blind_spots import blind_spots, is_compiled_whole
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
@@ -174,7 +175,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
             "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / sum(walls_s),
             "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
             "blind_spots": [*(f"the event log was damaged: {one}" for one in log.damage),
-                            *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full)],
+                            *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
+                                         any_loader=any(one["kind"] == "loader" for one in log.owners.values()))],
             "core_use": log.core_use, **log.rule,
         }},
     }
@@ -257,44 +259,3 @@ def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[I
         if isinstance(size, int) and 0 < size < 2**53:
             return size * round(median(fetches[loader] for fetches in of_iterations if loader in fetches))
     return None
-
-
-FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
-MIXED = ("no call between two backwards was recorded, since modules and optimizers are called inside a compiled "
-         "function: that time counts as other; name its phases with a Profiler's phase()")
-WHOLE = ("a function was compiled as a whole: its loss counts as forward, and an update in it as other; run without "
-         "torch.compile to separate them")
-NO_LOADER = "no DataLoader was used: creating batches counts as other; record it with a Profiler's iterate()"
-_MUCH_FRAC = 0.1
-
-
-def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool) -> list[str]:
-    """Return messages about what could not be recorded of a case.
-
-    Args:
-        iterations: of one mode.
-        compiled_whole: whether anything was compiled outside of all spans.
-        full: whether the event log reached its limit.
-    """
-    spots = [FULL] if full else []
-    if not iterations[0].training:
-        return spots
-    intervals = [one for iteration in iterations for one in iteration.intervals]
-    phases = {one.phase for one in intervals}
-    if not phases & {"forward", "update"}:
-        spots.append(MIXED)
-    elif compiled_whole and not any(one.phase == "forward" and one.owner for one in intervals):
-        spots.append(WHOLE)
-    wall_ns = sum(one.end_ns - one.start_ns for one in iterations)
-    in_phases_ns = sum(one.end_ns - one.start_ns for one in intervals if one.phase != "other")
-    if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MUCH_FRAC * wall_ns:
-        spots.append(NO_LOADER)
-    return spots
-
-
-def is_compiled_whole(slices: Sequence[Slice]) -> bool:
-    """Return whether a compilation began while no span was open: of a function, not of a model or its submodule."""
-    return any(
-        one.kind is Kind.COMPILE and (index == 0 or slices[index - 1].ends)
-        for index, one in enumerate(slices)
-    )

@@ -11,9 +11,8 @@ training: its outputs may be the targets, as in pseudo-labeling.
 
 from collections.abc import Iterable, Iterator
 
+from charact.measure.script.spans.iterations import FETCHES
 from charact.measure.script.spans.recorder import Kind, Slice
-
-FETCHES = frozenset({Kind.FETCH, Kind.EXHAUSTED})
 
 
 class Models:

@@ -9,6 +9,7 @@ PHASES = {
     Kind.BACKWARD: "backward", Kind.STEP: "update", Kind.UPDATE: "update", Kind.COMMUNICATION: "communication",
     Kind.COMPILE: "other", Kind.OTHER: "other",
 }
+FETCHES = frozenset({Kind.FETCH, Kind.EXHAUSTED})
 _NO_SPANS = frozenset({Kind.CLOSURE, Kind.END, Kind.GAP})
 """Slices without a phase of their own; rules for gaps may give them one."""
 _OWNED = frozenset({Kind.FETCH, Kind.FORWARD})
@@ -91,14 +92,17 @@ def _phases_of_gaps(slices: list[Slice], owners: list[int], manual_update: bool,
                     ) -> list[tuple[str, int] | None]:
     """Return phase and owner of the gap before each slice, and of the gap after the last; None if no rule applies.
 
-    - After a forward, or another backward, until a backward: the loss, computed without a module.
+    - After a forward, or another backward, until a backward: the loss, computed without a module. Not after a recorded
+      loss: then the program does other work.
     - Before the loss, if no forward was recorded since the last fetch or step (a function compiled as a whole): the
       forward. Not if the gap is `mixed`: then it also contains the update of the previous iteration.
-    - After the last backward: the update, if no optimizer does it.
+    - After the last backward: the update, if no optimizer does it. Not without a data loader: then the gap may also
+      contain the creation of the next batch.
     """
     phases: list[tuple[str, int] | None] = [None] * (len(slices) + 1)
     gaps: list[tuple[int, str | None]] = []  # their phases if a backward follows
     phase = None if mixed else "forward"
+    has_loss = False
     last_backward = len(slices)
     for index, one in enumerate(slices):
         gaps.append((index, phase))
@@ -106,17 +110,19 @@ def _phases_of_gaps(slices: list[Slice], owners: list[int], manual_update: bool,
             for gap, its_phase in gaps if one.begins else []:
                 if its_phase is not None:
                     phases[gap] = its_phase, owners[index] if its_phase == "loss" else 0
-            gaps, phase, last_backward = [], "loss", index
+            gaps, phase, last_backward = [], None if has_loss else "loss", index
         elif one.kind is Kind.FORWARD and one.grad:
-            gaps, phase = [], "loss"
-        elif one.kind in (Kind.FETCH, Kind.STEP):
-            gaps, phase = [], "forward"
-        elif one.kind is Kind.LOSS:
-            phase = "loss"
-        elif phase == "forward" and one.kind in (Kind.COPY, Kind.UPDATE, Kind.FORWARD):
             gaps = []
-    for index in range(last_backward + 1, len(phases)) if manual_update else []:
-        phases[index] = "update", 0
+            if one.begins:
+                phase, has_loss = "loss", False
+        elif one.kind in (Kind.FETCH, Kind.STEP):
+            gaps, phase, has_loss = [], "forward", False
+        elif one.kind is Kind.LOSS:
+            phase, has_loss = None, True
+        elif phase == "forward" and one.kind in (Kind.COPY, Kind.FORWARD):
+            gaps = []
+    if manual_update and any(one.kind in FETCHES for one in slices):
+        phases[last_backward + 1:] = [("update", 0)] * (len(slices) - last_backward)
     return phases
 
 

@@ -11,8 +11,8 @@ model trained in training mode. If the program itself marks the ends of iteratio
 from collections.abc import Iterable
 from copy import deepcopy
 
-from charact.measure.script.spans.inference_groups import FETCHES, Grouping, Models
-from charact.measure.script.spans.iterations import Iteration, iteration_of
+from charact.measure.script.spans.inference_groups import Grouping, Models
+from charact.measure.script.spans.iterations import FETCHES, Iteration, iteration_of
 from charact.measure.script.spans.recorder import Kind, Slice
 
 _COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.STEP})

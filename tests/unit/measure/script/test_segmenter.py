@@ -107,9 +107,9 @@ class TestTraining:
         closure = "clos< tidy >clos< fwd >clos< loss >clos< bwd >clos "
         iterations = found(2 * f"data step< {closure} >step< {closure} >step ")
         assert modes(iterations) == "tt"
-        # A closure's own time is a gap: before the forward it is nobody's, after it the loss's.
+        # A closure's own time is a gap: between the forward and the loss it is the loss's, else nobody's.
         assert phases_ns(iterations[0]) == {
-            "data": 10, "update": 30 + 20, "forward": 20, "loss": 20 + 40, "backward": 20, "other": 60}
+            "data": 10, "update": 30 + 20, "forward": 20, "loss": 20 + 20, "backward": 20, "other": 80}
 
     def test_steps_inside_a_backward_leave_it_whole(self) -> None:
         iterations = found(2 * "data fwd bwd< step51 >bwd< step52 >bwd ")
@@ -137,16 +137,21 @@ class TestTraining:
 
 class TestUpdatesByHand:
     def test_a_backward_ends_an_iteration_and_what_follows_is_the_update(self) -> None:
+        iterations = found("data fwd loss bwd . tidy . data fwd loss bwd . tidy")
+        assert [(one.start_ns, one.end_ns) for one in iterations] == [(0, 56), (56, 109)]
+        assert phases_ns(iterations[0]) == {"data": 10, "forward": 10, "loss": 10, "backward": 10, "update": 16}
+        assert [one.inferred for one in iterations[0].intervals] == [False, False, False, False, True, False, True]
+
+    def test_without_a_loader_what_follows_may_make_the_next_batch(self) -> None:
         iterations = found("fwd loss bwd . tidy . fwd loss bwd . tidy")
         assert [(one.start_ns, one.end_ns) for one in iterations] == [(0, 46), (46, 89)]
-        assert phases_ns(iterations[0]) == {"forward": 10, "loss": 10, "backward": 10, "update": 16}
-        assert [one.inferred for one in iterations[0].intervals] == [False, False, False, True, False, True]
+        assert phases_ns(iterations[0]) == {"forward": 10, "loss": 10, "backward": 10, "update": 10, "other": 6}
 
     def test_what_lies_between_two_backwards_is_not_told_apart(self) -> None:
         iterations = found(3 * "bwd . . ")
         assert modes(iterations) == "ttt"
         assert phases_ns(iterations[1]) == {"backward": 10, "other": 6}
-        assert phases_ns(found(3 * "loss . bwd . ")[1]) == {"loss": 13, "backward": 10, "other": 3}
+        assert phases_ns(found(3 * "loss . bwd . ")[1]) == {"loss": 10, "backward": 10, "other": 6}
         assert phases_ns(found(3 * "data . bwd . ")[1]) == {"data": 10, "forward": 3, "backward": 10, "update": 3}
 
     def test_it_is_known_long_before_the_end(self) -> None:
@@ -222,11 +227,20 @@ class TestGaps:
     def test_between_two_backwards_too(self) -> None:
         self.check("data fwd bwd . bwd step", data=10, forward=10, loss=3, backward=20, update=10)
 
+    def test_after_a_recorded_loss_is_nobody_s(self) -> None:
+        """The program does other work there, such as preparing the next batch."""
+        self.check("data fwd loss . bwd step", data=10, forward=10, loss=10, backward=10, update=10, other=3)
+        self.check("data fwd< loss >fwd . bwd step", data=10, forward=20, loss=10, backward=10, update=10, other=3)
+        self.check("data fwd loss bwd . bwd step", data=10, forward=10, loss=10, backward=20, update=10, other=3)
+        self.check("data fwd loss fwd2 . bwd step", data=10, forward=20, loss=13, backward=10, update=10)
+
     def test_between_forwards_is_nobody_s(self) -> None:
         self.check("data fwd . fwd2 bwd step", data=10, forward=20, backward=10, update=10, other=3)
 
     def test_a_forward_that_was_not_seen_fills_the_gap_before_the_loss(self) -> None:
-        self.check("data . tidy . loss . bwd step", data=10, update=20, forward=3, loss=13, backward=10, other=3)
+        self.check("data . tidy . loss . bwd step", data=10, update=20, forward=6, loss=10, backward=10, other=3)
+        self.check("data . tidy . bwd step", data=10, update=20, forward=6, backward=10)
+        self.check("data . copy . tidy . bwd step", data=20, update=20, forward=6, backward=10, other=3)
         self.check("data . bwd step", data=10, forward=3, backward=10, update=10)
         self.check("data . comp . bwd step", data=10, forward=6, backward=10, update=10, other=10)
 

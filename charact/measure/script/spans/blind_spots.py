@@ -1,0 +1,65 @@
+"""Messages about parts of a program that could not be recorded, each with a remedy. No torch in here."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from charact.core.units import share
+from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.recorder import Kind, Slice
+
+FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
+MIXED = ("no call between two backwards was recorded, since modules and optimizers are called inside a compiled "
+         "function: that time counts as other; name its phases with a Profiler's phase()")
+WHOLE = ("a function was compiled as a whole: its loss counts as forward, and an update in it as other; run without "
+         "torch.compile to separate them")
+NO_LOADER = "no DataLoader was used: creating batches counts as other; record it with a Profiler's iterate()"
+NO_FETCH = ("the iterations fetch nothing from a DataLoader: creating batches counts as other; record it with a "
+            "Profiler's iterate()")
+BY_HAND = ("weights are updated without an optimizer, and batches created without a DataLoader: both count as other; "
+           "name them with a Profiler's phase()")
+AFTER_LOSS = ("{} of the time lies between the loss and its backward, and counts as other; name it with a Profiler's "
+              "phase()")
+_MUCH_FRAC = 0.1
+_AFTER_LOSS_FRAC = 0.02
+
+
+def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool, any_loader: bool) -> list[str]:
+    """Return messages about what could not be recorded of a case.
+
+    Args:
+        iterations: of one mode.
+        compiled_whole: whether anything was compiled outside of all spans.
+        full: whether the event log reached its limit.
+        any_loader: whether the program fetched anything from a DataLoader.
+    """
+    spots = [FULL] if full else []
+    if not iterations[0].training:
+        return spots
+    intervals = [one for iteration in iterations for one in iteration.intervals]
+    phases = {one.phase for one in intervals}
+    if not phases & {"forward", "update"}:
+        spots.append(MIXED)
+    elif compiled_whole and not any(one.phase == "forward" and one.owner for one in intervals):
+        spots.append(WHOLE)
+    wall_ns = sum(one.end_ns - one.start_ns for one in iterations)
+    in_phases_ns = sum(one.end_ns - one.start_ns for one in intervals if one.phase != "other")
+    if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MUCH_FRAC * wall_ns:
+        spots.append(BY_HAND if "update" not in phases else NO_FETCH if any_loader else NO_LOADER)
+    after_loss_frac = sum(map(_after_loss_ns, iterations)) / wall_ns
+    if after_loss_frac > _AFTER_LOSS_FRAC:
+        spots.append(AFTER_LOSS.format(share(after_loss_frac)))
+    return spots
+
+
+def _after_loss_ns(iteration: Iteration) -> int:
+    """Return the time between a loss or forward and the backward that follows it."""
+    return sum(after.start_ns - before.end_ns for before, after in pairwise(iteration.intervals)
+               if after.phase == "backward" and before.phase in ("loss", "forward"))
+
+
+def is_compiled_whole(slices: Sequence[Slice]) -> bool:
+    """Return whether a compilation began while no span was open: of a function, not of a model or its submodule."""
+    return any(
+        one.kind is Kind.COMPILE and (index == 0 or slices[index - 1].ends)
+        for index, one in enumerate(slices)
+    )
