@@ -7,6 +7,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.analysis.profile.slow_iterations import typical_iterations
 from charact.record.reader import Run
 
 OUTSIDE_OPERATORS = "outside operators"
@@ -18,14 +19,18 @@ def phase_breakdown(run: Run) -> pd.DataFrame:
     """Return the time of each phase of each case, phases in the order they run.
 
     Columns: case; phase; median_s and mean_s over all iterations of the case, 0 in those without the phase; share_frac,
-    the phase's part of the time of all iterations (a case's shares sum to 1); time_s = share_frac × the case's median
-    iteration time, so that a case's phases sum to its headline number (medians do not sum); host_s and device_s, the
-    means of the two clocks.
+    the phase's part of the time of typical iterations (a case's shares sum to 1; see `slow_iterations` for the others);
+    time_s = share_frac × the case's median iteration time, so that a case's phases sum to its headline number (medians
+    do not sum); host_s and device_s, the means of the two clocks.
     """
-    phases = _every_phase_of_every_iteration(run).groupby(["case", "phase"], sort=False, as_index=False).agg(
-        median_s=("time_s", "median"), mean_s=("time_s", "mean"), total_s=("time_s", "sum"),
-        host_s=("host_s", "mean"), device_s=("device_s", "mean"),
+    keys = ["case", "phase"]
+    times = _every_phase_of_every_iteration(run)
+    phases = times.groupby(keys, sort=False, as_index=False).agg(
+        median_s=("time_s", "median"), mean_s=("time_s", "mean"), host_s=("host_s", "mean"),
+        device_s=("device_s", "mean"),
     )  # fmt: skip
+    typical = times.merge(typical_iterations(run)[["case", "iteration"]], on=["case", "iteration"])
+    phases = phases.merge(typical.groupby(keys, as_index=False).agg(total_s=("time_s", "sum")), on=keys, how="left")
     phases["share_frac"] = phases["total_s"] / phases.groupby("case")["total_s"].transform("sum")
     headline = iteration_times(run).groupby("case")["wall_s"].median()
     phases["time_s"] = phases["share_frac"] * phases["case"].map(headline).astype(float)
@@ -121,11 +126,13 @@ def part_breakdown(run: Run) -> pd.DataFrame:
     """Return the time of each model's or optimizer's phases, in cases that have several; other cases have no rows.
 
     Columns: case; phase; part, the model or optimizer, null for time of none (such as data); time_s = share_frac × the
-    case's median iteration time; share_frac of the time of all iterations. The rows of a case sum to its headline
-    number, those of a phase to its row in `phase_breakdown`. Parts are in the order in which they first ran, null last.
+    case's median iteration time; share_frac of the time of typical iterations. The rows of a case sum to its
+    headline number, those of a phase to its row in `phase_breakdown`. Parts are in the order in which they first ran,
+    null last.
     """
     rows = run.iterations
     rows = rows[rows["case"].isin(rows.loc[rows["part"].notna(), "case"])]
+    rows = rows.merge(typical_iterations(run)[["case", "iteration"]], on=["case", "iteration"])
     rows = rows.assign(time_s=rows["device_s"].fillna(rows["host_s"]))
     parts = rows.groupby(["case", "part", "phase"], sort=False, dropna=False, as_index=False)[["time_s"]].sum()
     parts["share_frac"] = parts["time_s"] / parts.groupby("case")["time_s"].transform("sum")

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 from rich.console import RenderableType
+from rich.text import Text
 
 from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.analysis.profile.slow_iterations import slow_iterations
 from charact.record.reader import Run
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
@@ -28,7 +31,7 @@ def phases(run: Run) -> Body:
     columns = [
         CASE, PHASE,
         Column("time_s", "Time", fmt.seconds, "share × median iteration time: phases sum to the headline"),
-        share_column("share_frac", "Share", "part of the time of all iterations"),
+        share_column("share_frac", "Share", "part of the time of typical iterations"),
         Column("median_s", "Median", fmt.seconds, "median over the iterations; medians do not sum"),
         Column("mean_s", "Mean", fmt.seconds, "mean over the iterations"),
         Column("host_s", "Host clock", fmt.seconds, "mean between the phase's marks on the host"),
@@ -38,10 +41,26 @@ def phases(run: Run) -> Body:
     block = Block(
         figures=bars.phases(breakdown), legend=legend_of(breakdown["phase"], palette.PHASES),
         table=table(breakdown, "Time of an iteration by phase", columns),
+        note=" ".join(f"{row.case}: {_slow(row)}." for row in _of_weight(run).itertuples()),
     )  # fmt: skip
     taken = "Times are from the trace." if is_imported(run) else "Nothing else is measured at the same time."
     lead = f"Phases never overlap, and sum with “other” to the iteration’s wall time. {taken}"
     return Body(lead=lead, blocks=[block, *missing_cases(run, "timing", breakdown["case"])])
+
+
+_WEIGHT_FRAC = 0.01
+"""Share of the time of all iterations from which what slow iterations add is reported."""
+
+
+def _of_weight(run: Run) -> pd.DataFrame:
+    return slow_iterations(run).query("extra_frac >= @_WEIGHT_FRAC")
+
+
+def _slow(row: Any) -> str:
+    """Say what the slow iterations of a case add."""
+    return (f"{row.num_slow} of {row.num_iterations} iterations took much longer, by {fmt.duration(row.extra_s)} in "
+            f"all ({fmt.share(row.extra_frac)} of the time), {fmt.share(row.phase_frac)} of it in {row.phase}; the "
+            "shares leave them out")
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
@@ -52,7 +71,8 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     parts = [
         Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase]) for row in rows.itertuples()
     ]
-    return [Bar("time by phase", parts)]
+    slow = _of_weight(run).query("case == @case['case']")
+    return [Bar("time by phase", parts), *(Text(_slow(row), style="yellow") for row in slow.itertuples())]
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:
@@ -65,12 +85,12 @@ def _scalars(run: Run) -> Iterator[Scalar]:
 SECTION = Section("phases", "Time by phase", 90, phases, shows=has_phases, terminal=_terminal, scalars=_scalars,
                   points={"timing": [
     ("Iteration time, phases, samples/s", "timing pass: phase marks only, no profiler. The iteration time is the "
-     "median, with its 95 % interval from order statistics; a phase's time is its share of all iterations' time, times "
-     "that median. The interval assumes independent iterations: slow drift makes it too narrow."),
+     "median, with its 95 % interval from order statistics; a phase's time is its share of typical iterations' time, "
+     "times that median. The interval assumes independent iterations: slow drift makes it too narrow."),
 ]},
                   trace_points={"timing": [
     ("Iteration time, phases",
      "from the trace, so with the overhead of its profiler. The iteration time is the median, with its 95 % "
-     "interval from order statistics; a phase’s time is its share of all iterations’ time, times that "
-     "median."),
+     "interval from order statistics; a phase’s time is its share of typical iterations’ time, times "
+     "that median."),
 ]})
