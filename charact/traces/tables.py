@@ -87,24 +87,24 @@ def operator_rows(kept: TraceEvents, places: Places, num_iterations: int) -> Row
             kept.dropped[_OUTSIDE_OPERATORS] += 1
         else:
             calls.append(((phase, operator.name, operator.operator_type, operator.layer, operator.shapes),
-                          operator.self_ns, device_ns.get(id(operator), 0)))
+                          1, operator.self_ns, device_ns.get(id(operator), 0)))
     return rows_of_calls(calls, num_iterations, on_device=bool(kept.device))
 
 
-def rows_of_calls(calls: Iterable[tuple[tuple[str, str, str, str | None, str], int, int]], num_iterations: int, *,
+def rows_of_calls(calls: Iterable[tuple[tuple[str, str, str, str | None, str], int, int, int]], num_iterations: int, *,
                   on_device: bool) -> Rows:
     """Return rows of the table `operators`, per iteration, without FLOP and bytes.
 
     Args:
-        calls: for each call its phase, name, operator type, layer and input shapes; its self time on the host, and the
-            time of the device's work that it launched (ns).
+        calls: phase, name, operator type, layer and input shapes; 1, or 0 for a part of another call; self time on the
+            host, and time of the device's work that was launched (ns).
         num_iterations: number of iterations with these calls.
         on_device: whether there are device times.
     """
     totals: dict[tuple[str, str, str, str | None, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for place, self_ns, launched_ns in calls:
+    for place, number, self_ns, launched_ns in calls:
         total = totals[place]
-        total[0] += 1
+        total[0] += number
         total[1] += self_ns
         total[2] += launched_ns
     return [

@@ -27,6 +27,8 @@ class Operator:
     self_ns: int
     correlation_id: int
     start_ns: int = 0
+    calls_itself: bool = False
+    """Whether an operator of the same name called it: the same call, for another layout or device."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,8 @@ class _Context:
     operator_type: str | None = None
     operator_end_ns: int | None = None
     operator: str | None = None
+    caller: Operator | None = None
+    """Innermost enclosing operator."""
 
 
 class _Walk:
@@ -123,7 +127,7 @@ class _Walk:
                 context = _Context(phase=phase)
             elif name.startswith(LAYER_PREFIX):
                 context = _Context(context.phase, name.removeprefix(LAYER_PREFIX), None, context.operator_end_ns,
-                                   context.operator)
+                                   context.operator, context.caller)
             elif name.startswith(RELEASE_PREFIX):
                 self.tree.releases.append((event.start_time_ns, int(name.removeprefix(RELEASE_PREFIX))))
             elif not _is_annotation(name, extra):
@@ -141,12 +145,16 @@ class _Walk:
                 layer = self._layer_of_sequence.get(sequence)
         kind = operator_type(name, context.operator_type)
         duration: int = event.duration_time_ns
-        operator = Operator(context.phase, name, kind, layer, _shapes(extra.inputs), duration,
-                            event.correlation_id, event.start_time_ns)
+        caller = context.caller
+        calls_itself = caller is not None and caller.name == name
+        shapes = caller.input_shapes if caller is not None and calls_itself else _shapes(extra.inputs)
+        operator = Operator(context.phase, name, kind, layer, shapes, duration, event.correlation_id,
+                            event.start_time_ns, calls_itself)
         self.tree.operators.append(operator)
         if children := event.children:
             inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns,
-                             context.operator or (None if _is_autograd_node(name, context.phase) else name))
+                             context.operator or (None if _is_autograd_node(name, context.phase) else name),
+                             operator)
             operator.self_ns -= sum(self.visit(child, inner) for child in children)
         return duration
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,7 +113,8 @@ class OperatorProbe:
             operator_rows=operator_rows(profiled), kernel_rows=kernel_rows(traces),
             counter_rows=counter_rows([trace.kept for trace in traces], rank=0),
             facts={"num_iterations": len(self._profiled), "num_counted_iterations": len(profiled),
-                   "iteration_s": median(self._wall_s), "phase_s": _phase_s(profiled)},
+                   "iteration_s": median(self._wall_s),
+                   "phase_s": _phase_s(profiled, fmean(self._wall_s[number] for number in counted))},
         )
 
     def _stop(self) -> None:
@@ -174,10 +175,13 @@ def undisturbed(profiled: Sequence[ProfiledIteration], wall_s: Sequence[float]) 
 
 
 def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]:
-    """Return rows of the table `operators`, per iteration, without FLOP and bytes; skip operators outside of phases."""
-    calls = [((call.phase, call.name, call.operator_type, call.layer, call.input_shapes), call.self_ns,
-              (iteration.device_ns or {}).get(call.correlation_id, 0))
-             for iteration in profiled for call in iteration.tree.operators if call.phase is not None]
+    """Return rows of the table `operators`, per iteration, without FLOP and bytes.
+
+    Operators in no phase belong to `other`. An operator that calls itself, for another layout or device, counts once.
+    """
+    calls = [((call.phase or "other", call.name, call.operator_type, call.layer, call.input_shapes),
+              int(not call.calls_itself), call.self_ns, (iteration.device_ns or {}).get(call.correlation_id, 0))
+             for iteration in profiled for call in iteration.tree.operators]
     return rows_of_calls(calls, len(profiled), on_device=any(each.device_ns is not None for each in profiled))
 
 
@@ -211,10 +215,11 @@ def attribute_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) 
     return unplaced
 
 
-def _phase_s(profiled: Sequence[ProfiledIteration]) -> dict[str, float]:
-    """Return the host time of each phase per profiled iteration, in seconds."""
+def _phase_s(profiled: Sequence[ProfiledIteration], wall_s: float) -> dict[str, float]:
+    """Return the host time of each phase per profiled iteration in seconds; `other` is the rest of its wall time."""
     seconds: dict[str, float] = defaultdict(float)
     for iteration in profiled:
         for start_ns, end_ns, phase in iteration.tree.phases:
             seconds[phase] += (end_ns - start_ns) / 1e9 / len(profiled)
+    seconds["other"] += max(0.0, wall_s - sum(seconds.values()))
     return dict(seconds)

@@ -12,11 +12,14 @@ import pytest
 import torch
 from support.small import small_case
 from support.traces import TraceMaker
+from torch.profiler import record_function
 
 from charact.execution.loop import Loop
 from charact.measure.passes import operators
 from charact.measure.passes.event_tree import EventTree, Operator, _shapes
+from charact.measure.passes.marks import phase_mark
 from charact.measure.passes.operators import (
+    OperatorProbe,
     ProfiledIteration,
     attribute_flop,
     operator_pass,
@@ -57,10 +60,29 @@ def test_rows_are_per_iteration_and_fit_into_their_phases(found: Any) -> None:
         assert row["device_s"] is None
         seconds[row["phase"]] += row["self_host_s"]
     phase_s = operators.facts["phase_s"]
-    assert set(phase_s) == {"data", "forward", "loss", "backward", "update"}
-    assert all(0 < seconds[phase] <= phase_s[phase] for phase in phase_s)
+    assert set(phase_s) == {"data", "forward", "loss", "backward", "update", "other"}
+    assert all(0 < seconds[phase] <= phase_s[phase] for phase in phase_s if phase != "other")
     assert sum(phase_s.values()) <= 1.5 * operators.facts["iteration_s"]
     assert operators.kernel_rows == []
+
+
+def test_operators_in_no_phase_are_other_and_one_that_calls_itself_counts_once(tmp_path: Path) -> None:
+    probe = OperatorProbe(tmp_path / "trace.json.gz", torch.device("cpu"))
+    probe.begin()
+    # Such as a mean that calls the one for another layout.
+    with phase_mark("forward"), record_function("aten::mean"), record_function("aten::mean"):
+        torch.ones(100).mul(2)
+    for _ in range(3):
+        torch.linalg.norm(torch.ones(100))
+    probe.end(last=True)
+    found = probe.found()
+    rows = {(row["phase"], row["operator"]): row for row in found.operator_rows}
+    assert rows["forward", "aten::mean"]["num_calls"] == 1
+    assert len([row for row in found.operator_rows if row["operator"] == "aten::mean"]) == 1
+    assert rows["other", "aten::linalg_vector_norm"]["num_calls"] == 3
+    other_s = sum(row["self_host_s"] for (phase, _), row in rows.items() if phase == "other")
+    assert 0 < other_s <= found.facts["phase_s"]["other"]
+    assert sum(found.facts["phase_s"].values()) == pytest.approx(found.facts["iteration_s"])
 
 
 def test_the_trace_holds_phases_and_steps(found: Any) -> None:
