@@ -18,6 +18,7 @@ from charact import load_run
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.efficiency.roofline import roofline
 from charact.analysis.efficiency.time_bounds import time_limits
+from charact.analysis.profile import core_use
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import case_summary
 from charact.execution.case import Case
@@ -66,7 +67,9 @@ def profiled(out: Path, case: Case, ceilings: list[dict[str, Any]]) -> Run:
     ), id="an update of many weights"),
 ])  # fmt: skip
 def test_a_workload_has_the_bottleneck_that_it_was_built_for(
-        verdict: str, mode: str, workload: Workload, tmp_path: Path, ceilings: list[dict[str, Any]]) -> None:
+        verdict: str, mode: str, workload: Workload, tmp_path: Path, ceilings: list[dict[str, Any]],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_use, "LOST_FRAC", 2.0)  # other tests may take the cores
     run = profiled(tmp_path, small_case(mode, batch_size=workload.default_batch_size, workload=workload), ceilings)
     found = bottlenecks(run).iloc[0]
     limits = time_limits(run)
