@@ -11,12 +11,14 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Call `then` when a top-level module has been imported; at once if it already is."""
+def when_imported(name: str, then: Callable[[], None]) -> Callable[[], None]:
+    """Call `then` when a module has been imported; at once if it already is. Return a function that cancels this."""
     if name in sys.modules:
         then()
-    else:
-        sys.meta_path.insert(0, _Finder(name, then))
+        return lambda: None
+    finder = _Finder(name, then)
+    sys.meta_path.insert(0, finder)
+    return lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None
 
 
 class _Finder(MetaPathFinder):

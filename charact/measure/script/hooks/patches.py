@@ -5,11 +5,13 @@ No span opens while a compiler traces, in other threads, or where its kind may n
 """
 
 import inspect
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 from charact.measure.script.hooks.compile_patches import CompilePatches
+from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -19,6 +21,8 @@ _COLLECTIVES = (
     "barrier", "broadcast", "broadcast_object_list", "gather", "isend", "irecv", "recv", "reduce", "reduce_scatter",
     "reduce_scatter_tensor", "scatter", "send",
 )
+
+_FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 
 
 class Patches:
@@ -35,6 +39,8 @@ class Patches:
         self._context = PatchContext(recorder, on_owner, on_span_end)
         self._optimizers = OptimizerPatches(self._context)
         self._compiling = CompilePatches(self._context)
+        self._stop_waiting: Callable[[], None] = lambda: None
+        """Cancels the patches of a module that is not imported yet."""
 
     @property
     def optimizer_created(self) -> bool:
@@ -70,13 +76,21 @@ class Patches:
         if torch.distributed.is_available():
             for name in _COLLECTIVES:
                 replace(torch.distributed, name, self._context.span(Kind.COMMUNICATION))
+            replace(torch.distributed.Work, "wait", self._context.span(Kind.COMMUNICATION))
+            self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, self._patch_functional_collectives)
         self._optimizers.install()
         self._compiling.install()
 
     def remove(self) -> None:
         """Restore all functions, except those that the program has replaced since."""
+        self._stop_waiting()
         self._context.replacements.undo()
         self._compiling.remove()
+
+    def _patch_functional_collectives(self) -> None:
+        """Patch the function in which the results of functional collectives are awaited."""
+        self._context.replacements.wrap(sys.modules[_FUNCTIONAL_COLLECTIVES], "wait_tensor",
+                                        self._context.span(Kind.COMMUNICATION))
 
     def _module_call(self, original: Any) -> Any:
         """Wrap a module's call: a forward or a loss. It is the most frequent call, so the cheapest checks are first."""

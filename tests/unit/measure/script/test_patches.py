@@ -6,6 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from charact.measure.script.spans.recorder import Kind, SpanRecorder
 PLACES = (
     torch, torch.nn.Module, functional, torch.autograd, torch.optim.Optimizer, torch.optim.SGD, torch.nn.utils,
     torch.nn.utils.clip_grad, torch.amp.GradScaler, dataloader._BaseDataLoaderIter, DataLoader, torch.Tensor,
-    torch.distributed,
+    torch.distributed, torch.distributed.Work,
 )
 
 
@@ -181,6 +182,24 @@ class TestWhatIsSeen:
     def test_a_call_is_its_kind(self, watched: Watched, call: Any, kinds: list[Kind]) -> None:
         call(torch.ones(2, 2, requires_grad=True))
         assert watched.kinds() == kinds
+
+    def test_waiting_for_others_is_communication(self, watched: Watched, tmp_path: Path) -> None:
+        dist = torch.distributed
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+        try:
+            watched.recorder.take()
+            work = dist.all_reduce(torch.ones(2), async_op=True)
+            assert watched.kinds() == [Kind.COMMUNICATION]
+            work.wait()
+            assert watched.kinds() == [Kind.COMMUNICATION]
+            from torch.distributed import _functional_collectives as collectives
+
+            found = collectives.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+            watched.recorder.take()
+            assert (found + 1).tolist() == [2, 2]  # waits
+            assert watched.kinds() == [Kind.COMMUNICATION]
+        finally:
+            dist.destroy_process_group()
 
     def test_a_class_made_later_with_a_call_of_its_own_is_watched(self, watched: Watched) -> None:
         class Mixin:
