@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -53,18 +54,53 @@ def unsupported_reason(name: str, device: torch.device) -> str | None:
     return None
 
 
+def float32_settings() -> dict[str, Any]:
+    """Return how float32 products are rounded on CUDA now: float32_matmul_precision and cudnn_allow_tf32.
+
+    PyTorch's functions of these names raise from torch 2.9 on if the program has used `fp32_precision`, whose values
+    are returned then.
+    """
+    try:
+        return {"float32_matmul_precision": torch.get_float32_matmul_precision(),
+                "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32}
+    except RuntimeError:
+        matrices, *convolutions = (each.fp32_precision for each in _fp32_precisions()[:3])
+        return {"float32_matmul_precision": {"tf32": "high", "bf16": "medium"}.get(matrices, "highest"),
+                "cudnn_allow_tf32": "tf32" in convolutions}
+
+
 @contextlib.contextmanager
 def float32_products(name: str) -> Iterator[None]:
     """Set the rounding of float32 products on CUDA to TF32 only for the precision with that name.
 
-    PyTorch's default rounds those of convolutions, but not of matrices.
+    PyTorch's default rounds those of convolutions, but not of matrices. Both of PyTorch's interfaces are set, so that a
+    program that reads either finds them in agreement.
     """
     tf32 = PRECISIONS[name].tf32
-    matrices, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+    before = float32_settings(), [each.fp32_precision for each in _fp32_precisions()]
+    wanted = {"float32_matmul_precision": "high" if tf32 else "highest", "cudnn_allow_tf32": tf32}
+    _set_float32(wanted, ["tf32" if tf32 else "ieee"] * 3)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(matrices)
-        torch.backends.cudnn.allow_tf32 = convolutions
+        _set_float32(*before)
+
+
+def _set_float32(settings: dict[str, Any], precisions: list[str]) -> None:
+    torch.set_float32_matmul_precision(settings["float32_matmul_precision"])
+    torch.backends.cudnn.allow_tf32 = settings["cudnn_allow_tf32"]
+    for each, precision in zip(_fp32_precisions(), precisions, strict=False):
+        # Without a setting of their own products inherit a general one, and are exact without that.
+        if each.fp32_precision != precision and (each.fp32_precision, precision) != ("none", "ieee"):
+            each.fp32_precision = precision
+
+
+def _fp32_precisions() -> list[Any]:
+    """Return the objects with the setting `fp32_precision`; none before torch 2.9.
+
+    Of matrices, convolutions and recurrent layers on CUDA, and of matrices on a CPU.
+    """
+    backends: Any = torch.backends
+    if not hasattr(backends.cuda.matmul, "fp32_precision"):
+        return []
+    return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]

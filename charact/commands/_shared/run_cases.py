@@ -13,6 +13,7 @@ from charact.commands._shared.ceilings import recorded_ceilings
 from charact.commands._shared.publish import measure_and_publish
 from charact.core.console import Console
 from charact.execution.interrupt import Interrupt
+from charact.execution.precision import float32_settings
 from charact.machine.facts import machine_facts, software_facts
 from charact.measure.counters import described
 from charact.record.writer import RunWriter
@@ -57,7 +58,7 @@ def open_record(out: Path, label: str, options: dict[str, Any], threads: int | N
         "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "machine": machine_facts(), "software": software_facts(), "counters": described(),
         "options": options | {
-            "threads": torch.get_num_threads(), "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32, "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "threads": torch.get_num_threads(), **float32_settings(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
         },
     })
