@@ -105,6 +105,8 @@ class Session:
         self._closed = True
         self._pass_scheduler.stop()
         self._end_watching()
+        if self.recorder.slices:  # a graph was captured when watching ended
+            self._try(lambda: self._flush(wait=True))
         self._try(lambda: self._write_end(ending))
 
     def note(self, note: dict[str, Any]) -> None:
@@ -200,7 +202,9 @@ class Session:
             self._try(lambda: self._flush(wait=True))
 
     def _flush(self, *, wait: bool) -> None:
-        """Write the slices that are finished on the host and on the device."""
+        """Write the slices that are finished on the host and on the device; none while a CUDA graph is captured."""
+        if self._device_clock is not None and self._device_clock.is_capturing():
+            return
         if self._sampler is not None:
             self._sampler.check()
         slices = self.recorder.take()

@@ -1,5 +1,6 @@
 """Device times of a profiled program, from CUDA events recorded at the ends of slices."""
 
+from collections.abc import Callable
 from typing import Any
 
 from charact.measure.script.spans.recorder import Slice
@@ -16,18 +17,23 @@ class DeviceClock:
         import torch
 
         self._event_class = torch.cuda.Event
+        self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+        """Whether the program captures a CUDA graph: it fails if events are recorded or queried meanwhile."""
         self._base = self.new_event()
         self._base_ns = 0
 
     @classmethod
     def if_at_work(cls) -> "DeviceClock | None":
-        """Return a clock if the program has initialized CUDA, else None."""
+        """Return a clock if the program has initialized CUDA and captures no graph, else None."""
         import torch
 
-        return cls() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        at_work = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+        return cls() if at_work else None
 
     def new_event(self) -> Any:
-        """Record an event on the current stream and return it."""
+        """Record an event on the current stream and return it; None while a graph is captured."""
+        if self.is_capturing():
+            return None
         event = self._event_class(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
@@ -39,8 +45,9 @@ class DeviceClock:
             slices: in order of time.
             wait: whether to wait for the end of the last slice first.
         """
-        if wait and slices and slices[-1].end_event is not None:
-            slices[-1].end_event.synchronize()
+        events = [one.end_event for one in slices if one.end_event is not None] if wait else []
+        if events:
+            events[-1].synchronize()
         passed = 0
         while passed < len(slices) and (slices[passed].end_event is None or slices[passed].end_event.query()):
             passed += 1
