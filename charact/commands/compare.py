@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from charact.commands._shared import options as opt
+from charact.commands._shared.turns import measure_by_turns, read_command
 from charact.core.errors import UserError
 from charact.core.output import show
 
@@ -20,9 +21,17 @@ _NUM_NAMED = 3
 
 
 def command(
-    sides: Annotated[list[str], typer.Argument(
+    sides: Annotated[list[str] | None, typer.Argument(
         help="Run directories, directories of runs (repeats), or reference:NAME; NAME=PATH gives a label.",
-        metavar="RUNS RUNS...")],
+        metavar="RUNS RUNS...")] = None,
+    ab: Annotated[tuple[str, str] | None, typer.Option(
+        "--ab", help="Instead of RUNS: run two commands several times by turns, and compare their runs. Each is a "
+                     "charact command, or begins with the path of another version's charact.",
+        metavar="COMMAND COMMAND")] = None,
+    repeat: Annotated[int, typer.Option(
+        min=2, max=1000, help="Number of times that --ab runs each command.")] = 5,
+    out: Annotated[Path, typer.Option(
+        help="Directory in which --ab creates the directory of its runs.")] = Path("runs"),
     by: Annotated[str, typer.Option(
         help="Levels of the comparison: case, phase, operator_type, operator, layer, kernel, problem, "
              "brick, layer_type.",
@@ -35,6 +44,8 @@ def command(
     fail_if: Annotated[list[str] | None, typer.Option(
         help='Exit with 1 if a ratio passes a limit significantly: "time > 1.05", "phase.backward > +10%", '
              '"throughput < 0.95". May be given several times.', metavar="RULE")] = None,
+    allow_single: Annotated[bool, typer.Option(
+        "--allow-single", help="Apply --fail-if to times of one run each, which may differ by machine noise.")] = False,
     summary: Annotated[Path | None, typer.Option(
         help="Write the results of the rules as Markdown, and explain each regression.", metavar="FILE")] = None,
     junit: Annotated[Path | None, typer.Option(
@@ -46,22 +57,26 @@ def command(
 
     Cases are equal if workload, sizes, mode, precision and data are, on any device. A case without a counterpart is
     listed with the nearest one. Ratios have 95 % intervals. Give a directory of several runs as repeats: then intervals
-    cover the variation between runs. Published tables serve as references.
+    cover the variation between runs. One run each cannot show whether a difference is machine noise; --ab measures two
+    commands several times by turns. Published tables serve as references.
 
     \b
       charact compare runs/before runs/after --by phase,operator
       charact compare old=runs/20261121-100000-resnet50-0a1b2c new=runs/20261122-100000-resnet50-3d4e5f --to new.html
       charact compare reference:northeastern-p100 runs/mine
       charact compare base=runs/before new=runs/after --fail-if "time > 1.05" --fail-if "peak_memory > +2%"
+      charact compare --ab "charact profile resnet18" "charact profile resnet18 --channels-last" --repeat 5
     """  # noqa: D301  (click wants the character itself)
+    from charact.commands._shared.gate import check_repeats, pass_gate, read_explained, read_gate
     from charact.commands._shared.gate import explain as print_explanations
-    from charact.commands._shared.gate import pass_gate, read_explained, read_gate
     from charact.commands._shared.run_groups import read_sides
 
     levels = opt.parse_choices(by, "--by", _BY)
     _check_apart(to, summary, junit)
+    commands = _commands(sides, ab)
     write = None if to is None else _writer(to, force)
-    gate = read_gate(fail_if or [], summary, junit, force)
+    gate = read_gate(fail_if or [], summary, junit, force, allow_single)
+    sides = measure_by_turns(commands, repeat, out, quiet=quiet) if commands else sides or []
 
     from charact.analysis.compare.selection import read_times
     from charact.views.tables.comparison_tables import tables
@@ -70,6 +85,8 @@ def command(
 
     progress = RunsProgress("Reading", 0, enabled=not quiet)
     compared = read_sides(sides, progress.advance)
+    if gate is not None:
+        check_repeats(gate, compared)
     progress.total = sum(len(side.runs) for side in compared)
     with _sound(compared):
         with progress:
@@ -87,6 +104,21 @@ def command(
         if to is not None:
             show(f"Wrote {to}")
         return 0 if gate is None else pass_gate(gate, compared, quiet)
+
+
+def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[str]]:
+    """Return the words of the commands of `--ab`; none without it.
+
+    Raises:
+        UserError: a command cannot be run so, or there are runs as well, or neither.
+    """
+    if ab is None:
+        if not sides:
+            raise UserError("name runs to compare, or two commands to measure: charact compare --help shows examples")
+        return []
+    if sides:
+        raise UserError("--ab measures the runs that it compares: leave out RUNS")
+    return [read_command(text) for text in ab]
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """`charact compare --fail-if`: exit statuses, files, and mistakes in one line."""
 
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -42,6 +44,85 @@ def test_quiet_tells_regressions_alone(here: Callable, runs: Path, tmp_path: Pat
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"{CASE}: regression: 100 ms to ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_times_of_one_run_each_need_consent(here: Callable, runs: Path, tmp_path: Path) -> None:
+    base, slow = (f"{name}={next((runs / name).iterdir())}" for name in ("base", "slow"))
+    refused = here("compare", base, slow, "--fail-if", "time > 1.05", "--quiet", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: base and slow have one run each, which cannot show how much runs vary: ")
+    assert len(refused.stderr.splitlines()) == 1
+    allowed = here("compare", base, slow, "--fail-if", "time > 1.05", "--allow-single", "--quiet", cwd=tmp_path)
+    assert allowed.returncode == 1
+    counted = here("compare", base, slow, "--fail-if", "peak_memory > 1.05", "--quiet", cwd=tmp_path)
+    assert counted == (0, "", "")
+
+
+_STAND_IN = """#!{python}
+import os, random, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from support.compared import scattered
+
+open("calls", "a").write(" ".join(sys.argv[1:]) + "\\n")
+if "--fail" in sys.argv:
+    sys.exit("error: no such model: use another")
+out = Path(sys.argv[sys.argv.index("--out") + 1])
+if "--elsewhere" not in sys.argv:
+    scattered(out, {{"backward": 1.2}} if "--slow" in sys.argv else {{}}, seed=random.randrange(1000))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """A program called charact that writes a record, and notes its calls."""
+    path = tmp_path / "other version" / "charact"
+    path.parent.mkdir()
+    path.write_text(_STAND_IN.format(python=sys.executable, tests=str(Path(__file__).parents[1])))
+    path.chmod(0o755)
+    return path
+
+
+def test_two_commands_run_by_turns_and_are_compared(here: Callable, stand_in: Path, tmp_path: Path) -> None:
+    command = f"{shlex.quote(str(stand_in))} profile resnet50"
+    done = here("compare", "--ab", command, f"{command} --slow", "--repeat", "3", cwd=tmp_path)
+    assert done.returncode == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call.split(" ")[-1] == "--slow" for call in calls] == [False, True, True, False, False, True]
+    assert calls[0].split(" ")[:4] == ["profile", "--out", str(directory.relative_to(tmp_path) / "a"), "--quiet"]
+    assert len(list((directory / "b").iterdir())) == 3
+    assert "slower" in done.stdout
+    again = here("compare", str(directory / "a"), str(directory / "b"), "--fail-if", "time > 1.05", "-q", cwd=tmp_path)
+    assert again.returncode == 1
+
+
+@pytest.mark.parametrize(("first", "message"), [
+    ("charact profile 'mlp", "error: --ab \"charact profile 'mlp\": No closing quotation: quote it as for a shell"),
+    ("python train.py", "error: --ab 'python train.py': write a command that measures"),
+    ("charact report runs/x", "error: --ab 'charact report runs/x': write a command that measures"),
+    ("charact profile mlp --out=there", "error: --ab 'charact profile mlp --out=there': leave out --out"),
+    ("nowhere/charact profile mlp", "error: cannot start nowhere/charact (No such file or directory)"),
+    ("{stand_in} profile mlp --fail", "ended with status 1: error: no such model: use another"),
+    ("{stand_in} run --elsewhere", "leave out --out, which is set for it"),
+])
+def test_a_command_that_cannot_be_measured(
+        here: Callable, stand_in: Path, tmp_path: Path, first: str, message: str) -> None:
+    command = first.replace("{stand_in}", shlex.quote(str(stand_in)))
+    done = here("compare", "--ab", command, "charact profile mlp", "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "error: name runs to compare, or two commands to measure"),
+    (["runs", "--ab", "charact profile mlp", "charact profile mlp"], "error: --ab measures the runs that it compares"),
+])
+def test_runs_or_commands(here: Callable, tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = here("compare", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
 
 
 def test_explaining_names_the_phase_and_the_operator(here: Callable, runs: Path, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ Values = NDArray[np.float64]
 MIN_ITERATIONS = 6
 """Minimum number of iterations for an interval."""
 ONE_VALUE = "one value per group: several runs give an interval"
+ONE_RUN_EACH = "one run each: may be machine noise"
+"""Reason of a judgement by the iterations of one run in each group, which do not show how much runs vary."""
 _ZEROS = "0 in some of the iterations"
 _MAX_BLOCKS = 15
 _NUM_RESAMPLES = 1000
@@ -68,7 +70,10 @@ def _drawn(draw: Callable[[], Values]) -> Values:
 
 
 class Judgement(NamedTuple):
-    """The ratio of a number to the baseline's, with its uncertainty; `reason` states why values are None."""
+    """The ratio of a number to the baseline's, with its uncertainty.
+
+    `reason` states why values are None, or is `ONE_RUN_EACH`.
+    """
 
     ratio: float | None
     low: float | None = None
@@ -180,7 +185,8 @@ def judged(base: Sample, new: Sample) -> Judgement:
         return Judgement(ratio, reason=_ZEROS)
     # Reversed: draws use the same random indices, which must not be paired if both samples have the same length.
     low, high = np.exp(np.quantile(np.log(new_draws) - np.log(base_draws[::-1]), _TAILS))
-    return _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
+    found = _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
+    return found._replace(reason=ONE_RUN_EACH)
 
 
 def _runs(base: Sample, new: Sample) -> tuple[tuple[float, ...], tuple[float, ...]]:

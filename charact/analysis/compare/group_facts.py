@@ -8,6 +8,7 @@ import pandas as pd
 from charact.analysis.common.machine_names import machine_name
 from charact.analysis.compare.operator_shares import compositions
 from charact.analysis.compare.run_groups import Group
+from charact.analysis.profile.core_use import disturbance
 
 
 def side_facts(sides: Sequence[Group]) -> pd.DataFrame:
@@ -33,6 +34,19 @@ def failed_cases(sides: Sequence[Group]) -> pd.DataFrame:
         for side in sides for run in side.runs for entry in run.manifest["cases"] if entry["status"] != "ok"
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["side", "case", "status", "reason"])
+
+
+def disturbed_cases(sides: Sequence[Group]) -> pd.DataFrame:
+    """Return cases whose times other programs made unreliable, see `core_use`.
+
+    Columns: side; case; run; disturbance, what they held.
+    """
+    rows = [
+        [side.label, entry["case"], run.run_id, str(found)]
+        for side in sides for run in side.runs for entry in run.manifest["cases"]
+        if (found := disturbance(run, entry["case"])) is not None
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["side", "case", "run", "disturbance"])
 
 
 def published_notes(sides: Sequence[Group]) -> pd.DataFrame:

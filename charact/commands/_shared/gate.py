@@ -23,9 +23,11 @@ class Gate:
     summary: Path | None
     junit: Path | None
     force: bool
+    allow_single: bool
 
 
-def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool) -> Gate | None:
+def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool,
+              allow_single: bool) -> Gate | None:
     """Return the requested gate; None without thresholds.
 
     Raises:
@@ -43,7 +45,7 @@ def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, forc
         return None
     from charact.analysis.compare.thresholds import parse
 
-    return Gate([parse(text) for text in fail_if], summary, junit, force)
+    return Gate([parse(text) for text in fail_if], summary, junit, force, allow_single)
 
 
 def pass_gate(gate: Gate, sides: "Sequence[Group]", quiet: bool) -> int:
@@ -74,6 +76,22 @@ def pass_gate(gate: Gate, sides: "Sequence[Group]", quiet: bool) -> int:
         for row in fmt.rows(judged[judged["outcome"] == "regression"]):
             warn(f"{row.case}: {sentence(row)}")
     return int(failed)
+
+
+def check_repeats(gate: Gate, sides: "Sequence[Group]") -> None:
+    """Check that no two single runs are compared by anything but counts.
+
+    Raises:
+        UserError: they are, and `allow_single` is not set.
+    """
+    from charact.analysis.compare.metrics import EXACT_METRICS
+
+    single = [side.label for side in sides if len(side.runs) == 1 and "reference" not in side.runs[0].manifest]
+    if gate.allow_single or sides[0].label not in single or len(single) == 1:
+        return
+    if any(threshold.metric not in EXACT_METRICS for threshold in gate.thresholds):
+        raise UserError(f"{' and '.join(single[:2])} have one run each, which cannot show how much runs vary: give "
+                        "directories of several runs (charact compare --ab makes them), or --allow-single")
 
 
 def read_explained(sides: "Sequence[Group]") -> None:

@@ -6,8 +6,15 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.common.significance import ONE_RUN_EACH
 from charact.analysis.compare import Group, metric_ratios, ratios, unmatched_cases
-from charact.analysis.compare.group_facts import context_changes, failed_cases, published_notes, side_facts
+from charact.analysis.compare.group_facts import (
+    context_changes,
+    disturbed_cases,
+    failed_cases,
+    published_notes,
+    side_facts,
+)
 from charact.analysis.compare.selection import Places, of_places
 from charact.views.tables import format as fmt
 from charact.views.tables.comparison_speedups import (
@@ -47,9 +54,11 @@ _METRICS: dict[str, Any] = {
 
 _VERDICT = Column("verdict", "Verdict", unbroken=True)
 SINGLE_RUN = (
-    "The interval of a single run does not cover variation between runs, such as clocks and other load; with several "
-    "runs per group it does."
+    "With one run per group a difference may be machine noise: the interval does not cover variation between runs, "
+    "such as clocks and other load. charact compare --ab measures both several times, by turns."
 )
+DIFFERS = "differs (one run each)"
+"""Verdict of a significant difference between single runs."""
 _OF_WHAT = (
     "A time is the median iteration, a training’s mean epoch, an operation’s median call, the sum of a suite’s bricks, "
     "or a model’s constructed latency."
@@ -63,7 +72,8 @@ def tables(sides: Sequence[Group], levels: Sequence[str]) -> list[Table]:
     found = [
         replace(sides_table(sides), note=SINGLE_RUN if measured_once else ""), *timed.values(),
         _untimed_table([by for by in levels if timed[by] is None]),
-        *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), unmatched_table(sides),
+        *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), disturbed_table(sides),
+        unmatched_table(sides),
         context_table(sides), notes_table(sides),
     ]  # fmt: skip
     return [each for each in found if each is not None]
@@ -151,6 +161,12 @@ def failed_table(sides: Sequence[Group]) -> Table | None:
     return _filled(failed_cases(sides), "Cases that failed", columns)
 
 
+def disturbed_table(sides: Sequence[Group]) -> Table | None:
+    """Build the table of cases whose times other programs made unreliable."""
+    columns = [SIDE, CASE, Column("run", "Run"), Column("disturbance", "Unreliable")]
+    return _filled(disturbed_cases(sides), "Cases that other programs disturbed", columns)
+
+
 def context_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of options, versions and facts of machines that differ."""
     if len(sides) == 1:
@@ -196,6 +212,8 @@ def _with_words(frame: pd.DataFrame, verdicts: tuple[str, str]) -> pd.DataFrame:
 
 
 def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
+    if row.significant and row.reason == ONE_RUN_EACH:
+        return DIFFERS
     if row.significant:
         return verdicts[0] if row.ratio > 1 else verdicts[1]
     if pd.isna(row.low):

@@ -6,12 +6,14 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.common.significance import ONE_RUN_EACH
 from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
 from charact.analysis.compare.group_facts import clock_changes
 from charact.analysis.compare.selection import read_parts
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.views.tables import format as fmt
+from charact.views.tables.comparison_tables import DIFFERS
 from charact.views.tables.counter_text import counter_name, counter_value
 from charact.views.tables.model import Column, Table, table
 
@@ -75,7 +77,7 @@ def _phase_table(rows: pd.DataFrame, base: Group, new: Group, case: str, verdict
 def _main_parts(rows: pd.DataFrame, verdicts: dict[str, str]) -> list[str]:
     """Name the part with most of each phase's difference, for phases that differ significantly."""
     return [f"Most of {row.phase}’s is in {_within(row)}: {fmt.change(row.delta_s)}."
-            for row in fmt.rows(main_parts(rows)) if verdicts[row.phase] in ("slower", "faster")]
+            for row in fmt.rows(main_parts(rows)) if verdicts[row.phase] in ("slower", "faster", DIFFERS)]
 
 
 def _within(row: Any) -> str:
@@ -132,6 +134,8 @@ def _times(base: Group, new: Group) -> list[Column]:
 
 
 def _verdict(row: Any) -> str:
+    if row.significant and row.reason == ONE_RUN_EACH:
+        return DIFFERS
     if row.significant:
         return "slower" if row.ratio > 1 else "faster"
     return fmt.missing(row.reason) if pd.isna(row.p_value) else "no difference shown"

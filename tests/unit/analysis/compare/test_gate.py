@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from support.compared import CASE, scattered, side
 from support.records import write_training
 
+from charact.analysis.common.significance import ONE_RUN_EACH
 from charact.analysis.compare.gate import OUTCOMES, has_failed, judge
 from charact.analysis.compare.thresholds import parse
 from charact.core.errors import UserError
@@ -34,7 +34,7 @@ def test_what_it_tells(tmp_path: Path) -> None:
     assert row["ratio"] == pytest.approx(row["value"] / row["base"])
     assert 1.1 < row["low"] < row["ratio"] < row["high"] < 1.3
     assert row["p_value"] < 0.01
-    assert pd.isna(row["reason"])
+    assert row["reason"] == ONE_RUN_EACH
 
 
 def test_a_large_difference_within_the_noise_does_not_fail(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from support import pairs, records
+from support.compared import CASE, scattered
 
 from charact.analysis.compare import Group
 from charact.record.published import reference
@@ -52,7 +53,7 @@ def test_a_slower_run_is_shown_with_its_ratio(pair: list[Group]) -> None:
     assert cells[1:4] == ["100 ms", "121 ms", "1.200"]
     low, high = map(float, cells[4].split("–"))
     assert low < 1.2 < high
-    assert cells[5] == "slower"
+    assert cells[5] == "differs (one run each)"
     assert row(ratio_table(pair, "phase"), TRAIN, "backward")[2:5] == ["50.2 ms", "60.3 ms", "1.200"]
 
 
@@ -148,7 +149,7 @@ def test_three_sides_are_named_in_each_row(tmp_path: Path) -> None:
     slow, fast = pairs.pair(tmp_path, 0.5)
     third = load_run(records.write_record(tmp_path))
     found = ratio_table(sides(slow, fast, third), "case")
-    assert row(found, TRAIN, "b")[4:] == [*row(found, TRAIN, "b")[4:6], "faster"]
+    assert row(found, TRAIN, "b")[4:] == [*row(found, TRAIN, "b")[4:6], "differs (one run each)"]
     assert row(found, TRAIN, "c")[4] == "1.000"
 
 
@@ -187,7 +188,24 @@ def test_a_pipe_gets_a_line_a_row(pair: list[Group], capsys: pytest.CaptureFixtu
     assert all(line == line.rstrip() for line in lines)
     line = next(line for line in lines if line.startswith(TRAIN))
     assert "1.200" in line
-    assert line.endswith("slower")
+    assert line.endswith("differs (one run each)")
+
+
+@pytest.mark.parametrize(("slowness", "verdict"), [(1.2, "slower"), (0.8, "faster")])
+def test_repeats_have_a_direction(tmp_path: Path, slowness: float, verdict: str) -> None:
+    base = [scattered(tmp_path, seed=seed) for seed in range(3)]
+    new = [scattered(tmp_path, dict.fromkeys(records.TRAIN_PHASES, slowness), seed=seed) for seed in range(3, 6)]
+    found = tables([Group("base", tuple(base)), Group("new", tuple(new))], ["case"])
+    assert row(captioned(found, "Times by case"), CASE)[-1] == verdict
+    assert found[0].note == ""
+
+
+def test_a_disturbed_case_is_marked(tmp_path: Path) -> None:
+    base, new = scattered(tmp_path, seed=1), scattered(tmp_path, seed=2)
+    new.manifest["cases"][0]["passes"]["timing"]["core_use"] = {
+        "length_s": 10.0, "num_usable_cores": 2, "processor_s": 10.0, "others_s": 14.0, "waiting_s": 9.0}
+    found = texts(captioned(tables(sides(base, new), ["case"]), "Cases that other programs disturbed"))
+    assert found == [["b", CASE, new.run_id, "other programs held 1.4 of 2 cores"]]
 
 
 def test_a_table_that_is_too_wide_is_parted_by_case(pair: list[Group]) -> None:

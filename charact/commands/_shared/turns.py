@@ -1,0 +1,87 @@
+"""Runs of two commands by turns, so that whatever else the machine does affects both alike."""
+
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from charact.core.errors import UserError
+from charact.core.files import writing
+from charact.core.output import show
+
+_COMMANDS = ("profile", "run", "train", "infer", "ops", "memory")
+_MOST_SHOWN = 2000
+
+
+def read_command(text: str) -> list[str]:
+    """Return the words of a charact command that creates a run: the program, its command and arguments.
+
+    Raises:
+        UserError: it cannot be read, is no such command, or has options that `measure_by_turns` sets.
+    """
+    try:
+        program, *words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--ab {text!r}: {error}: quote it as for a shell") from error
+    if Path(program).name != "charact" or not words or words[0] not in _COMMANDS:
+        raise UserError(f"--ab {text!r}: write a command that measures, as in 'charact profile resnet18': one of "
+                        f"{', '.join(_COMMANDS)}")
+    if words[0] != "run" and any(word.partition("=")[0] == "--out" for word in words):  # run's may be the script's
+        raise UserError(f"--ab {text!r}: leave out --out, which is set for it")
+    is_path = os.sep in program
+    return [*([program] if is_path else [sys.executable, "-m", "charact"]), *words]
+
+
+def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, *, quiet: bool) -> list[str]:
+    """Run each command several times, each time in a new process, and return the groups of runs: `a=PATH`, `b=PATH`.
+
+    The order alternates (a b b a), so that a machine that gets slower or faster affects both alike.
+
+    Args:
+        commands: two commands, from `read_command`.
+        repeat: number of runs of each.
+        out: parent directory of the directory that holds the runs.
+        quiet: whether to print no progress.
+
+    Raises:
+        UserError: a command fails, or the directory cannot be created.
+    """
+    directory = out / f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{secrets.token_hex(3)}"
+    groups = {label: directory / label for label in ("a", "b")}
+    by_label = dict(zip(groups, commands, strict=True))
+    for path in groups.values():
+        with writing(path):
+            path.mkdir(parents=True)
+    for number in range(repeat):
+        for label in sorted(groups, reverse=number % 2 == 1):
+            if not quiet:
+                show(f"{label} {number + 1}/{repeat}: {shlex.join(by_label[label])}")
+            _measure(by_label[label], groups[label])
+    if not quiet:
+        show(f"Wrote {directory}")
+    return [f"{label}={path}" for label, path in groups.items()]
+
+
+def _measure(command: Sequence[str], out: Path) -> None:
+    """Run a command to its end, which adds a run to a directory.
+
+    Raises:
+        UserError: it cannot be started, fails, or adds no run.
+    """
+    place = next(number for number, word in enumerate(command) if word in _COMMANDS) + 1
+    with_options = [*command[:place], "--out", str(out), "--quiet", *command[place:]]
+    num_before = len(list(out.iterdir()))
+    try:
+        done = subprocess.run(with_options, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                              errors="replace", check=False)
+    except OSError as error:
+        raise UserError(f"cannot start {command[0]} ({os.strerror(error.errno or 0)})") from error
+    if done.returncode != 0:
+        said = done.stderr.strip()[-_MOST_SHOWN:]
+        raise UserError(f"{shlex.join(command)} ended with status {done.returncode}: {said or 'it said nothing'}")
+    if len(list(out.iterdir())) == num_before:
+        raise UserError(f"{shlex.join(command)} wrote no run to {out}: leave out --out, which is set for it")
