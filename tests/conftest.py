@@ -68,6 +68,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def plain_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures that tests make are their texts alone; those of a module's fixtures, and of tests marked so, are drawn."""
+    if "charact.views.html.elements.drawing" in sys.modules and request.node.get_closest_marker("drawn") is None:
+        from support.plain_figures import PlainFigure  # here, since most tests need none
+
+        monkeypatch.setattr("charact.views.html.elements.drawing.Figure", PlainFigure)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of one clock against another two more tries: other programs may take the core away in between."""
     for item in items:

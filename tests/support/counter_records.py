@@ -7,6 +7,7 @@ from typing import Any
 
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
+from support.kept import written_once
 from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
 
 KERNEL = "void gemm<bf16, (Tile)128>(Params<a&b>)"
@@ -169,6 +170,7 @@ def described() -> dict[str, Any]:
         "counters": copy.deepcopy(DESCRIBED), "ceilings": copy.deepcopy(CEILINGS), "ceilings_reason": None}
 
 
+@written_once
 def write_gpu(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (224,)) -> Path:
     """A run on a GPU, a case for each input size."""
     writer = RunWriter(out, name, described())
@@ -178,6 +180,7 @@ def write_gpu(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (22
     return writer.publish()
 
 
+@written_once
 def write_cpu(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (32,)) -> Path:
     """A run on a CPU, a case for each input size, each of which takes more energy than the one before."""
     writer = RunWriter(out, name, described())

@@ -9,6 +9,7 @@ from typing import Any
 
 from charact.record.schema import MEMORY_CATEGORIES, Rows
 from charact.record.writer import RunWriter
+from support.kept import written_once
 from support.records import case_entry, manifest
 
 SIZES = {"image": tuple(range(32, 385, 32)), "sequence": tuple(range(10, 121, 10))}
@@ -145,6 +146,7 @@ def fit_row(**changes: Any) -> dict[str, Any]:
             "next_verified": "oom"} | changes  # fmt: skip
 
 
+@written_once
 def write_memory(out: Path, *, kinds: tuple[str, ...] = ("image", "sequence"), name: str = "memory") -> Path:
     """A run of `charact memory` below `out`, published; see the module."""
     writer = RunWriter(out, name, manifest("memory", *(NAMES[kind] for kind in kinds)) | {

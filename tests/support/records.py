@@ -8,6 +8,7 @@ from typing import Any
 from charact.record.in_progress import write_manifest
 from charact.record.schema import TABLES, Rows
 from charact.record.writer import RunWriter
+from support.kept import written_once
 
 PROFILE_TABLES = sorted(set(TABLES) - {
     "kernels", "stages", "metrics", "fits", "problems", "repetitions", "bricks", "brick_times", "pieces",
@@ -118,6 +119,7 @@ def manifest(*command: str) -> dict[str, Any]:
     }
 
 
+@written_once
 def write_record(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (32, 224),
                  modes: tuple[str, ...] = ("train", "infer"), layer: str = "layer1.0.conv1", oom: bool = False) -> Path:
     """A published run directory below `out`."""
@@ -193,6 +195,7 @@ def training_tables(batch_size: int, *, num_epochs: int = 5, slowness: float = 1
     return {"stages": stages, "metrics": metrics}
 
 
+@written_once
 def write_training(out: Path, *, name: str = "resnet18", diverged: bool = True, until: float | None = 0.95) -> Path:
     """A run of `charact train`: batch sizes 10 and 20 over 5 epochs, the second twice as slow, and 40, lost in epoch 3.
 
@@ -235,6 +238,7 @@ def inference_tables(batch_size: int) -> dict[str, Rows]:
     }  # fmt: skip
 
 
+@written_once
 def write_inference(out: Path, *, name: str = "resnet18") -> Path:
     """A run of `charact infer` with batch sizes 1 and 8, which take the same time a batch."""
     writer = RunWriter(out, name, manifest("infer", name))

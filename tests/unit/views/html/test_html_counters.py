@@ -100,6 +100,7 @@ class TestEnergy:
 
 
 class TestCounters:
+    @pytest.mark.drawn
     def test_samples_are_drawn_with_phases_behind_them(self, tmp_path: Path) -> None:
         html = html_of(load_run(made.write_gpu(tmp_path)), "counters")
         nvml, gpm = figures(html)

@@ -109,6 +109,7 @@ def test_figures_say_what_is_predicted_and_what_is_measured(html: dict[str, str]
     assert "allocations and frees in order, predicted" in drawn[7]
 
 
+@pytest.mark.drawn
 def test_each_measured_size_has_its_dots(tmp_path: Path) -> None:
     def num_markers(name: str, *measured: int) -> int:
         run = run_of(tmp_path / name, *(case_of(size, measured=size in measured) for size in (32, 64, 96)))
