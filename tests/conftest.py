@@ -71,10 +71,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def plain_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures that tests make are their texts alone; those of a module's fixtures, and of tests marked so, are drawn."""
-    if "charact.views.html.elements.drawing" in sys.modules and request.node.get_closest_marker("drawn") is None:
+    drawing = sys.modules.get("charact.views.html.elements.drawing")
+    if drawing is not None and request.node.get_closest_marker("drawn") is None:
         from support.plain_figures import PlainFigure  # here, since most tests need none
 
-        monkeypatch.setattr("charact.views.html.elements.drawing.Figure", PlainFigure)
+        monkeypatch.setattr(drawing, "Figure", PlainFigure)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import pytest
 import torch
 from support.forked import Server, serving
+from support.plain_figures import PlainFigure
 
 from charact import cli
+from charact.views.html.elements import drawing
 
 
 class Done(NamedTuple):
@@ -24,6 +26,14 @@ def server() -> Iterator[Server]:
     """Commands in forked children, for those that are killed or meet a full disk."""
     with serving() as one:
         yield one
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_figures_of_fixtures() -> Iterator[None]:
+    """Figures of a module's fixtures are their texts alone, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "Figure", PlainFigure)
+        yield
 
 
 @pytest.fixture

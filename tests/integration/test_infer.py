@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.forked import Server
 
 from charact import load_run
 from charact.datasets._common.request import DataRequest
@@ -23,11 +24,6 @@ SMALL = ["mlp", "--input-sizes", "8", "--synthetic", "classes=4"]
 CASES = ["mlp-8-b3000-infer-fp32-cpu", "mlp-8-b3000-infer-pure-bf16-cpu", "mlp-8-b4000-infer-fp32-cpu",
          "mlp-8-b4000-infer-pure-bf16-cpu"]
 Finished = tuple[subprocess.CompletedProcess[str], Path]
-
-
-def charact(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
-                          timeout=300, check=False)
 
 
 def only_run(directory: Path) -> Path:
@@ -53,11 +49,12 @@ class PretendsToBeWeights:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    directory = tmp_path_factory.mktemp("infer")
+def finished(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Finished:
+    directory = tmp_path_factory.mktemp("infer") / "place"
+    directory.mkdir()
     save_weights(small_model(), directory / "w.pt")
-    done = charact("infer", *SMALL, "--weights", "w.pt", "--batch-sizes", "3000,4000", "--precision", "fp32,pure-bf16",
-                   "--repeats", "2", cwd=directory)
+    done = server.charact("infer", *SMALL, "--weights", "w.pt", "--batch-sizes", "3000,4000", "--precision",
+                          "fp32,pure-bf16", "--repeats", "2", cwd=directory)
     assert done.returncode == 0, done.stderr
     return done, only_run(directory)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import Server
 
 from charact import load_run
 
@@ -34,9 +35,10 @@ def only_run(directory: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    directory = tmp_path_factory.mktemp("profile")
-    done = charact("profile", *SMALL, cwd=directory)
+def finished(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Finished:
+    directory = tmp_path_factory.mktemp("profile") / "place"
+    directory.mkdir()
+    done = server.charact("profile", *SMALL, cwd=directory)
     assert done.returncode == 0, done.stderr
     return done, only_run(directory)
 
@@ -117,13 +119,9 @@ class TestBadInput:
         assert done.stdout == ""
         assert [entry.name for entry in tmp_path.iterdir()] == ["a-file"]
 
-    def test_a_disk_that_fills(self, tmp_path: Path) -> None:
-        def no_file_above_20_kb() -> None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
+    def test_a_disk_that_fills(self, tmp_path: Path, server: Server) -> None:
         one = ["resnet18", "--variant", "cifar", "--input-sizes", "8", "--batch-sizes", "2", "--mode", "infer", *QUICK]
-        done = charact("profile", *one, cwd=tmp_path, preexec_fn=no_file_above_20_kb)
+        done = server.charact("profile", *one, cwd=tmp_path, largest_file_bytes=20_000)
         assert done.returncode == 2
         assert "no space left while writing" in done.stderr
         assert done.stderr.count("\n") == 1
@@ -145,26 +143,25 @@ def test_running_out_of_memory_is_recorded_with_its_size_and_the_sweep_goes_on(t
     assert "oom" in done.stdout
 
 
-def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path, server: Server) -> None:
     arguments = ["profile", "resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2",
-                 "--mode", "infer", "--max-iterations", "1000000", "--max-seconds", "2", "--precision-target", "0"]
-    with subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=tmp_path, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("runs/.partial-*/parts/iterations-0000.parquet")):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130, stderr
-    assert stderr == "resnet18.cifar-16-b2-infer-fp32-cpu: interrupted (by SIGINT)\n"
+                 "--mode", "infer", "--max-iterations", "1000000", "--max-seconds", "0.5", "--precision-target", "0"]
+    child = server.start(*arguments, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/.partial-*/parts/iterations-0000.parquet")):
+        assert not child.has_ended(), child.wait()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.2)
+    child.kill(signal.SIGINT)
+    done = child.wait()
+    assert done.status == 130, done.error
+    assert done.error == "resnet18.cifar-16-b2-infer-fp32-cpu: interrupted (by SIGINT)\n"
     run = load_run(only_run(tmp_path))
     assert run.manifest["status"] == "interrupted"
     assert list(run.cases["status"]) == ["ok", "interrupted"]
     assert (run.path / "report.html").is_file()
-    assert run.path.name in stdout
+    assert run.path.name in done.output
 
 
 def test_ctrl_c_at_the_start_writes_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.forked import Child, Done, Server
 
 from charact import load_run
 from charact.datasets._common.request import DataRequest
@@ -35,22 +35,13 @@ CASE = "seq2seq-3-b256-train-fp32-cpu"
 
 
 Here = Callable[..., Any]
+Unbroken = tuple[subprocess.CompletedProcess[str], Run]
 
 
-def charact(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
-                          timeout=900, check=False)
-
-
-def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE)
-
-
-def until(happened: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def until(happened: Callable[[], object], child: Child) -> None:
     deadline = time.monotonic() + 120
     while not happened():
-        assert process.poll() is None, process.communicate()
+        assert not child.has_ended(), child.wait()
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -63,14 +54,20 @@ def flushed_epochs(directory: Path) -> int:
     return 0
 
 
-def interrupted(cwd: Path, number: signal.Signals, epochs: int = 1) -> tuple[subprocess.Popen[str], str]:
-    """A training that was sent a signal in the epoch after so many, and its standard error."""
-    process = started("train", *SMALL, cwd=cwd)
-    until(lambda: flushed_epochs(cwd) >= epochs, process)
+def interrupted(server: Server, cwd: Path, number: signal.Signals, epochs: int = 1) -> Done:
+    """What a training left that was sent a signal in the epoch after so many."""
+    child = server.start("train", *SMALL, cwd=cwd)
+    until(lambda: flushed_epochs(cwd) >= epochs, child)
     time.sleep(0.3)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=120)
-    return process, stderr
+    child.kill(number)
+    return child.wait()
+
+
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty directory with room next to it for what the server keeps."""
+    directory = tmp_path_factory.mktemp("train") / "place"
+    directory.mkdir()
+    return directory
 
 
 def partial(directory: Path) -> Path:
@@ -96,19 +93,18 @@ def no_file_above_500_kb() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Run]:
-    directory = tmp_path_factory.mktemp("train")
-    done = charact("train", *SMALL, cwd=directory)
+def unbroken(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Unbroken:
+    directory = place(tmp_path_factory)
+    done = server.charact("train", *SMALL, cwd=directory)
     assert done.returncode == 0, done.stderr
     return done, only_run(directory)
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Path:
     """Where a training was killed in its second epoch."""
-    directory = tmp_path_factory.mktemp("killed")
-    process, _ = interrupted(directory, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
+    directory = place(tmp_path_factory)
+    assert interrupted(server, directory, signal.SIGKILL).status == -signal.SIGKILL
     return directory
 
 
@@ -130,7 +126,7 @@ def assert_same(run: Run, other: Run) -> None:
 
 class TestAFinishedRun:
     def test_it_prints_a_line_an_epoch_and_where_to_go_next(
-        self, unbroken: tuple[subprocess.CompletedProcess[str], Run],
+        self, unbroken: Unbroken,
     ) -> None:
         done, run = unbroken
         assert done.stderr == ""
@@ -141,7 +137,7 @@ class TestAFinishedRun:
                                 rf"token accuracy {number}, bleu {number}  {number} s", lines[epoch - 1])
         assert f"Wrote runs/{run.path.name}" in done.stdout
 
-    def test_the_record_holds_every_epoch(self, unbroken: tuple[subprocess.CompletedProcess[str], Run]) -> None:
+    def test_the_record_holds_every_epoch(self, unbroken: Unbroken) -> None:
         run = unbroken[1]
         (case,) = run.manifest["cases"]
         assert (case["case"], case["status"]) == (CASE, "ok")
@@ -161,7 +157,7 @@ class TestAFinishedRun:
         assert facts["best"]["value"] == best["value"].max()
         assert run.manifest["options"]["threads"] == 1
 
-    def test_nothing_is_left_of_the_way_there(self, unbroken: tuple[subprocess.CompletedProcess[str], Run]) -> None:
+    def test_nothing_is_left_of_the_way_there(self, unbroken: Unbroken) -> None:
         path = unbroken[1].path
         assert [entry for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
         assert {entry.name for entry in path.iterdir() if not entry.name.startswith("events.")} == {
@@ -169,9 +165,8 @@ class TestAFinishedRun:
 
 
 class TestGoingOn:
-    @pytest.mark.slow
     def test_after_kill_9_in_the_second_epoch_the_end_is_that_of_an_unbroken_run(
-        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
+        self, killed: Path, tmp_path: Path, unbroken: Unbroken, here: Here,
     ) -> None:
         directory = copy_of(killed, tmp_path)
         shown = here("report", "--partial", "--to", "early.html", str(partial(directory)), cwd=directory)
@@ -180,7 +175,7 @@ class TestGoingOn:
         (case,) = load_run(partial(directory), partial=True).manifest["cases"]
         assert (case["status"], case["passes"]["training"]["num_epochs"]) == ("running", 1)
 
-        done = charact("train", "--resume", str(partial(directory)), cwd=directory)
+        done = here("train", "--resume", str(partial(directory)), cwd=directory)
         assert done.returncode == 0, done.stderr
         assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["2/3", "3/3"]
         assert_same(only_run(directory), unbroken[1])
@@ -188,10 +183,11 @@ class TestGoingOn:
 
     @pytest.mark.slow
     def test_ctrl_c_keeps_whole_epochs_and_says_how_to_go_on(
-        self, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
+        self, tmp_path: Path, unbroken: Unbroken, here: Here, server: Server,
     ) -> None:
-        process, stderr = interrupted(tmp_path, signal.SIGINT, epochs=2)
-        assert process.returncode == 130, stderr
+        done = interrupted(server, tmp_path, signal.SIGINT, epochs=2)
+        stderr = done.error
+        assert done.status == 130, stderr
         assert stderr.count("\n") == 1
         directory = partial(tmp_path)
         assert stderr.endswith(f"train --resume runs/{directory.name}\n")
@@ -200,18 +196,18 @@ class TestGoingOn:
         assert here("train", "--resume", f"runs/{directory.name}", "-q", cwd=tmp_path).returncode == 0
         assert_same(only_run(tmp_path), unbroken[1])
 
-    def test_ctrl_c_before_an_epoch_is_whole_writes_nothing(self, tmp_path: Path) -> None:
-        process = started("train", *SMALL, cwd=tmp_path)
-        until(lambda: list(tmp_path.glob("runs/.partial-*/run.json")), process)
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=120)
-        assert (process.returncode, stdout) == (130, "")
-        assert stderr == "interrupted before the first epoch was complete: nothing is written\n"
+    def test_ctrl_c_before_an_epoch_is_whole_writes_nothing(self, tmp_path: Path, server: Server) -> None:
+        child = server.start("train", *SMALL, cwd=tmp_path)
+        until(lambda: list(tmp_path.glob("runs/.partial-*/run.json")), child)
+        child.kill(signal.SIGINT)
+        done = child.wait()
+        assert (done.status, done.output) == (130, "")
+        assert done.error == "interrupted before the first epoch was complete: nothing is written\n"
         assert list((tmp_path / "runs").iterdir()) == []
 
     @pytest.mark.slow
     def test_a_run_that_was_killed_before_its_first_epoch_begins_anew(
-        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
+        self, killed: Path, tmp_path: Path, unbroken: Unbroken, here: Here,
     ) -> None:
         directory = copy_of(killed, tmp_path)
         shutil.rmtree(partial(directory) / "checkpoints")
@@ -219,7 +215,7 @@ class TestGoingOn:
         assert_same(only_run(directory), unbroken[1])
 
     def test_a_run_that_was_killed_while_it_was_published(
-        self, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
+        self, tmp_path: Path, unbroken: Unbroken, here: Here,
     ) -> None:
         run = tmp_path / "runs" / unbroken[1].path.name
         hidden = run.with_name(f".partial-{run.name}")
@@ -253,7 +249,7 @@ class TestGoingOn:
         assert checkpoint.stat().st_size == 1000
 
     def test_what_is_no_unfinished_training_is_refused(
-        self, record: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
+        self, record: Path, tmp_path: Path, unbroken: Unbroken, here: Here,
     ) -> None:
         for path, message in ((unbroken[1].path, "is finished: there is nothing to resume"),
                               (record, "is not a training: --resume needs an unfinished directory of `charact train`"),
@@ -271,7 +267,7 @@ class TestGoingOn:
 class TestFailures:
     @pytest.mark.slow
     def test_a_disk_that_fills_at_the_checkpoint_keeps_what_was_there(
-        self, killed: Path, tmp_path: Path, unbroken: tuple[subprocess.CompletedProcess[str], Run], here: Here,
+        self, killed: Path, tmp_path: Path, unbroken: Unbroken, here: Here,
     ) -> None:
         directory = copy_of(killed, tmp_path)
         with no_file_above_500_kb():
@@ -336,9 +332,9 @@ class TestFailures:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST in ../shared/data")
-def test_it_learns_real_digits(tmp_path: Path) -> None:
+def test_it_learns_real_digits(tmp_path: Path, server: Server) -> None:
     """8,000 pictures to train on and 2,000 to validate on."""
-    done = charact("train", "googlenet", "--input-sizes", "28", "--batch-sizes", "64", "--data", "mnist", "--data-dir",
+    done = server.charact("train", "googlenet", "--input-sizes", "28", "--batch-sizes", "64", "--data", "mnist", "--data-dir",
                    str(MNIST), "--split", "test", "--holdout", "0.2", "--epochs", "10", "--until", "accuracy=0.97",
                    cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -350,9 +346,9 @@ def test_it_learns_real_digits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not WIKITEXT.is_dir(), reason="needs WikiText-2 in ../shared/data")
-def test_a_language_model_learns_real_text(tmp_path: Path) -> None:
+def test_a_language_model_learns_real_text(tmp_path: Path, server: Server) -> None:
     """From the perplexity of its vocabulary's size, which random words have, to below 1,000 in one epoch."""
-    done = charact("train", "rnn_lm", "--variant", "lstm-tied", "--data", "wikitext2", "--data-dir", str(WIKITEXT),
+    done = server.charact("train", "rnn_lm", "--variant", "lstm-tied", "--data", "wikitext2", "--data-dir", str(WIKITEXT),
                    "--split", "valid", "--holdout", "0.1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = only_run(tmp_path)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import runpy
 import signal
 import subprocess
@@ -92,7 +93,8 @@ class Server:
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._num_started = 0
 
-    def start(self, *arguments: object, cwd: Path, full_from: int | None = None, stays_hidden: bool = False) -> Child:
+    def start(self, *arguments: object, cwd: Path, full_from: int | None = None, stays_hidden: bool = False,
+              largest_file_bytes: int | None = None, **environment: str) -> Child:
         """Start a command.
 
         Args:
@@ -100,12 +102,15 @@ class Server:
             cwd: where it runs; its output is kept next to that.
             full_from: number of the write, from 1, from which on there is no space left.
             stays_hidden: whether the run of a watched program is left as if its process had been killed at its end.
+            largest_file_bytes: size above which a file meets a full disk.
+            environment: variables of its own.
         """
         self._num_started += 1
         place = cwd.with_name(f"{cwd.name}.{self._num_started}")
         place.mkdir()
         pid = self.ask({"arguments": list(map(str, arguments)), "cwd": str(cwd), "place": str(place),
-                        "full_from": full_from, "stays_hidden": stays_hidden})
+                        "full_from": full_from, "stays_hidden": stays_hidden,
+                        "largest_file_bytes": largest_file_bytes, "environment": environment})
         assert pid is not None
         return Child(self, pid, place)
 
@@ -113,6 +118,11 @@ class Server:
         """Run a command to its end."""
         child = self.start(*arguments, cwd=cwd, full_from=full_from)
         return child.wait(), child.flushed()
+
+    def charact(self, *arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, as `subprocess.run` would."""
+        done = self.start(*arguments, cwd=cwd, **options).wait()
+        return subprocess.CompletedProcess(arguments, done.status, done.output, done.error)
 
     def ask(self, question: dict[str, Any]) -> int | None:
         """Answer of the process."""
@@ -178,11 +188,14 @@ def published(out: Path) -> list[Path]:
 # The process that forks
 
 def _serve() -> None:
-    import matplotlib.pyplot  # noqa: F401
     import torch
 
+    import charact.views.html.report  # noqa: F401
     from charact import cli
+    from charact.views.html.elements import drawing
+    from support.plain_figures import PlainFigure
 
+    drawing.Figure = PlainFigure
     cli.build_app()
     torch.set_num_threads(1)  # a pool of threads does not outlive a fork
     ended: dict[int, int] = {}
@@ -202,11 +215,16 @@ def _serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, stays_hidden: bool) -> None:
+def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, stays_hidden: bool,
+         largest_file_bytes: int | None, environment: dict[str, str]) -> None:
     status = 70
     try:
         os.setpgid(0, 0)
         os.chdir(cwd)
+        os.environ.update(environment)
+        if largest_file_bytes is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes))
         nowhere = os.open(os.devnull, os.O_RDONLY)
         for file, number in ((nowhere, 0), *((os.open(Path(place, name), os.O_WRONLY | os.O_CREAT), number)
                                              for name, number in (("out", 1), ("err", 2)))):
