@@ -37,11 +37,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"skipped: {', '.join(skipped)}")
 
 
-@pytest.fixture(scope="module", autouse=True)
+_modules_frozen = 0
+
+
+@pytest.fixture(autouse=True)
 def imports_are_not_collected() -> None:
     """Keep the collector, which every measured case calls, from walking all that tests import: 0.4 s each time."""
-    gc.collect()
-    gc.freeze()
+    global _modules_frozen
+    if len(sys.modules) > _modules_frozen + 20:
+        gc.collect()
+        gc.freeze()
+        _modules_frozen = len(sys.modules)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -70,7 +76,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def plain_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures that tests make are their texts alone; those of a module's fixtures, and of tests marked so, are drawn."""
+    """Figures that tests make are their texts alone; a module's fixtures, and tests marked `drawn`, draw them."""
     drawing = sys.modules.get("charact.views.html.elements.drawing")
     if drawing is not None and request.node.get_closest_marker("drawn") is None:
         from support.plain_figures import PlainFigure  # here, since most tests need none

@@ -19,7 +19,7 @@ from charact import load_run
 pytestmark = pytest.mark.clock
 
 QUICK = ["--max-iterations", "6", "--max-seconds", "2"]
-SMALL = ["resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2", *QUICK]
+SMALL = ["mlp", "--input-sizes", "2,3", "--batch-sizes", "2", *QUICK]
 Finished = tuple[subprocess.CompletedProcess[str], Path]
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
@@ -50,20 +50,20 @@ class TestAFinishedRun:
         assert f"Wrote runs/{path.name}" in done.stdout
         assert f"runs/{path.name}/report.html" in done.stdout
         assert "charact tensorboard runs" in done.stdout
-        assert "resnet18.cifar-16-b2-train-fp32-cpu" in done.stdout
+        assert "mlp-3-b2-train-fp32-cpu" in done.stdout
 
     def test_the_record_holds_every_case_and_pass(self, finished: Finished) -> None:
         run = load_run(finished[1])
         assert run.manifest["status"] == "complete"
         assert run.manifest["command_line"] == ["charact", "profile", *SMALL]
-        assert list(run.cases["case"]) == [f"resnet18.cifar-{size}-b2-{mode}-fp32-cpu"
-                                           for size in (8, 16) for mode in ("train", "infer")]
+        assert list(run.cases["case"]) == [f"mlp-{size}-b2-{mode}-fp32-cpu"
+                                           for size in (2, 3) for mode in ("train", "infer")]
         assert set(run.cases["status"]) == {"ok"}
         assert set(run.iterations.groupby("case")["phase"].nunique()) == {6, 3}
-        assert set(run.cases["num_parameters"]) == {11_173_962}
+        products = {size: (3 * size**2) * 512 + 512 * 512 + 512 * 10 for size in (2, 3)}
+        assert set(run.cases["num_parameters"]) == {one + 512 + 512 + 10 for one in products.values()}
         forward = run.flop[run.flop["phase"] == "forward"].groupby("case")["flop"].sum()
-        # 0.5556 GMAC at 32 px (published); a quarter of the area is a quarter of the convolutions' work.
-        assert forward["resnet18.cifar-16-b2-train-fp32-cpu"] == pytest.approx(2 * 2 * 0.5556e9 / 4, rel=0.005)
+        assert forward["mlp-3-b2-train-fp32-cpu"] == 2 * 2 * products[3]
 
     def test_nothing_hidden_is_left_and_the_traces_are_named_for_viewers(self, finished: Finished) -> None:
         _, path = finished
@@ -120,8 +120,8 @@ class TestBadInput:
         assert [entry.name for entry in tmp_path.iterdir()] == ["a-file"]
 
     def test_a_disk_that_fills(self, tmp_path: Path, server: Server) -> None:
-        one = ["resnet18", "--variant", "cifar", "--input-sizes", "8", "--batch-sizes", "2", "--mode", "infer", *QUICK]
-        done = server.charact("profile", *one, cwd=tmp_path, largest_file_bytes=20_000)
+        one = ["mlp", "--input-sizes", "2", "--batch-sizes", "2", "--mode", "infer", *QUICK]
+        done = server.charact("profile", *one, cwd=tmp_path, largest_file_bytes=3_000)
         assert done.returncode == 2
         assert "no space left while writing" in done.stderr
         assert done.stderr.count("\n") == 1
@@ -144,8 +144,8 @@ def test_running_out_of_memory_is_recorded_with_its_size_and_the_sweep_goes_on(t
 
 
 def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path, server: Server) -> None:
-    arguments = ["profile", "resnet18", "--variant", "cifar", "--input-sizes", "8,16", "--batch-sizes", "2",
-                 "--mode", "infer", "--max-iterations", "1000000", "--max-seconds", "0.5", "--precision-target", "0"]
+    arguments = ["profile", "mlp", "--input-sizes", "2,3", "--batch-sizes", "2", "--mode", "infer",
+                 "--max-iterations", "1000000", "--max-seconds", "1", "--precision-target", "0"]
     child = server.start(*arguments, cwd=tmp_path)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("runs/.partial-*/parts/iterations-0000.parquet")):
@@ -156,7 +156,7 @@ def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path, server: S
     child.kill(signal.SIGINT)
     done = child.wait()
     assert done.status == 130, done.error
-    assert done.error == "resnet18.cifar-16-b2-infer-fp32-cpu: interrupted (by SIGINT)\n"
+    assert done.error == "mlp-3-b2-infer-fp32-cpu: interrupted (by SIGINT)\n"
     run = load_run(only_run(tmp_path))
     assert run.manifest["status"] == "interrupted"
     assert list(run.cases["status"]) == ["ok", "interrupted"]

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import Child, Server
 from support.programs import num_iterations, only_record
 
 from charact import load_run
@@ -36,61 +36,55 @@ while True:
 """
 
 
-def charact(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "charact", *arguments], cwd=cwd, capture_output=True, text=True,
-                          timeout=100, check=False)
-
-
 @pytest.fixture
-def going_on(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+def going_on(tmp_path: Path, server: Server) -> Iterator[tuple[Path, Child]]:
     """A program's hidden directory, and the program, which has gone through 50 iterations and goes on."""
     (tmp_path / "endless.py").write_text(ENDLESS)
-    child = subprocess.Popen([sys.executable, "-m", "charact", "run", "endless.py"], cwd=tmp_path, text=True,
-                             stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "50\n"
-        (partial,) = (tmp_path / "runs").iterdir()
-        yield partial, child
-    finally:
-        child.kill()
-        child.communicate()
+    child = server.start("run", "endless.py", cwd=tmp_path)
+    until = time.monotonic() + 100
+    while child.output() != "50\n":
+        assert not child.has_ended(), child.wait()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (partial,) = (tmp_path / "runs").iterdir()
+    yield partial, child
+    child.kill()
 
 
 def test_a_run_that_goes_on_is_shown_and_one_that_was_killed_becomes_whole(
-        tmp_path: Path, going_on: tuple[Path, subprocess.Popen[str]]) -> None:
+        tmp_path: Path, going_on: tuple[Path, Child], here: Callable[..., Any]) -> None:
     partial, child = going_on
     name = f"runs/{partial.name}"
-    refused = charact("recover", name, cwd=tmp_path)
+    refused = here("recover", name, cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == f"error: {partial} is being written by another process: wait for it, or end it\n"
-    shown = charact("report", "--partial", name, "--to", "so_far.html", cwd=tmp_path)
+    shown = here("report", "--partial", name, "--to", "so_far.html", cwd=tmp_path)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "Wrote so_far.html\n", "")
     page = (tmp_path / "so_far.html").read_text()
     assert "unfinished" in page
     assert "endless-train" in page
 
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    done = charact("recover", "--quiet", name, cwd=tmp_path)
+    child.kill()
+    assert child.wait().status == -signal.SIGKILL
+    done = here("recover", "--quiet", name, cwd=tmp_path)
     run = only_record(tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"Wrote {run.path}\n", "")
     assert run.path.name == partial.name.removeprefix(".partial-")
     assert (run.manifest["status"], run.manifest["ending"]) == ("interrupted", "killed")
     assert num_iterations(run) > 30  # what was flushed: all but the last quarter of a second
-    again = charact("recover", f"runs/{run.path.name}", cwd=tmp_path)
+    again = here("recover", f"runs/{run.path.name}", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (2, f"error: {run.path} is finished: there is nothing to resume\n")
 
 
 @pytest.mark.slow
-def test_one_that_cannot_be_recovered_leaves_the_others(tmp_path: Path) -> None:
+def test_one_that_cannot_be_recovered_leaves_the_others(tmp_path: Path, server: Server) -> None:
     (tmp_path / "quick.py").write_text(ENDLESS.replace("while True", "for _ in range(8)") +
                                        "time.sleep(.3); model(torch.ones(1, 4)); __import__('os').abort()\n")
-    killed = charact("run", "quick.py", cwd=tmp_path)
+    killed = server.charact("run", "quick.py", cwd=tmp_path)
     assert killed.returncode == -signal.SIGABRT
     (partial,) = (tmp_path / "runs").iterdir()
     (tmp_path / "none").mkdir()
-    done = charact("recover", "-q", "none", f"runs/{partial.name}", "nowhere", cwd=tmp_path)
+    done = server.charact("recover", "-q", "none", f"runs/{partial.name}", "nowhere", cwd=tmp_path)
     assert done.returncode == 2
     refused = [f"{tmp_path / name} holds no run.json: name a run directory, such as one below runs/"
                for name in ("none", "nowhere")]
@@ -98,12 +92,12 @@ def test_one_that_cannot_be_recovered_leaves_the_others(tmp_path: Path) -> None:
     assert num_iterations(only_record(tmp_path)) == 6
 
 
-def test_one_that_holds_nothing_is_removed(tmp_path: Path) -> None:
+def test_one_that_holds_nothing_is_removed(tmp_path: Path, server: Server, here: Callable[..., Any]) -> None:
     (tmp_path / "early.py").write_text("import os, torch; os.abort()\n")
-    assert charact("run", "early.py", cwd=tmp_path).returncode == -signal.SIGABRT
+    assert server.charact("run", "early.py", cwd=tmp_path).returncode == -signal.SIGABRT
     (partial,) = (tmp_path / "runs").iterdir()
     assert load_run(partial, partial=True).cases.empty
-    done = charact("recover", str(partial), cwd=tmp_path)
+    done = here("recover", str(partial), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2, f"error: {partial} had no measurements, and is removed\n")
     assert list((tmp_path / "runs").iterdir()) == []

@@ -334,9 +334,9 @@ class TestFailures:
 @pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST in ../shared/data")
 def test_it_learns_real_digits(tmp_path: Path, server: Server) -> None:
     """8,000 pictures to train on and 2,000 to validate on."""
-    done = server.charact("train", "googlenet", "--input-sizes", "28", "--batch-sizes", "64", "--data", "mnist", "--data-dir",
-                   str(MNIST), "--split", "test", "--holdout", "0.2", "--epochs", "10", "--until", "accuracy=0.97",
-                   cwd=tmp_path)
+    done = server.charact("train", "googlenet", "--input-sizes", "28", "--batch-sizes", "64", "--data", "mnist",
+                          "--data-dir", str(MNIST), "--split", "test", "--holdout", "0.2", "--epochs", "10", "--until",
+                          "accuracy=0.97", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     facts = only_run(tmp_path).manifest["cases"][0]["passes"]["training"]
     assert (facts["num_train_samples"], facts["num_valid_samples"]) == (8_000, 2_000)
@@ -348,8 +348,8 @@ def test_it_learns_real_digits(tmp_path: Path, server: Server) -> None:
 @pytest.mark.skipif(not WIKITEXT.is_dir(), reason="needs WikiText-2 in ../shared/data")
 def test_a_language_model_learns_real_text(tmp_path: Path, server: Server) -> None:
     """From the perplexity of its vocabulary's size, which random words have, to below 1,000 in one epoch."""
-    done = server.charact("train", "rnn_lm", "--variant", "lstm-tied", "--data", "wikitext2", "--data-dir", str(WIKITEXT),
-                   "--split", "valid", "--holdout", "0.1", cwd=tmp_path)
+    done = server.charact("train", "rnn_lm", "--variant", "lstm-tied", "--data", "wikitext2", "--data-dir",
+                          str(WIKITEXT), "--split", "valid", "--holdout", "0.1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = only_run(tmp_path)
     facts = run.manifest["cases"][0]["passes"]["training"]
