@@ -165,6 +165,6 @@ def tables_of(copy: Path) -> None:
         run.table(table)
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(5_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_event_logs(logs: list[Path], count: int) -> None:
     assert fuzz("event-log", maker(logs), read, count) == []

@@ -342,7 +342,7 @@ def _tab(path: Path) -> None:
         pages.sections(run_id)
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_runs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _originals()
     monkeypatch.setattr("sys.stdout", io.StringIO())

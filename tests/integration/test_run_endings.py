@@ -1,19 +1,26 @@
 """Whatever way a program ends, it ends as it would alone; what was measured until then is a record."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.programs import Ended, num_iterations, only_record, run_bare, run_watched
+from support.forked import Server
+from support.programs import OURS, Ended, num_iterations, only_record, run_bare, run_watched
 
 # A program without PyTorch has no record, and so ends within a second. All else is as with it.
 ENDINGS = {
-    "to its end": "print('out'); print('err', file=sys.stderr)",
+    "to its end": "print('out'); print('err', file=sys.stderr)\n"
+                  "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(9)\n"
+                  "except KeyboardInterrupt:\n    print('early')\n"
+                  "threading.Thread(target=lambda: (time.sleep(.1), print('later'))).start(); print('main')\n"
+                  "atexit.register(print, 'first'); atexit.register(print, 'second'); print('body')\n"
+                  "import warnings; warnings.simplefilter('error'); print(warnings.filters[0])",
     "exit with a number": "sys.exit(3)",
     "exit with a text": "sys.exit('a text')",
     "exit below 0": "sys.exit(-1)",
@@ -24,8 +31,6 @@ ENDINGS = {
     "a hook for errors": "sys.excepthook = lambda kind, *_: print('hook', kind, sys.last_type)\n1 / 0",
     "an own interrupt": "raise KeyboardInterrupt",
     "Ctrl-C": "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)",
-    "Ctrl-C that is handled": "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(9)\n"
-                              "except KeyboardInterrupt:\n    print('early')",
     "SIGTERM": "print('lost', end=''); os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)",
     "SIGTERM with a handler": "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
                               "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)",
@@ -34,27 +39,24 @@ ENDINGS = {
     "a crash": "os.abort()",
     "another program in its place": "try:\n    os.execvp('not-there', ['x'])\nexcept FileNotFoundError:\n"
                                     "    print('none', flush=True)\nos.execlp('echo', 'echo', 'other')",
-    "handlers at exit": "atexit.register(print, 'first'); atexit.register(print, 'second'); print('body')",
     "an error in a handler at exit": "atexit.register(int, 'x')",
     "exit in a handler at exit": "atexit.register(os._exit, 4)",
-    "a thread that goes on": "threading.Thread(target=lambda: (time.sleep(.1), print('later'))).start(); print('main')",
     "standard output closed": "sys.stdout.close()",
     "standard output gone": "sys.stdout = None",
     "all descriptors closed": "os.closerange(3, 100); f = open('own.txt', 'w'); f.write('x'); print(f.fileno())",
     "working directory removed": "os.mkdir('d'); os.chdir('d'); os.rmdir('../d'); print('gone')",
-    "warnings are errors": "import warnings; warnings.simplefilter('error'); print(warnings.filters[0])",
-    "a child that is forked": "if os.fork() == 0:\n    print('child'); sys.exit(2)\nprint(os.wait()[1])",
-    "a child that exits at once": "if os.fork() == 0:\n    os._exit(2)\nprint(os.wait()[1])",
-    "a child that is ended": "if (c := os.fork()) == 0:\n    time.sleep(9); os._exit(0)\n"
-                             "os.kill(c, signal.SIGTERM); print(os.wait()[1])",
+    "children": "if os.fork() == 0:\n    print('child'); sys.exit(2)\nprint(os.wait()[1], flush=True)\n"
+                "if os.fork() == 0:\n    os._exit(2)\nprint(os.wait()[1], flush=True)\n"
+                "if (c := os.fork()) == 0:\n    time.sleep(9); os._exit(0)\n"
+                "os.kill(c, signal.SIGTERM); print(os.wait()[1])",
     "surroundings": "print(sys.stdin.read(), sys.argv, sys.path[0], os.getcwd(), __file__, __name__, __spec__, "
-                    "type(__loader__), __builtins__, sorted(globals()))",
-    "variables": "print({k: v for k, v in os.environ.items() if 'LOG' in k}); print(sys.flags, sys.warnoptions)",
-    "what is in its folder": "import beside; print(beside.__file__)",
+                    "type(__loader__), __builtins__, sorted(globals()))\n"
+                    "print({k: v for k, v in os.environ.items() if 'LOG' in k}); print(sys.flags, sys.warnoptions)\n"
+                    "import beside; print(beside.__file__)\nimport pickle\nclass A:\n    x = 1\n"
+                    "print(pickle.loads(pickle.dumps(A())).x, A)",
     "what is in the working directory": "import only_there",
     "processes by spawning": "import multiprocessing as mp\ndef f(x):\n    return x * x\nif __name__ == '__main__':\n"
                              "    with mp.get_context('spawn').Pool(1) as pool:\n        print(pool.map(f, [3]))",
-    "a class that is pickled": "import pickle\nclass A:\n    x = 1\nprint(pickle.loads(pickle.dumps(A())).x, A)",
 }
 
 
@@ -236,16 +238,11 @@ def test_leaving_out_more_iterations_than_there_are_is_said(tmp_path: Path) -> N
 
 # What goes wrong
 
-def test_on_a_full_disk_the_program_goes_on(tmp_path: Path) -> None:
-    path = script(tmp_path, TRAINING)
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
-
-    watched = run_watched([str(path)], tmp_path, preexec_fn=limit)
-    assert (watched.status, watched.output, watched.error) == (0, "trained\n", "")
-    first, *_ = watched.ours
-    assert first.startswith("charact: stopped measuring: no space left while writing ")
+def test_on_a_full_disk_the_program_goes_on(tmp_path: Path, server: Server) -> None:
+    done = server.charact("run", "--quiet", script(tmp_path, TRAINING), cwd=tmp_path, largest_file_bytes=700)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert done.stderr.startswith("charact: stopped measuring: no space left while writing ")
+    assert all(line.startswith(OURS) for line in done.stderr.splitlines())
 
 
 @pytest.mark.slow
@@ -270,15 +267,16 @@ def test_two_at_once_have_a_record_each(tmp_path: Path) -> None:
     (["--out", "fine.py", "fine.py"], "fine.py is a file: choose a directory with --out"),
     (["--out", "/proc/charact", "fine.py"], "choose another place"),
 ])
-def test_a_mistake_is_told_in_a_line_and_nothing_is_run(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_a_mistake_is_told_in_a_line_and_nothing_is_run(
+        tmp_path: Path, arguments: list[str], said: str, here: Callable[..., Any]) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "broken.py").write_text("x = 1\nif\n")
     (tmp_path / "fine.py").write_text("print('run')\n")
     before = sorted(os.listdir(tmp_path))
-    watched = run_watched(arguments, tmp_path)
-    assert (watched.status, watched.output, watched.error) == (2, "", "")
-    (line,) = watched.ours
-    assert said in line
+    done = here("run", "--quiet", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
     assert sorted(os.listdir(tmp_path)) == before
 
 

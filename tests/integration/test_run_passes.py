@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from support.forked import Server
 
 from charact import Run, load_run
 
@@ -99,9 +100,16 @@ def statuses(run: Run, case: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
-    return charact_run(TRAINING, "--passes", "counters,memory,operators", "--iterations", "14",
-                       cwd=tmp_path_factory.mktemp("passes"), bare=True)
+def trained(tmp_path_factory: pytest.TempPathFactory, server: Server) -> tuple[Run, str]:
+    place = tmp_path_factory.mktemp("passes") / "place"
+    place.mkdir()
+    (place / "script.py").write_text(TRAINING)
+    options = ["--passes", "counters,memory,operators", "--iterations", "14"]
+    watched = server.charact("run", "--quiet", *options, "script.py", "3", cwd=place)
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout == server.charact("script.py", "3", cwd=place).stdout
+    (path,) = (place / "runs").iterdir()
+    return load_run(path), watched.stderr
 
 
 class TestATraining:

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from support.forked import Server
 
 from charact import load_run
 from charact.record.reader import Run
@@ -34,9 +35,21 @@ def outcome(process: subprocess.Popen[str]) -> Outcome:
     return process.returncode, stdout, stderr
 
 
+def forked_bare_and_watched(server: Server, tmp_path: Path, script: str, *arguments: str) -> tuple[Outcome, Outcome]:
+    """Outcomes of a script, alone and under charact; both run at once, each in a directory of its own."""
+    program = [str(SCRIPTS / f"{script}.py"), *arguments]
+    commands = {"bare": program, "watched": ["run", "--skip", "0", "--out", str(tmp_path / "runs"), *program]}
+    truths = {"bare": "../unread.json", "watched": str(tmp_path / "truth.json")}
+    for name in commands:
+        (tmp_path / name).mkdir()
+    children = [server.start(*command, cwd=tmp_path / name, TRUTH=truths[name]) for name, command in commands.items()]
+    alone, watched = (child.wait()[:3] for child in children)
+    return alone, watched
+
+
 def bare_and_watched(tmp_path: Path, script: str, *arguments: str, options: tuple[str, ...] = ()
                      ) -> tuple[Outcome, Outcome]:
-    """Outcomes of a script, alone and under charact; both run at once, each in a directory of its own."""
+    """The same, in processes of their own."""
     program = [str(SCRIPTS / f"{script}.py"), *arguments]
     alone = started(program, tmp_path / "bare", TRUTH="../unread.json")
     watched = started(["-m", "charact", "run", "--skip", "0", "--out", str(tmp_path / "runs"), *options, *program],
@@ -140,14 +153,14 @@ SLOW = {
     "evaluation with gradients", "a call of its own", "data parallel", "data parallel over two processes",
     "inference with gradients", "a loss as a module", "recomputation", "steps inside the backward",
     "a scaler that skips a step", "a loss inside the model", "LBFGS", "a teacher", "updated by hand",
-    "gradient accumulation", "inference", "forks", "a loss by hand", "GAN", "loader with workers",
-    "evaluation between epochs",
+    "forks",
 }
 
 
 @pytest.mark.parametrize("program", [slow(one) if name in SLOW else one for name, one in CASES.items()], ids=CASES)
-def test_a_script_stays_as_it_is_and_its_phases_are_the_true_ones(program: list[str], tmp_path: Path) -> None:
-    alone, watched = bare_and_watched(tmp_path, *program)
+def test_a_script_stays_as_it_is_and_its_phases_are_the_true_ones(
+        program: list[str], tmp_path: Path, server: Server) -> None:
+    alone, watched = forked_bare_and_watched(server, tmp_path, *program)
     assert alone[2] == ""
     assert watched[:2] == alone[:2], watched[2]
     assert alone[1].count("\n") > 1

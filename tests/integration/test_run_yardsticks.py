@@ -1,12 +1,12 @@
 """Scripts in the shape of PyTorch's public examples run as they are, and what is told of them is right."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.programs import num_iterations, only_record, run_bare, run_watched
+from support.forked import Server
+from support.programs import OURS, num_iterations, only_record
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TOLERANCE_S, TOLERANCE_FRAC = 0.002, 0.03
@@ -20,21 +20,27 @@ YARDSTICKS = {
     "imagenet": ["--dummy", "-j", "0"],
     "mingpt": [],
 }
+QUICK = {"mnist", "dcgan"}
+"""Those of one model with an evaluation, and of two models."""
 
 
 def truth(directory: Path) -> Any:
     return json.loads((directory / "truth.json").read_text())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", YARDSTICKS)
-def test_a_public_example_runs_as_it_is_and_its_iterations_are_right(tmp_path: Path, name: str) -> None:
+@pytest.mark.clock
+@pytest.mark.parametrize("name", [
+    one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in YARDSTICKS])  # fmt: skip
+def test_a_public_example_runs_as_it_is_and_its_iterations_are_right(
+        tmp_path_factory: pytest.TempPathFactory, server: Server, name: str) -> None:
+    tmp_path = tmp_path_factory.mktemp(name) / "place"  # anew in each try
+    tmp_path.mkdir()
     command = [str(SCRIPTS / f"yardstick_{name}.py"), *YARDSTICKS[name]]
-    environment = os.environ | {"TRUTH": "truth.json", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    bare = run_bare(command, tmp_path, env=environment)
-    watched = run_watched(["--skip", "0", *command], tmp_path, env=environment)
-    assert bare.status == 0
-    assert watched[:3] == bare[:3]
+    bare = server.charact(*command, cwd=tmp_path, TRUTH="truth.json")
+    watched = server.charact("run", "--quiet", "--skip", "0", *command, cwd=tmp_path, TRUTH="truth.json")
+    assert bare.returncode == 0
+    assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout)
+    assert [line for line in watched.stderr.splitlines() if not line.startswith(OURS)] == bare.stderr.splitlines()
     run, true = only_record(tmp_path), truth(tmp_path)
     assert {entry["mode"]: num_iterations(run, entry["mode"]) for entry in run.manifest["cases"]} == (
         true["num_iterations"])

@@ -3,6 +3,7 @@
 A child keeps a list of what its records had flushed, and can be given a disk that is full from its n-th write on.
 """
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -232,7 +233,8 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
         for file, number in ((nowhere, 0), *((os.open(Path(place, name), os.O_WRONLY | os.O_CREAT), number)
                                              for name, number in (("out", 1), ("err", 2)))):
             os.dup2(file, number)
-        sys.argv = ["charact", *arguments]
+        is_script = arguments[0].endswith(".py")
+        sys.argv = [*arguments] if is_script else ["charact", *arguments]
         _keep_list(Path(place, "flushed"))
         count = _count_writes(full_from)
         from charact import cli
@@ -244,13 +246,16 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
             ExitHandler._recover = _Recovery().make  # type: ignore[method-assign]
 
         try:
-            if arguments[0].endswith(".py"):
+            if is_script:
+                sys.path.insert(0, str(Path(arguments[0]).parent))
                 runpy.run_path(arguments[0], run_name="__main__")
                 status = 0
             else:
                 status = cli.run(arguments)
         except SystemExit as leaving:
-            status = leaving.code if isinstance(leaving.code, int) else 1
+            status = int(leaving.code or 0) if isinstance(leaving.code, int | None) else 1
+        if is_script or arguments[0] == "run":
+            atexit._run_exitfuncs()
         Path(place, "writes").write_text(str(count[0]))
         sys.stdout.flush()
         sys.stderr.flush()
