@@ -19,6 +19,7 @@ def address(tmp_path: Path) -> str:
     return path.as_uri()
 
 
+@pytest.mark.slow
 def test_a_hundred_models_are_shown_sorted_and_filtered(page: Page, traffic: Traffic, address: str) -> None:
     page.goto(address)
     figures = page.locator("section[id$=constructed] figure svg")

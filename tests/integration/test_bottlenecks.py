@@ -55,13 +55,16 @@ def profiled(out: Path, case: Case, ceilings: list[dict[str, Any]]) -> Run:
 
 @pytest.mark.parametrize(("verdict", "mode", "workload"), [
     pytest.param("data-bound", "train", Bound(per_sample=partial(time.sleep, 0.002)), id="a loader that sleeps"),
-    pytest.param("data-bound", "infer", Bound(per_sample=decode), id="a loader that computes"),
+    pytest.param("data-bound", "infer", Bound(per_sample=decode), id="a loader that computes",
+                 marks=pytest.mark.slow),
     pytest.param("host-bound", "infer", Bound(network=ManyTinyOperators), id="many tiny operators"),
-    pytest.param("host-bound", "train", Bound(network=ManyTinyOperators), id="many tiny operators, training"),
+    pytest.param("host-bound", "train", Bound(network=ManyTinyOperators), id="many tiny operators, training",
+                 marks=pytest.mark.slow),
     pytest.param("compute-bound", "infer", Bound(
         default_batch_size=1024, default_input_size=1024, network=partial(nn.Linear, out_features=2048)
     ), id="a large product"),
-    pytest.param("memory-bandwidth-bound", "infer", Bound(network=LargeElementwise), id="large pointwise operators"),
+    pytest.param("memory-bandwidth-bound", "infer", Bound(network=LargeElementwise), id="large pointwise operators",
+                 marks=pytest.mark.slow),
     pytest.param("memory-bandwidth-bound", "train", Bound(
         default_batch_size=1, default_input_size=4096, network=partial(nn.Linear, out_features=4096)
     ), id="an update of many weights"),

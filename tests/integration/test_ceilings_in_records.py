@@ -30,6 +30,7 @@ CACHE_ONLY: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_profile_measures_them_once_and_the_next_takes_them_from_the_cache(
         here: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from support.forked import Server
 
 from charact.cli import build_command
 from charact.measure.counters import all_sources
@@ -62,8 +63,8 @@ def test_an_empty_path_is_not_the_current_directory(tmp_path: Path, here: Callab
     assert list(tmp_path.iterdir()) == []
 
 
-def test_list_shows_every_topic_plainly_in_a_pipe(tmp_path: Path) -> None:
-    done = charact("list", cwd=tmp_path)
+def test_list_shows_every_topic_plainly_in_a_pipe(tmp_path: Path, server: Server) -> None:
+    done = server.charact("list", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
@@ -76,8 +77,9 @@ def test_list_shows_every_topic_plainly_in_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("topic", "column"), [
     ("workloads", "workload"), ("datasets", "dataset"), ("counters", "counter"), ("operator-types", "operator_type"),
 ])
-def test_list_of_one_topic_as_json(tmp_path: Path, topic: str, column: str) -> None:
-    done = charact("list", topic, "--json", cwd=tmp_path)
+def test_list_of_one_topic_as_json(
+        tmp_path: Path, topic: str, column: str, here: Callable[..., Any]) -> None:
+    done = here("list", topic, "--json", cwd=tmp_path)
     listed = json.loads(done.stdout)
     assert list(listed) == [topic]
     names = [(row[column], row.get("source")) for row in listed[topic]]
@@ -96,9 +98,9 @@ def test_a_reader_who_goes_away_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_doctor_shows_every_check_on_one_line_with_its_reason(tmp_path: Path) -> None:
-    checks = json.loads(charact("doctor", "--json", cwd=tmp_path).stdout)["checks"]
-    done = charact("doctor", cwd=tmp_path)
+def test_doctor_shows_every_check_on_one_line_with_its_reason(tmp_path: Path, server: Server) -> None:
+    checks = json.loads(server.charact("doctor", "--json", cwd=tmp_path).stdout)["checks"]
+    done = server.charact("doctor", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     for check in checks:

@@ -83,6 +83,7 @@ def test_on_a_terminal_a_failure_is_told_once(tmp_path: Path, monkeypatch: pytes
     assert "softmax" not in err
 
 
+@pytest.mark.slow
 def test_ranks_are_those_of_the_problem_or_the_option(tmp_path: Path) -> None:
     run = ops(tmp_path, "--problem", "all_reduce:1000", "--ranks", "2")
     assert run.cases[["workload", "status"]].to_numpy().tolist() == [["all_reduce:1000x2", "ok"]]

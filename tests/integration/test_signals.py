@@ -104,7 +104,7 @@ def test_one_that_ends_an_import_leaves_a_run_of_the_traces_before(server: Serve
                  marks=pytest.mark.slow)])
 def test_a_second_one_to_a_watched_program_names_the_hidden_run(
         server: Server, cwd: Path, script: list[str], said: str) -> None:
-    child = server.start(*script, cwd=cwd)
+    child = server.start(*script, cwd=cwd, recovers_afresh=True)
     until(lambda: "300" in child.output(), child)
     child.kill(signal.SIGHUP)
     until(lambda: recovering(child), child)

@@ -96,7 +96,7 @@ class Server:
         self._num_started = 0
 
     def start(self, *arguments: object, cwd: Path, full_from: int | None = None, stays_hidden: bool = False,
-              largest_file_bytes: int | None = None, **environment: str) -> Child:
+              recovers_afresh: bool = False, largest_file_bytes: int | None = None, **environment: str) -> Child:
         """Start a command.
 
         Args:
@@ -104,6 +104,7 @@ class Server:
             cwd: where it runs; its output is kept next to that.
             full_from: number of the write, from 1, from which on there is no space left.
             stays_hidden: whether the run of a watched program is left as if its process had been killed at its end.
+            recovers_afresh: whether the record is made by a process of its own, as it is for users.
             largest_file_bytes: size above which a file meets a full disk.
             environment: variables of its own.
         """
@@ -111,7 +112,7 @@ class Server:
         place = cwd.with_name(f"{cwd.name}.{self._num_started}")
         place.mkdir()
         pid = self.ask({"arguments": list(map(str, arguments)), "cwd": str(cwd), "place": str(place),
-                        "full_from": full_from, "stays_hidden": stays_hidden,
+                        "full_from": full_from, "stays_hidden": stays_hidden, "recovers_afresh": recovers_afresh,
                         "largest_file_bytes": largest_file_bytes, "environment": environment})
         assert pid is not None
         return Child(self, pid, place)
@@ -220,7 +221,7 @@ def _serve() -> None:
 
 
 def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, stays_hidden: bool,
-         largest_file_bytes: int | None, environment: dict[str, str]) -> None:
+         recovers_afresh: bool, largest_file_bytes: int | None, environment: dict[str, str]) -> None:
     status = 70
     try:
         os.setpgid(0, 0)
@@ -242,7 +243,7 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
 
         if stays_hidden:
             ExitHandler._recover = lambda *_: None  # type: ignore[method-assign]
-        elif arguments[0] == "run":
+        elif arguments[0] == "run" and not recovers_afresh:
             ExitHandler._recover = _Recovery().make  # type: ignore[method-assign]
 
         try:

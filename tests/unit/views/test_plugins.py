@@ -57,7 +57,7 @@ def add(path: Path, source: str, package: object, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("a_section")
 def test_a_section_is_one_file(tmp_path: Path) -> None:
-    path = records.write_record(tmp_path / "runs")
+    path = records.write_record(tmp_path / "runs", sizes=(32,))
     page = report([load_run(path)])
     order = [part.id for part in drawn_sections(load_run(path))]
     assert order.index("phases") < order.index("slowest") < order.index("operator-types")
@@ -71,7 +71,7 @@ def test_a_section_is_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("a_kind")
 def test_a_kind_of_case_is_one_file(tmp_path: Path) -> None:
-    path = records.write_record(tmp_path / "runs")
+    path = records.write_record(tmp_path / "runs", sizes=(32,))
     cases = load_run(path).manifest["cases"]
     cases[-1]["passes"] = {"weighing": {"status": "ok", "reason": None}}
     change_manifest(path, cases=cases)
@@ -84,7 +84,7 @@ def test_a_kind_of_case_is_one_file(tmp_path: Path) -> None:
 
 def test_cases_of_an_unknown_kind_are_shown(tmp_path: Path) -> None:
     """A later version may have added the kind."""
-    path = records.write_record(tmp_path / "runs")
+    path = records.write_record(tmp_path / "runs", sizes=(32,))
     cases = load_run(path).manifest["cases"]
     cases[-1]["passes"]["weighing"] = {"status": "ok", "reason": None}
     change_manifest(path, cases=cases)

@@ -183,7 +183,8 @@ def test_an_input_beyond_the_learned_positions_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "variant", "num_iterations"), [
-    pytest.param("rnn_lm", "lstm-tied", 199, marks=pytest.mark.slow), ("rnn_lm", "gru", 199),
+    pytest.param("rnn_lm", "lstm-tied", 199, marks=pytest.mark.slow),
+    pytest.param("rnn_lm", "gru", 199, marks=pytest.mark.slow),
     ("transformer_lm", "small", 15)])
 def test_a_repeating_text_is_learnt(name: str, variant: str, num_iterations: int) -> None:
     torch.manual_seed(0)

@@ -29,7 +29,7 @@ def record_of(tmp_path: Path, entry: dict, tables: dict) -> Path:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The report of the known record."""
-    return str(report([load_run(records.write_record(tmp_path_factory.mktemp("known")))]))
+    return str(report([load_run(records.write_record(tmp_path_factory.mktemp("known"), sizes=(32,)))]))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,8 @@ def test_ten_cases_of_a_deep_network_stay_below_2_megabytes(tmp_path: Path) -> N
     assert "`charact export` writes all" in text
 
 
-def test_the_command_writes_refuses_and_overwrites(record: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command_writes_refuses_and_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    record = records.write_record(tmp_path / "runs", sizes=(32,), modes=("infer",))
     report_command.command([record])
     assert capsys.readouterr().out == f"Wrote {record / 'report.html'}\n"
     assert "<title>resnet50 – charact</title>" in (record / "report.html").read_text()
