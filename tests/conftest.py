@@ -84,6 +84,15 @@ def plain_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(drawing, "Figure", PlainFigure)
 
 
+@pytest.fixture(scope="session")
+def server() -> Iterator[Any]:
+    """Commands in forked children of one process that has imported everything: see `support.forked`."""
+    from support.forked import serving  # here, since most tests need none
+
+    with serving() as one:
+        yield one
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of one clock against another two more tries: other programs may take the core away in between."""
     for item in items:

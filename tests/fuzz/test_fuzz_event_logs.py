@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.forked import serving
+from support.forked import Server
 from support.fuzzing import damaged_bytes, damaged_json, fuzz
 
 from charact.commands import recover
@@ -35,19 +35,17 @@ ODD_INTEGERS = [0, 1, -1, 2**31, 2**62, 2**63 - 1, -(2**63)]
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def logs(tmp_path_factory: pytest.TempPathFactory, server: Server) -> list[Path]:
     """Hidden runs of watched programs, one each."""
-    os.environ["TRUTH"] = os.devnull  # where the scripts write what they measured themselves
     found = []
-    with serving() as server:
-        for name, (*options, script) in PROGRAMS.items():
-            place = tmp_path_factory.mktemp(name)
-            done = server.start("run", *options, SCRIPTS / script, cwd=place, stays_hidden=True).wait()
-            assert done.status == 0, done
-            (hidden,) = (place / "runs").iterdir()
-            manifest = json.loads((hidden / "run.json").read_text())
-            (hidden / "run.json").write_text(json.dumps(manifest | {"hostname": "elsewhere"}))  # looks for no facts
-            found.append(hidden)
+    for name, (*options, script) in PROGRAMS.items():
+        place = tmp_path_factory.mktemp(name)
+        done = server.charact("run", *options, SCRIPTS / script, cwd=place, stays_hidden=True, TRUTH=os.devnull)
+        assert done.returncode == 0, done
+        (hidden,) = (place / "runs").iterdir()
+        manifest = json.loads((hidden / "run.json").read_text())
+        (hidden / "run.json").write_text(json.dumps(manifest | {"hostname": "elsewhere"}))  # looks for no facts
+        found.append(hidden)
     return found
 
 

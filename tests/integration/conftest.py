@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from support.forked import Server, serving
 from support.plain_figures import PlainFigure
 
 from charact import cli
@@ -19,13 +18,6 @@ class Done(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """Commands in forked children, for those that are killed or meet a full disk."""
-    with serving() as one:
-        yield one
 
 
 @pytest.fixture(scope="module", autouse=True)
