@@ -12,7 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from charact.analysis.bricks.record_tables import BAND_FRAC
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, rows_of, unit_axis
+from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, plain_axes, rows_of, unit_axis
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
@@ -53,8 +53,7 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
         _name_outliers(ax, rows, edge=high * (low / high) ** 0.3)
         for axis in (ax.xaxis, ax.yaxis):
             log_ticks(axis, high / low, fmt.seconds)
-        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
-        sns.despine(ax=ax, left=True, bottom=True)
+        plain_axes(ax)
 
     return draw_svg("Constructed against measured latency", 400, draw, width_px=HALF_PX)
 
@@ -204,7 +203,6 @@ def work(bricks: pd.DataFrame) -> Markup:
             low, high = float(bricks[column].min()) / _ROOM, float(bricks[column].max()) * _ROOM
             axis.set_view_interval(low, high, ignore=True)
             log_ticks(axis, high / low, text)
-        ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
-        sns.despine(ax=ax, left=True, bottom=True)
+        plain_axes(ax)
 
     return draw_svg("Time of each brick by FLOP of a call", 320, draw, width_px=HALF_PX)
