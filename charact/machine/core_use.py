@@ -1,4 +1,4 @@
-"""How much processor time a process used and waited for, and how much other programs used, over an interval."""
+"""Processor time over an interval: used by this process, waited for by its threads, and used by other programs."""
 
 import contextlib
 import time
@@ -16,7 +16,7 @@ _SHORTEST_S = 0.2
 
 @dataclass(frozen=True)
 class _Totals:
-    """Counters since some time in the past, in seconds; `busy_s` is of all programs on the usable cores."""
+    """Counters since some time in the past; `busy_s` is the processor time of all programs on the usable cores."""
 
     time_s: float
     processor_s: float
@@ -41,10 +41,10 @@ class CoreUse:
         """Return the use of the cores until now; None after less than 0.2 s.
 
         Keys: length_s, the interval; num_usable_cores; processor_s, of the process and its children; others_s,
-        processor time of all other programs on the usable cores; waiting_s, in which threads of the process and its
-        children were ready to run and had no core; stolen_s, in which a virtual machine's host ran other machines;
-        num_involuntary_switches, how often a thread of the process was taken off its core. The last three are null
-        where the system does not count them.
+        processor time of all other programs on the usable cores; waiting_s, sum of the times that threads of the
+        process and its children were ready to run and had no core; stolen_s, sum over the usable cores of the times
+        that the host of a virtual machine ran something else; num_involuntary_switches, how often a thread of the
+        process was taken off its core. The last three are null where the system does not count them.
         """
         begin, end = self._begin, _totals()
         length_s, processor_s = end.time_s - begin.time_s, end.processor_s - begin.processor_s
@@ -82,12 +82,21 @@ def _totals() -> _Totals:
         time.perf_counter(), processor_s,
         busy_s=sum(core.get(name, 0.0) for core in cores for name in _BUSY), waiting_s=waiting_s,
         stolen_s=sum(core["steal"] for core in cores) if "steal" in cores[0] else None,
-        num_involuntary_switches=process.num_ctx_switches().involuntary,
+        num_involuntary_switches=_num_involuntary_switches(),
     )  # fmt: skip
 
 
 _BUSY = ("user", "nice", "system", "irq", "softirq", "interrupt", "dpc")
 """Times in which a core works, by the names of Linux, macOS and Windows."""
+
+
+def _num_involuntary_switches() -> int | None:
+    """Return how often threads of this process were taken off their cores; None where the system does not count it."""
+    try:
+        import resource  # Unix only
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _waiting_s(process: str) -> float | None:
