@@ -9,21 +9,21 @@ from charact.analysis.common.cache import memoize
 from charact.record.reader import Run
 
 LOST_FRAC = 0.1
-"""Share of the processor time that a case wanted and other programs took, from which its times are unreliable."""
+"""Smallest `lost_frac` of a case whose times are unreliable."""
 
 _NUMBERS = ["used_cores", "wanted_cores", "others_cores", "num_usable_cores", "lost_frac"]
 
 
 @memoize
 def core_use(run: Run) -> pd.DataFrame:
-    """Return how much of the cores each case used while its iterations were timed; cases without that have no rows.
+    """Return how much of the cores each case used while its iterations were timed; only cases that recorded it.
 
     Columns: case; used_cores, processor time of the process and its children over wall time; wanted_cores, the same
-    with the time in which their threads were ready to run and had no core; others_cores, processor time of all other
-    programs on the num_usable_cores over wall time; lost_frac, the share of the wanted processor time that other
-    programs or the virtual machine's host took (null if the system does not count waiting). A case's own threads, if
-    they are more than there are cores, also wait for each other: of the waiting only as much as the others used
-    counts as lost.
+    plus the time that their threads waited for a core; others_cores, processor time of all other programs over wall
+    time; num_usable_cores; lost_frac = lost / (used + lost), where other programs or the virtual machine's host took
+    the lost processor time. wanted_cores and lost_frac are null if the system does not count waiting. If a case has
+    more threads than cores, its threads also wait for each other. Of the waiting, at most the time that other programs
+    used therefore counts as lost.
     """
     rows = [[entry["case"], *_row(facts)] for entry in run.manifest["cases"]
             if (facts := entry.get("passes", {}).get("timing", {}).get("core_use"))]
@@ -44,7 +44,7 @@ def _row(facts: dict[str, Any]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Cores that other programs held while a case was timed, and the share of the wanted time that they took."""
+    """Other programs that made a case's times unreliable; fields as the columns of `core_use`."""
 
     others_cores: float
     num_usable_cores: float

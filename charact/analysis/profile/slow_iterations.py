@@ -7,10 +7,11 @@ from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.record.reader import Run
 
 _MIN_ITERATIONS = 6
+"""Minimum number of iterations of a case to find slow ones."""
 _SLOW_RATIO = 1.5
-"""Smallest ratio to the median of a slow iteration."""
+"""Minimum ratio of a slow iteration's time to the median."""
 _FAR_OUT = 3.0
-"""Distance of a slow iteration from the upper quartile, in interquartile ranges (Tukey's outer fence)."""
+"""Minimum distance of a slow iteration above the upper quartile, in interquartile ranges (Tukey's outer fence)."""
 
 
 @memoize
@@ -18,7 +19,7 @@ def typical_iterations(run: Run) -> pd.DataFrame:
     """Return `iteration_times` without the slow iterations of each case.
 
     An iteration is slow if it takes more than 1.5 times the median and lies more than three interquartile ranges above
-    the upper quartile. Cases with fewer than 6 iterations have none.
+    the upper quartile. Cases with fewer than 6 iterations have no slow ones.
     """
     walls = iteration_times(run)
     quartiles = walls.groupby("case", sort=False)["wall_s"]
@@ -31,13 +32,13 @@ def typical_iterations(run: Run) -> pd.DataFrame:
 def slow_iterations(run: Run) -> pd.DataFrame:
     """Return what slow iterations add to each case that has any; see `typical_iterations`.
 
-    Columns: case; num_slow of num_iterations; extra_s, how much longer they took than as many median iterations;
-    extra_frac of the time of all iterations; phase, the one that contributes most, and phase_frac, its part of extra_s.
+    Columns: case; num_slow; num_iterations, all; extra_s, how much longer the slow ones took together than as many
+    median iterations; extra_frac = extra_s / the time of all iterations; phase, the one that contributes most to
+    extra_s; phase_frac, its share of extra_s.
     """
-    keys = ["case", "iteration"]
-    walls = iteration_times(run).merge(typical_iterations(run)[keys], on=keys, how="left", indicator=True)
-    walls["is_slow"] = walls["_merge"] == "left_only"
-    phases = phase_times(run).pivot_table(index=keys, columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
+    walls = iteration_times(run)
+    walls["is_slow"] = ~walls.index.isin(typical_iterations(run).index)
+    phases = phase_times(run).pivot_table("time_s", ["case", "iteration"], "phase", aggfunc="sum", fill_value=0.0)
     rows = []
     for case, of_case in walls.groupby("case", sort=False):
         slow = of_case[of_case["is_slow"]]
