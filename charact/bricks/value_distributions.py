@@ -11,7 +11,7 @@ A value distribution is one of
 
 A suite holds such a distribution for each activation, averaged over all places of a model where the brick occurs. Those
 of models that do not read images are perturbed, so that the output of one brick is harder to match to the input of
-another. In image models, shares of zeros and of negative values tell as much, so that perturbation would not help.
+another. In image models, the shares of zeros and of negative values reveal as much, so perturbation would not help.
 """
 
 import base64

@@ -47,9 +47,9 @@ def command(
     allow_single: Annotated[bool, typer.Option(
         "--allow-single", help="Apply --fail-if to times of one run each, which may differ by machine noise.")] = False,
     summary: Annotated[Path | None, typer.Option(
-        help="Write the results of the rules as Markdown, and explain each regression.", metavar="FILE")] = None,
+        help="Write the results of the thresholds as Markdown, and explain each regression.", metavar="FILE")] = None,
     junit: Annotated[Path | None, typer.Option(
-        help="Write the results of the rules as JUnit XML.", metavar="FILE")] = None,
+        help="Write the results of the thresholds as JUnit XML.", metavar="FILE")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:

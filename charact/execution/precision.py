@@ -12,16 +12,16 @@ from charact.record.schema import PRECISIONS as NAMES
 
 @dataclass(frozen=True)
 class Precision:
-    """Types of numbers and of products."""
+    """Dtypes of a case, and how products are rounded."""
 
     autocast: torch.dtype | None = None
-    """Type of autocast; None without autocast."""
+    """Dtype of autocast; None without autocast."""
     weights: torch.dtype = torch.float32
-    """Type of the weights and images, and so of all results."""
+    """Dtype of the weights and images; without autocast, of all results too."""
     tf32: bool = False
-    """Whether NVIDIA's tensor cores may round the factors of float32 products to 10 bits."""
+    """Whether NVIDIA's tensor cores may round the factors of float32 products to a mantissa of 10 bits."""
     scaled: bool = False
-    """Whether the loss is scaled, to keep small gradients from underflow."""
+    """Whether the loss is scaled, so that small gradients do not underflow."""
 
 
 PRECISIONS = {
@@ -71,10 +71,10 @@ def float32_settings() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def float32_products(name: str) -> Iterator[None]:
-    """Set the rounding of float32 products on CUDA to TF32 only for the precision with that name.
+    """Let float32 products on CUDA be rounded to TF32 if the precision `name` is tf32, and never otherwise.
 
-    PyTorch's default rounds those of convolutions, but not of matrices. Both of PyTorch's interfaces are set, so that a
-    program that reads either finds them in agreement.
+    PyTorch's default rounds the products of convolutions, but not of matrices. PyTorch has two interfaces for this;
+    both are set, so that they agree.
     """
     tf32 = PRECISIONS[name].tf32
     before = float32_settings(), [each.fp32_precision for each in _fp32_precisions()]
@@ -90,15 +90,15 @@ def _set_float32(settings: dict[str, Any], precisions: list[str]) -> None:
     torch.set_float32_matmul_precision(settings["float32_matmul_precision"])
     torch.backends.cudnn.allow_tf32 = settings["cudnn_allow_tf32"]
     for each, precision in zip(_fp32_precisions(), precisions, strict=False):
-        # Without a setting of their own products inherit a general one, and are exact without that.
+        # "none" inherits the general setting. If that is unset too, products are exact, as with "ieee".
         if each.fp32_precision != precision and (each.fp32_precision, precision) != ("none", "ieee"):
             each.fp32_precision = precision
 
 
 def _fp32_precisions() -> list[Any]:
-    """Return the objects with the setting `fp32_precision`; none before torch 2.9.
+    """Return PyTorch's objects with the setting `fp32_precision`; none before torch 2.9.
 
-    Of matrices, convolutions and recurrent layers on CUDA, and of matrices on a CPU.
+    These are matrices, convolutions and recurrent layers on CUDA, and matrices on a CPU, in this order.
     """
     backends: Any = torch.backends
     if not hasattr(backends.cuda.matmul, "fp32_precision"):

@@ -1,4 +1,4 @@
-"""Types of numbers in operations, tolerances of results, and unsupported precisions."""
+"""Dtypes of operations, tolerances of their results, and precisions that a device does not support."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def number_refusal(precision: str, device: torch.device, *, int8: str | None = N
 
 
 def pointwise_refusal(name: str, precision: str, device: torch.device) -> str | None:
-    """Return the same for a kind of operation without matrix products, which alone use TF32 and int8."""
+    """Return the reason for an operation without matrix products; only those can use TF32 and int8."""
     if precision in ("tf32", "int8"):
         return f"{precision} is for products of matrices, {name} has none: use --precision fp32"
     return number_refusal(precision, device)
@@ -48,7 +48,7 @@ def sum_tolerance(precision: str, num_terms: int, *, kept_in: str = "fp32") -> f
 
 
 def spread_indices(size: int, count: int) -> torch.Tensor:
-    """Return evenly spaced indices below a size, from the first to the last; all if there are no more."""
+    """Return evenly spaced indices below a size, from the first to the last; all of them if `count` is larger."""
     return torch.linspace(0, size - 1, min(size, count), dtype=torch.float64).round().long()
 
 

@@ -1,4 +1,4 @@
-"""Analysis of suites and constructed models: reuse of bricks, latency and memory from bricks' times, and their errors.
+"""Analysis of suites and constructed models: reuse of bricks, latencies from bricks' times, and their errors.
 
-Nothing here imports torch; from `charact.bricks` only the modules of compositions and bricks.
+Nothing here imports torch. From `charact.bricks` only modules that read suites and compositions are imported.
 """

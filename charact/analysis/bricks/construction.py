@@ -30,8 +30,9 @@ class Use:
     phase: str
     """Phase of the iteration."""
     timed_as: str
-    """Phase of the brick's times."""
+    """Phase of the brick's times: a gradient sum of the backward phase is timed as `forward`."""
     number: int = 1
+    """How often the brick is used like this."""
 
     @property
     def starts_backward(self) -> bool:
@@ -53,7 +54,7 @@ def uses(composition: Composition, times: BrickTimes) -> list[Use]:
 
 def missing(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes,
             layer_types: Mapping[str, Sequence[str]]) -> str | None:
-    """Return why a model cannot be constructed (bricks missing from the run or failed), or None."""
+    """Return why a model cannot be constructed: bricks that the run lacks, or that have no time. None if it can be."""
     untimed = list(dict.fromkeys(use.brick for use in brick_uses if not times.has(use.brick, use.timed_as)))
     lacking = [brick for brick in untimed if brick not in times.bricks]
     failed = [brick for brick in untimed if brick in times.bricks]

@@ -65,9 +65,9 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def correction_key(run: Run, case: str) -> tuple[object, ...]:
-    """Return everything that a correction for a case of a suite's run depends on.
+    """Return what identifies a correction for a case of a suite's run: machine, software, options and cut.
 
-    The suite is not part of it: a correction describes the machine and the way bricks are cut and timed, and also
+    The suite is not included: a correction describes the machine and the way bricks are cut and timed, and also
     applies to other models and suites.
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
@@ -100,7 +100,7 @@ def read_correction(path: Path) -> Correction:
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
     except FileNotFoundError:
-        raise NotCorrected("no correction was learned on this machine: charact bricks calibrate does") from None
+        raise NotCorrected("no correction was learned on this machine: run charact bricks calibrate") from None
     except OSError as error:
         raise NotCorrected(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -136,6 +136,7 @@ Chosen for the best generalization from 8 of 85 random models to 43 others (one 
 _HUBER_FRAC = 0.02
 """Huber threshold: larger errors count linearly, so that outliers have limited influence."""
 _NUM_TURNS = 12
+"""Number of steps of the reweighted least squares."""
 _TIMES = ("of the plain sum", "of calls of modules", "of segments", "of starts of backward passes")
 
 
@@ -230,7 +231,7 @@ _LEAST_GAIN_FRAC = 1e-9
 def typical(constructions: "Sequence[Construction]", number: int) -> "list[Construction]":
     """Return `number` typical models, sorted by time; all models if there are no more.
 
-    The distance of two models is the Hellinger distance of their time shares by operator type. The result are medoids
+    The distance of two models is the Hellinger distance of their time shares by operator type. The models are medoids
     (L. Kaufman and P. J. Rousseeuw, *Finding Groups in Data*, 1990): no single exchange reduces the sum of distances
     to the nearest medoid. The order of the models does not matter.
 

@@ -1,4 +1,4 @@
-"""Tables of a record of constructed models: latencies and errors, time by layers, reuse, and time saved."""
+"""Tables of a record of constructed models: latencies and errors, time by layers, time saved, machines."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ COORDINATES = ["workload", "variant", "input_size", "batch_size", "mode", "preci
 _FACTS = ["g", "cut_method", "timing_method"]
 _CONSTRUCTED_AS = {"forward": "forward", "loss": "forward", "backward": "backward", "update": "update"}
 """Phases of constructions by phase of measured iterations; the loss is captured with the model."""
-NOT_RUN = "not measured: --verify does"
+NOT_RUN = "not measured: --verify measures it"
 """Reason of a model that was only constructed."""
 _GROUP = [*_FACTS, "mode", "strategy", "phase"]
 
@@ -31,7 +31,7 @@ def normalized_latency(run: Run) -> pd.DataFrame:
     high_s; measured_s, the median of measured iterations (null without them); normalized = latency_s / measured_s;
     error_frac = normalized - 1; reason, why there is no latency; measured_reason, why there is no measurement.
 
-    *Error*: constructed and measured times were taken at different times, and other load may affect either.
+    *Error*: bricks and models were timed one after the other, and other load may affect either.
     """
     entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
     facts = pd.DataFrame(
@@ -94,10 +94,9 @@ BAND_FRAC = 0.1
 def model_summary(run: Run) -> pd.DataFrame:
     """Return one row for each model of a record, also for those that could not be constructed, in the record's order.
 
-    Columns: case; workload; status; strategy, the first of corrected, plain sum (of the paper's method) and critical
-    path that has a latency; g, latency_s, low_s, high_s, measured_s, normalized and error_frac as in
-    `normalized_latency`, for whole iterations; plain_s, the plain sum (of the paper's method if that timed the bricks);
-    reason, why there is no latency.
+    Columns: case; workload; status; strategy, the first that has a latency of corrected, plain sum (`sequential`, or
+    `paper` if that method timed the bricks) and critical path; g, latency_s, low_s, high_s, measured_s, normalized and
+    error_frac as in `normalized_latency`, for whole iterations; plain_s, the plain sum; reason, why latency_s is null.
     """
     rows = normalized_latency(run).query("phase == 'all'")
     plain = rows[rows["strategy"].isin(PLAIN)].drop_duplicates("case").set_index("case")["latency_s"]
@@ -184,8 +183,7 @@ def time_saved(run: Run) -> pd.DataFrame:
     all bricks of the suite; speedup_with_set_up, the same ratio over all repeats and with set_up_s added to the
     bricks; reason, why that is null.
 
-    *Error*: preparing bricks before the first round and measuring their memory are not counted, nor is the start of
-    models.
+    *Error*: the time to prepare bricks before the first round, to count their work, and to start models is left out.
     """
     pieces = _whole_pieces(run)
     columns = ["num_models", "models_s", "suite_s", "speedup", "set_up_s", "speedup_with_set_up", "reason"]

@@ -1,7 +1,7 @@
 """Reuse of bricks within and between models, of a suite or of a record of constructed models.
 
 Only the segments of models are included: optimizer steps and gradient sums have no layers, and decoys are in no model.
-Each function takes the segments, from `suite_pieces` or `record_pieces`.
+`suite_pieces` and `record_pieces` return the segments that the other functions take.
 """
 
 from collections.abc import Sequence

@@ -60,7 +60,7 @@ class BrickTimes:
     def drawn(self, brick: str, phase: str, clock: str) -> Values:
         """Return the median time (s) of a brick's phase, followed by its bootstrap draws; pass it to `interval`.
 
-        For a predicted brick: the prediction, followed by draws from its distribution.
+        A predicted brick has the prediction, followed by draws from the distribution of its error.
         """
         key = (brick, phase, clock)
         if key not in self._drawn:

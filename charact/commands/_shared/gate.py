@@ -17,7 +17,7 @@ _MOST_EXPLAINED = 24
 
 @dataclass(frozen=True)
 class Gate:
-    """Rules, and the files for their results."""
+    """Thresholds, and the files for their results."""
 
     thresholds: "list[Threshold]"
     summary: Path | None
@@ -79,10 +79,10 @@ def pass_gate(gate: Gate, sides: "Sequence[Group]", quiet: bool) -> int:
 
 
 def check_repeats(gate: Gate, sides: "Sequence[Group]") -> None:
-    """Check that no two single runs are compared by anything but counts.
+    """Check that no threshold compares two groups of one run each, except by counts.
 
     Raises:
-        UserError: they are, and `allow_single` is not set.
+        UserError: one does, and `allow_single` is not set.
     """
     from charact.analysis.compare.metrics import EXACT_METRICS
 

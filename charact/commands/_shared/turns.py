@@ -1,4 +1,4 @@
-"""Runs of two commands by turns, so that whatever else the machine does affects both alike."""
+"""Runs of two commands by turns, so that drift and other load of the machine affect both equally."""
 
 import os
 import secrets
@@ -15,13 +15,16 @@ from charact.core.output import show
 
 _COMMANDS = ("profile", "run", "train", "infer", "ops", "memory")
 _MOST_SHOWN = 2000
+"""Maximum number of characters of a failed command's error that are shown."""
 
 
 def read_command(text: str) -> list[str]:
     """Return the words of a charact command that creates a run: the program, its command and arguments.
 
+    `charact` without a path becomes the charact that is running.
+
     Raises:
-        UserError: it cannot be read, is no such command, or has options that `measure_by_turns` sets.
+        UserError: the text cannot be split as in a shell, is no such command, or has the option `--out`.
     """
     try:
         program, *words = shlex.split(text)
@@ -30,7 +33,7 @@ def read_command(text: str) -> list[str]:
     if Path(program).name != "charact" or not words or words[0] not in _COMMANDS:
         raise UserError(f"--ab {text!r}: write a command that measures, as in 'charact profile resnet18': one of "
                         f"{', '.join(_COMMANDS)}")
-    if words[0] != "run" and any(word.partition("=")[0] == "--out" for word in words):  # run's may be the script's
+    if words[0] != "run" and any(word.partition("=")[0] == "--out" for word in words):  # a script may have its own
         raise UserError(f"--ab {text!r}: leave out --out, which is set for it")
     is_path = os.sep in program
     return [*([program] if is_path else [sys.executable, "-m", "charact"]), *words]
@@ -39,7 +42,7 @@ def read_command(text: str) -> list[str]:
 def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, *, quiet: bool) -> list[str]:
     """Run each command several times, each time in a new process, and return the groups of runs: `a=PATH`, `b=PATH`.
 
-    The order alternates (a b b a), so that a machine that gets slower or faster affects both alike.
+    The order alternates (a b b a), so that a machine that gets slower or faster affects both equally.
 
     Args:
         commands: two commands, from `read_command`.
@@ -67,7 +70,7 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
 
 
 def _measure(command: Sequence[str], out: Path) -> None:
-    """Run a command to its end, which adds a run to a directory.
+    """Run a command to its end, and check that it adds a run to a directory.
 
     Raises:
         UserError: it cannot be started, fails, or adds no run.
@@ -81,7 +84,7 @@ def _measure(command: Sequence[str], out: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot start {command[0]} ({os.strerror(error.errno or 0)})") from error
     if done.returncode != 0:
-        said = done.stderr.strip()[-_MOST_SHOWN:]
-        raise UserError(f"{shlex.join(command)} ended with status {done.returncode}: {said or 'it said nothing'}")
+        message = done.stderr.strip()[-_MOST_SHOWN:] or "it printed no error"
+        raise UserError(f"{shlex.join(command)} ended with status {done.returncode}: {message}")
     if len(list(out.iterdir())) == num_before:
         raise UserError(f"{shlex.join(command)} wrote no run to {out}: leave out --out, which is set for it")

@@ -1,4 +1,4 @@
-"""`charact bricks calibrate`: measures models in turns, and fits a correction of constructed latencies."""
+"""`charact bricks calibrate`: times models by turns, and fits a correction of constructed latencies."""
 
 from collections.abc import Sequence
 from pathlib import Path

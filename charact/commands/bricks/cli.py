@@ -43,7 +43,7 @@ def parse_models(words: list[str]) -> list[str]:
 
 
 def model_options(input_sizes: str | None, batch_sizes: str | None, variant: str | None, own: dict[str, Any]
-           ) -> dict[str, Any]:
+                  ) -> dict[str, Any]:
     """Return the parsed options of models; `own` holds the options of imported models."""
     return {"input_sizes": parse_sizes(input_sizes, "--input-sizes"),
             "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"), "variant": variant, "own": own}
@@ -178,9 +178,9 @@ def run(
 ) -> int:
     """Time every brick of a suite on this machine.
 
-    Bricks run in turn, with weights as cold in cache as in their models, so that they take the same time. A killed run
-    can be resumed after its last complete round. A brick that fails, runs out of memory or crashes is recorded, and
-    the others continue. The suite may come from others: it runs in a separate process.
+    Bricks run in turn, with weights as cold in cache as in their models, so that they take as long as there. A
+    killed run can be resumed after its last complete round. A brick that fails, runs out of memory or crashes is
+    recorded, and the others continue. The suite may come from others: it runs in a separate process.
 
     \b
       charact bricks run suite
@@ -222,7 +222,7 @@ def calibrate(
     loss: OwnLosses = None,
     compositions: Compositions = None,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Number of turns of each model.")] = 3,
-    max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Longest turn of a model.")] = 5.0,
+    max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Maximum duration of a turn in seconds.")] = 5.0,
     quiet: opt.Quiet = False,
 ) -> int:
     """Fit a correction for constructed latencies.
@@ -284,10 +284,8 @@ def construct(
     """  # noqa: D301  (click wants the character itself)
     opt.check_name(name)
     if (model or loss) and not verify:
-        raise UserError(f"{'--model' if model else '--loss'} is only for --verify: add --verify, or leave it "
-                        "out")
-    asked = model_options(input_sizes, batch_sizes, variant,
-                                         {"--model-args": model_args, "--input-spec": input_spec})
+        raise UserError(f"{'--model' if model else '--loss'} is only for --verify: add --verify, or leave it out")
+    asked = model_options(input_sizes, batch_sizes, variant, {"--model-args": model_args, "--input-spec": input_spec})
 
     from charact.execution.interrupt import Interrupt
 

@@ -45,7 +45,7 @@ from charact.views.terminal.bricks import machines
 from charact.views.terminal.progress import MemoryProgress
 
 _QUIET_FRAC = 0.9
-"""Share of the time that a thread runs on a core of an otherwise idle machine."""
+"""Minimum share of its time that a model's thread runs on a core if no other program disturbs it."""
 
 
 def is_of_this_machine(run: Run) -> bool:
@@ -162,7 +162,7 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
 
 
 def _timed(run: Run) -> set[tuple[str, str]]:
-    """Return the timed modes and precisions."""
+    """Return modes and precisions of a run; precisions as in `runs_as`."""
     return {(entry["mode"], runs_as(entry["precision"])) for entry in run.manifest["cases"]}
 
 
@@ -192,7 +192,9 @@ def _captured(asked: Asked, kept: Sequence[Composition], run: Run, quiet: bool, 
 def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Sequence[str], Sequence[str]],
                      directory: Path | None, stop: StopRule | None, out: Path, name: str | None, quiet: bool,
                      interrupt: Interrupt) -> int:
-    """Construct models from each run, with one record per run; return the exit status, 1 if no model succeeded.
+    """Construct models from each run into a record per run, and return the exit status.
+
+    The status is 1 if no model succeeded, or that of a signal that ended the command early.
 
     Args:
         words: models and directories of runs.

@@ -238,7 +238,7 @@ def _others(asked: Asked, batch_size: int, g: int, method: str, interrupt: Inter
 
 
 def _report(added: Added, found: Sequence[CapturedSource], models: Sequence[CutModel], out: Path,
-          quiet: bool) -> None:
+            quiet: bool) -> None:
     """Print the added bricks and the notes of the captures."""
     if not quiet:
         for each in found:

@@ -38,8 +38,7 @@ def start(path: Path, options: Options, out: Path, name: str | None, threads: in
     suite, device = load_suite(path), resolve_device(options["device"])
     cases = _cases(suite, options, device)
     if options["share_frac"] < 1 and any(mode == "train" for mode, _ in cases):
-        raise UserError("times of bricks in training cannot be predicted: add --mode infer, or leave "
-                        "--share out")
+        raise UserError("times of bricks in training cannot be predicted: add --mode infer, or leave --share out")
     # The resolved device: a resumed run must not resolve "auto" again.
     kept = options | {"device": str(device), "cases": cases, "suite": str(path.absolute()),
                       "suite_digest": suite.digest, "compositions": str(suite.private)}

@@ -1,1 +1,1 @@
-"""Timing and memory measurement of a suite's bricks."""
+"""Timing of a suite's bricks and of whole models."""

@@ -17,7 +17,7 @@ from charact.record.schema import LEFT_OUT
 
 
 def described(brick: Brick) -> dict[str, Any]:
-    """Return the columns that need no run."""
+    """Return the columns of the table `bricks` that are known before the brick runs."""
     return {
         "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers, "layer_types": brick.layer_types,
         "input_shapes": [list(each.type.shape) for each in brick.inputs], "literals": literals(brick),
@@ -26,7 +26,7 @@ def described(brick: Brick) -> dict[str, Any]:
 
 
 def as_stored(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with lists as JSON, as the table stores it."""
+    """Return a row of `described` with its lists as JSON, as the table stores them."""
     return row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes", "literals")}
 
 

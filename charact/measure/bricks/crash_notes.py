@@ -9,7 +9,7 @@ from typing import Any
 
 TIMING, DESCRIBING = "timing", "describing"
 """Activities. A brick that crashes in `DESCRIBING` (counting its work) keeps its times."""
-_PLACES = {b"t": TIMING, b"d": DESCRIBING}
+_ACTIVITIES = {b"t": TIMING, b"d": DESCRIBING}
 _ID_BYTES = 16
 
 
@@ -29,7 +29,7 @@ class Note:
 
     def read(self) -> tuple[str, str] | None:
         """Return the running brick and the activity, or None."""
-        what = _PLACES.get(self._memory[:1])
+        what = _ACTIVITIES.get(self._memory[:1])
         return None if what is None else (self._memory[1 : _ID_BYTES + 1].decode(), what)
 
 
@@ -38,7 +38,7 @@ class Crashes:
     """Bricks that ended earlier processes of a run, and the note of the running brick.
 
     Args:
-        note: None if a crash ends the run.
+        note: note to write; None outside a worker process, where a crash ends the whole run.
         signals: signals that ended a process, by brick and activity.
     """
 

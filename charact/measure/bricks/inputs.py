@@ -55,8 +55,8 @@ class InputPool:
     Args:
         bricks: all bricks that will be called.
         device: device of the tensors.
-        pool_bytes: limit of weights, and limit of all other tensors; by default shares of the free memory.
-        seed: of the values.
+        pool_bytes: limit of the weights, and a second one of the other tensors; by default shares of the free memory.
+        seed: of the random values.
     """
 
     def __init__(self, bricks: Iterable[Brick], device: torch.device, pool_bytes: int | None = None,
@@ -69,7 +69,7 @@ class InputPool:
         self._kept: dict[str, Tensor] = {}
         self._of_visit: dict[str, Tensor] = {}
         self.weight_pool = WeightPool(bricks, device, weights_bytes, self._generator)
-        """Pool of weights and buffers whose distribution holds no values."""
+        """Pool of weights and buffers; see `is_pooled`."""
 
     def pristine(self, of: BrickInput, key: str) -> Tensor:
         """Return a tensor for an input, which the caller must not change."""
@@ -127,7 +127,7 @@ class Arguments:
         return found
 
     def restored(self, others: Tensors) -> Tensors:
-        """Return the same activations, or fresh ones if the brick changes any."""
+        """Return the same tensors, or freshly written ones if the brick changes any of them."""
         return self.others() if self._brick.written & others.keys() else others
 
     def call_with(self, tensors: Tensors) -> list[Tensor]:
@@ -172,8 +172,9 @@ def key_of(of: BrickInput) -> str:
 
 
 _CACHE_MULTIPLE = 2
-"""Maximum length of a ring buffer in multiples of the last-level cache, which evicts a slice before its next use."""
+"""Maximum size of a ring buffer in multiples of the last-level cache: no slice is still cached when it is reused."""
 _UNKNOWN_CACHE_BYTES = 48_000_000
+"""Maximum size of a ring buffer if the size of the cache is unknown (bytes)."""
 _LINE_BYTES = 64
 """Alignment of weights: a cache line, as for PyTorch's own memory."""
 
@@ -263,7 +264,7 @@ def _split_limit(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: di
 
 
 def is_pooled(of: BrickInput) -> bool:
-    """Return whether an input comes from the pool: a weight or buffer whose distribution holds no values."""
+    """Return whether an input comes from the weight pool: a weight or buffer whose distribution stores no values."""
     return of.kind in ("weight", "buffer") and "weight" in of.sample
 
 
@@ -272,7 +273,7 @@ def _key_of(of: BrickInput) -> str:
 
 
 def _scale(of: BrickInput) -> int:
-    """Return log2(sqrt(fan_in)), the scale that weights are divided by, rounded."""
+    """Return log2(sqrt(fan_in)), rounded: random weights are divided by sqrt(fan_in). 0 for positive values."""
     if of.sample["weight"] == "positive":
         return 0
     shape = of.type.shape

@@ -78,7 +78,7 @@ class Rounds:
         for brick in self._running():
             self._try(brick.id, partial(self._prepare, brick))
         self._unlimited = set[str]()
-        """Bricks that have run within the memory limit, and run without it from then on."""
+        """Bricks that had a visit under the memory limit; later visits have no limit."""
         starts = [work.start for work in self._works.values() if isinstance(work, UpdateWork)]
         self.facts: dict[str, Any] = {
             "clock_s": self._clock.own_s,
@@ -116,7 +116,7 @@ class Rounds:
                 self._add(brick, number, times)
 
     def repeat_warm(self, brick: str, rule: StopRule) -> None:
-        """Time one brick repeatedly until the rule is met."""
+        """Time one brick with the same inputs again and again until the rule is met; each time counts as a round."""
         begun, spent = time.perf_counter(), self._seconds[brick]
         while ended_by(spent, len(spent), rule, time.perf_counter() - begun) is None:
             times = self._visit(brick, lambda: [self._works[brick].warm()])
@@ -139,7 +139,7 @@ class Rounds:
         return float(_STANDARD_ERRORS * np.std(sums, ddof=1) / np.median(matrix, axis=1).sum())
 
     def ended_by(self, rule: StopRule) -> str | None:
-        """Return the part of the rule that is met, or None."""
+        """Return which limit of the rule was reached, `no brick left` if all failed, or None to continue."""
         if not self._works:
             return "no brick left"
         if self.num_rounds >= rule.max_iterations:
@@ -157,7 +157,7 @@ class Rounds:
         return float(sum(row["set_up_s"] for row in self.rows.values()))
 
     def describe(self) -> None:
-        """Count each brick's work; a failure leaves them null and keeps the brick's times."""
+        """Count FLOP and bytes of each brick; if that fails they are null, and the brick keeps its times."""
         ended = self._crashes.endings(DESCRIBING)
         for brick in self.left:
             if brick in ended:

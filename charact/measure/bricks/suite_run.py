@@ -47,8 +47,8 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         mode: as in `schema.MODES`.
         precision: as in `schema.PRECISIONS`.
         device: device to run on.
-        rule: stop rule, in rounds. For the method `paper` the bricks share its seconds, and each has up to as many
-            repetitions.
+        rule: stop rule; its iterations are rounds. With the method `paper` each brick gets an equal part of the
+            seconds, and at most as many repetitions as the rule has rounds.
         writer: of the record.
         observer: receives progress; its iterations are rounds.
         interrupt: ends the run early.
@@ -61,8 +61,8 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         crashes: bricks that ended earlier processes of this run.
 
     Raises:
-        UserError: the suite has no such bricks, or one is damaged; the device does not support the precision; or the
-            record cannot be written.
+        UserError: the suite has no such bricks, one is damaged, or the suite was changed since the case began; the
+            device does not support the precision; or the record cannot be written.
     """
     if reason := unsupported_reason(precision, device):
         raise UserError(reason)

@@ -34,16 +34,16 @@ _UNTIMED_CALLS = 1
 _UNTIMED_CALLS_LARGE = 8
 _LARGE_WEIGHTS_BYTES = 500_000
 """Weights of at least this size (bytes) need several untimed calls to stay in the cache: on an AMD EPYC (Zen 5), 3 MB
-take 390 µs in the first call, 160 in the second, and 55 from the eighth on. For smaller weights, repeated calls only
-warm the instruction cache too much: pooling then comes out 20 % too fast."""
+take 390 µs in the first call, 160 in the second, and 55 from the eighth on. For smaller weights, more calls only
+warm the instruction cache: pooling layers then take 20 % less time than in a model."""
 _NEAR_CACHES = 4
 """Other memory to read, in multiples of the near caches. Chosen on an Intel Xeon (2 MB of L2): the plain sums of 38
 models at batch 1 are off by 15.1 % at half as much (between cached weights only), 5.7 % at this, 9.1 % at twice as
 much. It also covers the reach of the TLB there."""
 _MAX_EXTRA_CALLS = 7
-"""Maximum number of additional untimed calls until a call takes no new pages."""
+"""Maximum number of additional untimed calls until a call takes few new pages."""
 _FEW_PAGES = 8
-"""New pages that a call may take in steady state. A page fault takes 0.5 to 8 µs."""
+"""Maximum number of new pages of a call in steady state. A page fault takes 0.5 to 8 µs."""
 _TRAINING_FACTOR = 3
 """Memory of weights, gradients and optimizer state, in multiples of the weights."""
 
@@ -75,7 +75,7 @@ def num_new_pages() -> int:
 
 
 def warm_up(call: Callable[[], object], fewest: int = 1) -> None:
-    """Call at least `fewest` times, and until a call takes no new pages from the system."""
+    """Call at least `fewest` times, then until a call takes few new pages from the system, at most 7 times more."""
     for number in range(1, fewest + _MAX_EXTRA_CALLS + 1):
         before = num_new_pages()
         call()
@@ -89,10 +89,10 @@ def num_untimed(brick: Brick, *, cached: bool) -> int:
 
 
 class CacheEvictor:
-    """Reads other memory, as a model's other layers do between two layers of a kind, to overwrite the near caches.
+    """Overwrites the near caches by reading other memory, as the other layers of a model do between two calls.
 
-    This evicts the operators' code, dispatch tables and page table entries, and weights that stay in the last-level
-    cache. Activations are written afterwards and stay near.
+    This evicts the operators' code, dispatch tables, page table entries and weights from the near caches. The inputs
+    of the timed call are written afterwards and stay there.
 
     Args:
         brick: a brick of the model.
@@ -119,13 +119,14 @@ def _other_memory(num_bytes: int) -> Tensor:
 class InContext(ABC):
     """A brick that is called with the cache state of its model.
 
-    Each visit begins with untimed calls until one takes no new pages from the system. Before each timed call, other
-    memory is read to overwrite the near caches. Timed calls get other weights than the call before them, so that no
+    Each visit begins with untimed calls until one takes few new pages from the system. Before each timed call, other
+    memory is read to overwrite the near caches. Each timed call gets other weights than the call before it, so that no
     cache holds them. If the model's weights fit into the last-level cache, timed calls get the same weights, after
     several untimed calls if they are large.
 
-    *Error*: a model whose weights partly fit is between the two cases; inputs from layers before the previous one are
-    freshly written here; consecutive layers of a kind find their code in nearer caches in a model.
+    *Error*: a model whose weights partly fit is between the two cases; inputs from earlier
+    layers than the previous one are freshly written here, but may have left the cache in a model; consecutive layers
+    of one type find their code in nearer caches in a model.
     """
 
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock, *, training: bool) -> None:
@@ -178,6 +179,7 @@ class InferenceWork(InContext):
 
 
 _NUM_STARTS = 201
+"""Number of timings of the start of a backward pass, and of a step."""
 _FEWEST_PARAMETERS, _MOST_PARAMETERS = 4, 16
 """Range of the number of parameters in one timed step; the maximum limits the set-up time."""
 _MOST_BYTES = 48_000_000

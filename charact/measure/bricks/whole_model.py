@@ -72,9 +72,9 @@ _LARGEST_THRESHOLD = 32 * 2**20
 def brick_settings(precision: str) -> Iterator[None]:
     """Apply the settings of brick timing: freed memory stays in the process, and the garbage collector is frozen.
 
-    The C library (glibc) does not return freed memory. Otherwise large tensors would be new pages each time, whose
-    zeroing would be timed: VGG-16 went from 728,920 page faults to 9. Objects that exist now are exempt from garbage
-    collection.
+    The C library (glibc) does not return freed memory. Otherwise each large tensor would get new pages, and the time
+    to zero them would be measured (VGG-16: 728,920 page faults, and 9 with this setting). Objects that exist
+    now are exempt from garbage collection.
 
     oneDNN caches all its kernels instead of the last 1024: a suite has more than a model, and creating one takes about
     400 microseconds. oneDNN reads this setting on first use, so it has no effect in a process that has already used
@@ -113,7 +113,7 @@ def _keep_memory() -> None:
 
 
 def _restore_allocator() -> None:
-    """Set glibc's largest dynamic thresholds, since the initial ones cannot be queried, and trim the heap."""
+    """Set glibc's thresholds to their dynamic maximum, since the previous ones cannot be queried; trim the heap."""
     set_allocator({M_MMAP_MAX: _USUAL_MAPPED_BLOCKS, M_MMAP_THRESHOLD: _LARGEST_THRESHOLD,
                    M_TRIM_THRESHOLD: 2 * _LARGEST_THRESHOLD})
     trim_heap()

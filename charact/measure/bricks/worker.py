@@ -132,7 +132,7 @@ class Report(Observer):
 
     def send(self, kind: str, *arguments: Any) -> None:
         """Send a report and wait for the answer."""
-        # One write below the pipe's capacity is atomic.
+        # The pipe is empty, since each report is answered: a report below its capacity is one complete write.
         try:
             os.write(self._events, json.dumps([kind, *arguments]).encode() + b"\n")
             answer = os.read(self._answers, 1)
@@ -159,7 +159,7 @@ class Report(Observer):
 
 
 def die_with_parent(parent: int) -> None:
-    """Request that the kernel kills this process when its parent ends (Linux)."""
+    """Request that the kernel kills this process when its parent ends (Linux); exit if it has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the request

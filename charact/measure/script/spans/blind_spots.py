@@ -20,14 +20,16 @@ BY_HAND = ("weights are updated without an optimizer, and batches created withou
 AFTER_LOSS = ("{} of the time lies between the loss and its backward, and counts as other; name it with a Profiler's "
               "phase()")
 _MUCH_FRAC = 0.1
+"""Share of the time outside of all phases from which a missing phase is reported."""
 _AFTER_LOSS_FRAC = 0.02
+"""Share of the time between losses and backwards from which it is reported."""
 
 
 def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool, any_loader: bool) -> list[str]:
-    """Return messages about what could not be recorded of a case.
+    """Return messages about parts of a case that could not be recorded.
 
     Args:
-        iterations: of one mode.
+        iterations: at least one, all of them training or all inference.
         compiled_whole: whether anything was compiled outside of all spans.
         full: whether the event log reached its limit.
         any_loader: whether the program fetched anything from a DataLoader.
@@ -52,13 +54,13 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
 
 
 def _after_loss_ns(iteration: Iteration) -> int:
-    """Return the time between a loss or forward and the backward that follows it."""
+    """Return the time (ns) between each loss or forward and a backward that directly follows it."""
     return sum(after.start_ns - before.end_ns for before, after in pairwise(iteration.intervals)
                if after.phase == "backward" and before.phase in ("loss", "forward"))
 
 
 def is_compiled_whole(slices: Sequence[Slice]) -> bool:
-    """Return whether a compilation began while no span was open: of a function, not of a model or its submodule."""
+    """Return whether a compilation began while no span was open: then a function was compiled, not a model."""
     return any(
         one.kind is Kind.COMPILE and (index == 0 or slices[index - 1].ends)
         for index, one in enumerate(slices)

@@ -7,7 +7,7 @@ from charact.measure.script.spans.recorder import Slice
 
 
 class DeviceClock:
-    """Clock that returns the times of CUDA events, in nanoseconds since the first event.
+    """Clock that returns the times of CUDA events, in nanoseconds since the clock was created.
 
     The clock sums the times from each event to the next, because PyTorch returns elapsed times as 32-bit floats, which
     lose precision over long times.
@@ -18,7 +18,7 @@ class DeviceClock:
 
         self._event_class = torch.cuda.Event
         self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
-        """Whether the program captures a CUDA graph: it fails if events are recorded or queried meanwhile."""
+        """Whether the program captures a CUDA graph: recording or querying events would make the capture fail."""
         self._base = self.new_event()
         self._base_ns = 0
 

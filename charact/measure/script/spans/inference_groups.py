@@ -1,8 +1,8 @@
 """Groups of inference slices: each group with a forward is an iteration.
 
-A fetch begins a new group; without fetches, the model's next forward does. A fetch that finds no batch is included,
-because some training frameworks fetch one batch ahead to recognize the last one. Each batch of `Profiler.iterate`
-(negative owner ID) begins a group even if no forward follows.
+A fetch begins a new group; without fetches, the model's next forward or a copy to the device does. This includes a
+fetch that finds no batch, because some training frameworks fetch one batch ahead to recognize the last one. Each batch
+of `Profiler.iterate` (negative owner ID) begins a group even if no forward follows.
 
 Training also begins a group if it follows a validation without a loader, or whose loader is exhausted. If a batch was
 fetched for a prediction of the trained model and no other for the training that follows, the prediction is part of the
@@ -16,7 +16,7 @@ from charact.measure.script.spans.recorder import Kind, Slice
 
 
 class Models:
-    """Classification of models as trained or not, from their forwards so far."""
+    """Models that were trained so far, found from their forwards."""
 
     def __init__(self) -> None:
         self.trained: set[int] = set()
@@ -25,7 +25,7 @@ class Models:
         """Models that ran with gradients in training mode."""
 
     def take(self, forward: Slice) -> None:
-        """Update the classification with a forward."""
+        """Take a forward into account."""
         if forward.grad:
             self.trained.add(forward.owner)
             if forward.training:
@@ -44,7 +44,7 @@ class Grouping:
     """Splits slices into groups, each a possible iteration.
 
     Args:
-        models: classification of the models.
+        models: models that were trained so far.
     """
 
     def __init__(self, models: Models) -> None:

@@ -18,9 +18,9 @@ _FOR_OPTIMIZER = frozenset({Kind.LOSS, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A part of an iteration: its phase, its owner (model, optimizer or loader; 0: none) and its ends.
+    """A part of an iteration: its phase, its owner (model, optimizer or loader; 0: none), its start and its end.
 
-    The phase is `other` for compilation. `inferred`: a rule for gaps gave the phase.
+    If `compiling` is set, the phase is `other`. If `inferred` is set, a rule for gaps determined the phase.
     """
 
     phase: str
@@ -35,7 +35,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """An iteration: whether it trains, its ends, and its intervals, which do not overlap; other time is `other`."""
+    """An iteration: whether it trains, its start, its end, and intervals without overlap; the rest is `other`."""
 
     training: bool
     start_ns: int
@@ -78,7 +78,7 @@ def _phase(one: Slice) -> str:
 
 
 def _optimizers_ahead(slices: list[Slice]) -> list[int]:
-    """Return the optimizer that steps next, to which a loss, backward or update belongs; 0 for other slices."""
+    """Return for each loss, backward and update the optimizer that steps next, its owner; 0 for other slices."""
     ahead: list[int] = []
     following = 0
     for one in reversed(slices):
@@ -95,7 +95,7 @@ def _phases_of_gaps(slices: list[Slice], owners: list[int], manual_update: bool,
     - After a forward, or another backward, until a backward: the loss, computed without a module. Not after a recorded
       loss: then the program does other work.
     - Before the loss, if no forward was recorded since the last fetch or step (a function compiled as a whole): the
-      forward. Not if the gap is `mixed`: then it also contains the update of the previous iteration.
+      forward. Not if the first gap is `mixed`: then it also contains the update of the previous iteration.
     - After the last backward: the update, if no optimizer does it. Not without a data loader: then the gap may also
       contain the creation of the next batch.
     """

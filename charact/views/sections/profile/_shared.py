@@ -9,7 +9,7 @@ from charact.views.tables.model import Column
 
 
 def is_timed(run: Run) -> bool:
-    """Return whether a case has a timing pass that does not only verify a constructed latency."""
+    """Return whether a run has a case with a timing pass, apart from constructed models that were also measured."""
     passes = [entry.get("passes", {}) for entry in run.manifest["cases"]]
     return any("timing" in taken and "construct" not in taken for taken in passes)
 

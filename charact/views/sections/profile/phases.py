@@ -41,23 +41,23 @@ def phases(run: Run) -> Body:
     block = Block(
         figures=bars.phases(breakdown), legend=legend_of(breakdown["phase"], palette.PHASES),
         table=table(breakdown, "Time of an iteration by phase", columns),
-        note=" ".join(f"{row.case}: {_slow(row)}." for row in _of_weight(run).itertuples()),
+        note=" ".join(f"{row.case}: {_slow(row)}." for row in _reported(run).itertuples()),
     )  # fmt: skip
     taken = "Times are from the trace." if is_imported(run) else "Nothing else is measured at the same time."
     lead = f"Phases never overlap, and sum with “other” to the iteration’s wall time. {taken}"
     return Body(lead=lead, blocks=[block, *missing_cases(run, "timing", breakdown["case"])])
 
 
-_WEIGHT_FRAC = 0.01
-"""Share of the time of all iterations from which what slow iterations add is reported."""
+_REPORTED_FRAC = 0.01
+"""Smallest `extra_frac` of slow iterations that are reported."""
 
 
-def _of_weight(run: Run) -> pd.DataFrame:
-    return slow_iterations(run).query("extra_frac >= @_WEIGHT_FRAC")
+def _reported(run: Run) -> pd.DataFrame:
+    return slow_iterations(run).query("extra_frac >= @_REPORTED_FRAC")
 
 
 def _slow(row: Any) -> str:
-    """Say what the slow iterations of a case add."""
+    """Describe how much time the slow iterations of a case add."""
     return (f"{row.num_slow} of {row.num_iterations} iterations took much longer, by {fmt.duration(row.extra_s)} in "
             f"all ({fmt.share(row.extra_frac)} of the time), {fmt.share(row.phase_frac)} of it in {row.phase}; the "
             "shares leave them out")
@@ -71,7 +71,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     parts = [
         Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase]) for row in rows.itertuples()
     ]
-    slow = _of_weight(run).query("case == @case['case']")
+    slow = _reported(run).query("case == @case['case']")
     return [Bar("time by phase", parts), *(Text(_slow(row), style="yellow") for row in slow.itertuples())]
 
 

@@ -87,7 +87,7 @@ def test_what_another_version_learned_is_not_taken(kept: Path, monkeypatch: pyte
 
 
 def test_what_is_not_there_was_not_learned(tmp_path: Path) -> None:
-    with pytest.raises(NotCorrected, match="no correction was learned on this machine: charact bricks calibrate does"):
+    with pytest.raises(NotCorrected, match="no correction was learned on this machine: run charact bricks calibrate"):
         read_correction(tmp_path / "none.json")
     with pytest.raises(NotCorrected, match=r"cannot be read \(is a directory\)"):
         read_correction(tmp_path)

@@ -77,7 +77,7 @@ def test_latencies_are_held_against_what_was_measured(tmp_path: Path, times: Bri
     assert found.loc["one", "error_frac"] == pytest.approx(-0.2)
     assert found.loc["one", "measured_reason"] is None
     assert math.isnan(found.loc["two", "normalized"])
-    assert found.loc["two", "measured_reason"] == "not measured: --verify does"
+    assert found.loc["two", "measured_reason"] == "not measured: --verify measures it"
     assert found[["g", "cut_method", "timing_method"]].to_numpy().tolist() == [[1, "chains", "contextual"]] * 2
 
 
