@@ -67,8 +67,9 @@ def _increase(begin: float | None, end: float | None) -> float | None:
 def _totals() -> _Totals:
     process = psutil.Process()
     allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else None
-    cores = [times._asdict() for number, times in enumerate(psutil.cpu_times(percpu=True))
-             if allowed is None or number in allowed]  # fmt: skip
+    cores = [times._asdict() for times in psutil.cpu_times(percpu=True)]
+    if allowed is not None and max(allowed) < len(cores):  # else some cores are offline, and the list has no numbers
+        cores = [cores[number] for number in allowed]
     own = process.cpu_times()
     processor_s = time.process_time() + own.children_user + own.children_system
     waiting_s = _waiting_s("self")

@@ -19,11 +19,11 @@ def core_use(run: Run) -> pd.DataFrame:
     """Return how much of the cores each case used while its iterations were timed; only cases that recorded it.
 
     Columns: case; used_cores, processor time of the process and its children over wall time; wanted_cores, the same
-    plus the time that their threads waited for a core; others_cores, processor time of all other programs over wall
-    time; num_usable_cores; lost_frac = lost / (used + lost), where other programs or the virtual machine's host took
-    the lost processor time. wanted_cores and lost_frac are null if the system does not count waiting. If a case has
-    more threads than cores, its threads also wait for each other. Of the waiting, at most the time that other programs
-    used therefore counts as lost.
+    plus the time that their threads waited for a core; others_cores, processor time of all other programs and, on a
+    virtual machine, of other machines, over wall time; num_usable_cores; lost_frac = lost / (used + lost), where other
+    programs or machines took the lost processor time. wanted_cores and lost_frac are null if the system does not count
+    waiting. If a case has more threads than cores, its threads also wait for each other. Of the waiting, at most the
+    time that other programs used therefore counts as lost.
     """
     rows = [[entry["case"], *_row(facts)] for entry in run.manifest["cases"]
             if (facts := entry.get("passes", {}).get("timing", {}).get("core_use"))]
@@ -39,7 +39,7 @@ def _row(facts: dict[str, Any]) -> list[float | None]:
         lost_s = min(waiting_s, others_s) + stolen_s * used_s / max(used_s + others_s, 1e-9)
         lost_frac = lost_s / max(used_s + lost_s, 1e-9)
     wanted_cores = None if waiting_s is None else (used_s + waiting_s) / length_s
-    return [used_s / length_s, wanted_cores, others_s / length_s, facts["num_usable_cores"], lost_frac]
+    return [used_s / length_s, wanted_cores, (others_s + stolen_s) / length_s, facts["num_usable_cores"], lost_frac]
 
 
 @dataclass(frozen=True)

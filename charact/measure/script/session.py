@@ -160,7 +160,7 @@ class Session:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0
             self._num_iterations += self._counted == (kind, owner)
-            if self._num_iterations == 1 and self._core_use is None:
+            if self._num_iterations == self._plan.skip + 1 and self._core_use is None:
                 self._try(self._watch_cores)
         plan = self._plan
         # One more than requested: an iteration ends where the next begins.

@@ -33,11 +33,11 @@ def test_lost_share(tmp_path: Path, processor_s: float, others_s: float, waiting
     assert row["lost_frac"] == pytest.approx(lost_frac)
     assert row["used_cores"] == pytest.approx(processor_s / 10)
     assert row["wanted_cores"] == pytest.approx((processor_s + waiting_s) / 10)
-    assert row["others_cores"] == pytest.approx(others_s / 10)
+    assert row["others_cores"] == pytest.approx((others_s + (stolen_s or 0.0)) / 10)
     found = disturbance(run, CASE)
     assert (found is None) == (lost_frac < 0.1)
     if found is not None:
-        assert str(found) == "other programs held 1.0 of 4 cores"
+        assert str(found) == f"other programs held {row['others_cores']:.1f} of 4 cores"
 
 
 def test_a_system_that_does_not_count_waiting(tmp_path: Path) -> None:
