@@ -61,7 +61,8 @@ def profiled(arguments: list[str], out: Path) -> dict[str, object]:
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     run = load_run(Path(text.split()[-1]))
     vars(verdicts)["disturbance"] = lambda run, case: None  # gives the verdict that would be withheld
-    found, use = verdicts.bottlenecks(run).iloc[0], core_use(run).iloc[0]
+    found, uses = verdicts.bottlenecks(run).iloc[0], core_use(run)
+    use = uses.iloc[0] if len(uses) else dict.fromkeys(uses)
     return {"verdict": found["verdict"] or "none", "share_frac": found["share_frac"],
             "median_s": case_summary(run)["median_s"].iloc[0],
             "lost_frac": use["lost_frac"], "others_cores": use["others_cores"]}

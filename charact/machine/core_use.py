@@ -10,7 +10,7 @@ import psutil
 
 from charact.machine.facts import usable_cores
 
-_SHORTEST_S = 0.2
+_SHORTEST_S = 0.1
 """Shortest interval that is reported: the kernel counts the processor time of all programs in steps of 10 ms."""
 
 
@@ -38,7 +38,7 @@ class CoreUse:
         self._begin = _totals()
 
     def facts(self) -> dict[str, Any] | None:
-        """Return the use of the cores until now; None after less than 0.2 s.
+        """Return the use of the cores until now; None after less than 0.1 s.
 
         Keys: length_s, the interval; num_usable_cores; processor_s, of the process and its children; others_s,
         processor time of all other programs on the usable cores; waiting_s, sum of the times that threads of the

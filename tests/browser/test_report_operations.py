@@ -17,6 +17,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.as_uri()
 
 
+@pytest.mark.slow
 def test_cases_are_filtered_and_suites_stay(page: Page, traffic: Traffic, address: str) -> None:
     page.goto(address)
     page.get_by_placeholder("Filter cases").fill("convolution-9 fp32")

@@ -75,6 +75,7 @@ class TestTheWholeWay:
         assert list(record.pieces["brick"]) == [piece.brick for piece in composition.pieces]
         assert len(record.iterations) == 0
 
+    @pytest.mark.slow
     def test_a_training_is_constructed_by_phase(self, tmp_path: Path, here: Here) -> None:
         assert here("bricks", "generate", "mlp", *TINY, "--mode", "train", "--out", "s", cwd=tmp_path).returncode == 0
         assert load_suite(tmp_path / "s").method == "heavy"

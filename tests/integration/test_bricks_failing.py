@@ -38,6 +38,7 @@ def test_a_model_that_ends_the_program_is_named_and_the_others_go_on(tmp_path: P
     assert [entry["layer_types"] for entry in load_suite(tmp_path / "suite").bricks.values()] == [["relu"]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fails")
 def test_what_cannot_be_verified_is_told_and_stays_constructed(run: Path, here: Here) -> None:
     done = here("bricks", "construct", "Fickle", "mlp", str(run), "--verify", "--model", FICKLE[0], "--max-seconds",

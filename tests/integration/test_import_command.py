@@ -262,6 +262,7 @@ def test_a_trace_on_the_host_alone_has_no_device(here: Callable[..., Any], tmp_p
     assert "the trace has no kernels" in (run.path / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_characts_own_trace_has_the_phases_that_were_measured(here: Callable[..., Any], tmp_path: Path) -> None:
     done = here("profile", "mlp", "--input-sizes", "32", "--mode", "train", "--max-iterations", "5",
                 "--max-seconds", "2", "--out", "measured", cwd=tmp_path)

@@ -100,6 +100,7 @@ def test_what_was_found_is_run(here: Here, tmp_path: Path) -> None:
     assert [entry["batch_size"] for entry in run.manifest["cases"]] == [row["value"], row["next_value"]]
 
 
+@pytest.mark.slow
 def test_a_model_of_your_own(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nets_of_memory.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -22,6 +22,7 @@ def ops(tmp_path: Path, *arguments: str) -> Run:
     return load_run(path)
 
 
+@pytest.mark.slow
 def test_problems_are_run_in_every_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ops(tmp_path, "--problem", "gemm:48x32x16", "--problem", "convolution:2x3x8x8:4x3x3", "--precision",
               "fp32,bf16")
@@ -36,6 +37,7 @@ def test_problems_are_run_in_every_precision(tmp_path: Path, capsys: pytest.Capt
     assert "Wrote " in said
 
 
+@pytest.mark.slow
 def test_blocks_that_are_all_zero_are_refused_and_the_others_run(tmp_path: Path) -> None:
     run = ops(tmp_path, "--problem", "sparse_gemm:64x64x64:s0.98", "--layouts", "csr,bsr")
     assert list(run.cases["status"]) == ["ok", "error"]

@@ -137,6 +137,7 @@ def test_a_model_that_fails_fails_its_case_with_one_line(model: str, spec: str, 
     assert done.stderr == f"{entry['case']}: error ({entry['reason']})\n"
 
 
+@pytest.mark.slow
 def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Callable[..., Any]) -> None:
     done = profile_here("--model", "nets:Fixed", "--input-spec", "S -> int64[10]", "--input-sizes", "8,9",
                         "--mode", "train", cwd=tmp_path)

@@ -201,6 +201,7 @@ def test_the_compiler_does_what_it_does_without_in_earnest(tmp_path: Path) -> No
     assert_alike(recorded[3:], true[3:])
 
 
+@pytest.mark.slow
 def test_a_script_is_given_what_it_would_be_given(tmp_path: Path) -> None:
     alone, watched = bare_and_watched(tmp_path, "reads_its_surroundings", "--quiet", "-x", "two words")
     assert alone[0] == 1

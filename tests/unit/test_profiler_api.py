@@ -429,6 +429,7 @@ def profiler(tmp_path_factory: pytest.TempPathFactory) -> charact.Profiler:
 
 
 class TestTheRun:
+    @pytest.mark.slow
     def test_it_lies_on_disk_like_any_other(self, profiler: charact.Profiler) -> None:
         assert charact.load_run(profiler.run.path).manifest == profiler.run.manifest
         assert profiler.run.manifest["status"] == "complete"

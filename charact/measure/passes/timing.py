@@ -53,10 +53,9 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         rule: when to stop.
         on_iteration: called with (iterations so far, median seconds) between iterations, outside of the measurement.
     """
-    begun = time.perf_counter()
+    begun, core_use = time.perf_counter(), CoreUse()
     warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
     phases = phases_for(loop.case.device)
-    core_use = CoreUse()
     measured: list[Durations] = []
     wall_s: list[float] = []
     num_started = 0

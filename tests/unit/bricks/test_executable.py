@@ -56,6 +56,7 @@ def test_bricks_of_a_workload_make_what_the_workload_gives(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_bricks_of_a_training_make_its_loss() -> None:
     (source,) = sources_of(["resnet18"], input_sizes=[32], batch_sizes=[2], modes=["train"])
     (loss,) = check_all_cuts(capture(source), "train")

@@ -148,6 +148,7 @@ class TestFailures:
         assert set(record.brick_times["brick"]) == {whole.id}
         assert record.passes(CASE)["bricks"]["num_failed"] == 3
 
+    @pytest.mark.slow
     def test_a_brick_whose_work_cannot_be_counted_keeps_its_times(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                                                 ) -> None:
         def no_luck(*_: object, **__: object) -> None:
@@ -187,6 +188,7 @@ class TestFailures:
             time_into(new_writer(tmp_path), suite)
 
 
+@pytest.mark.slow
 def test_bricks_of_other_batch_sizes_are_left_out(tmp_path: Path) -> None:
     small, large = product(rows=1), product(rows=8)
     a_suite(tmp_path / "suite", small, batch_size=1)
@@ -195,6 +197,7 @@ def test_bricks_of_other_batch_sizes_are_left_out(tmp_path: Path) -> None:
     assert len(run(tmp_path, suite).bricks) == 2
 
 
+@pytest.mark.slow
 def test_the_papers_method_takes_each_brick_warm(tmp_path: Path) -> None:
     record = run(tmp_path, a_suite(tmp_path / "suite", product(), pointwise("relu.default"), UNKNOWN), method="paper")
     facts = record.passes(CASE)["bricks"]
@@ -203,6 +206,7 @@ def test_the_papers_method_takes_each_brick_warm(tmp_path: Path) -> None:
 
 
 class TestGoingOn:
+    @pytest.mark.slow
     def test_a_signal_keeps_whole_rounds_and_another_process_goes_on(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product(), pointwise("relu.default"), UNKNOWN)
         writer = new_writer(tmp_path)
@@ -261,6 +265,7 @@ class TestGoingOn:
         assert len(after) == 14
         assert set(before["host_s"]) < set(after["host_s"])
 
+    @pytest.mark.slow
     def test_a_case_that_has_ended_is_left_alone(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
         writer = new_writer(tmp_path)
@@ -269,6 +274,7 @@ class TestGoingOn:
         time_into(again, suite, notes=notes)
         assert notes.told == []
 
+    @pytest.mark.slow
     def test_another_suite_is_not_gone_on_with(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
         writer = new_writer(tmp_path)

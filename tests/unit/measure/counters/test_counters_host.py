@@ -107,6 +107,7 @@ def test_samples_tell_what_was_done_since_the_one_before() -> None:
     assert reading.sample()["num_cores_main_thread"] < 0.2
 
 
+@pytest.mark.slow
 def test_pythons_own_threads_are_others_and_native_ones_compute() -> None:
     program = ("import threading, time, torch\n"
                "from charact.measure.counters._support.threads import ProcessorTimes\n"
@@ -174,6 +175,7 @@ def test_every_page_that_is_touched_first_is_a_fault_and_resident() -> None:
     assert found["peak_rss_bytes"] >= found["rss_bytes"]
 
 
+@pytest.mark.slow
 def test_peak_is_that_of_the_process_and_not_of_the_one_that_started_it() -> None:
     ballast = bytearray(500 * 2**20)
     ballast[::4096] = bytes(len(ballast[::4096]))

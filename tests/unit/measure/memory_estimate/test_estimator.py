@@ -115,6 +115,7 @@ class TestRows:
 
     prediction = staticmethod(lambda: predicted(case_of("resnet18", 64, 2)))
 
+    @pytest.mark.slow
     def test_moments_are_whole_and_named(self) -> None:
         prediction = self.prediction()
         facts = prediction.facts

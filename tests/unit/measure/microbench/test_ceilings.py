@@ -90,6 +90,7 @@ def test_no_product_of_the_same_size_is_much_faster_than_the_ceiling(measured: l
     assert independent < 1.15 * reached
 
 
+@pytest.mark.slow
 def test_every_ceiling_has_its_interval_around_it(measured: list[Ceiling]) -> None:
     keys = [(row["ceiling"], row["precision"], row["level"]) for row in measured]
     assert len(set(keys)) == len(keys)

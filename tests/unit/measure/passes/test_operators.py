@@ -99,6 +99,7 @@ def test_no_mark_is_left_on_the_model(tmp_path: Path) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in loop.model.modules())
 
 
+@pytest.mark.slow
 def test_operator_time_is_known_by_type_on_every_workload(tmp_path: Path) -> None:
     """At least 98 % of the time of every workload's operators has a type; seconds-long: one iteration at 32 px."""
     unknown: dict[str, float] = {}
