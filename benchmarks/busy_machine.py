@@ -2,8 +2,8 @@
 
 Run `python benchmarks/busy_machine.py [--repeats 3]` on a machine that does nothing else. Each workload is profiled
 while processes keep some of the cores busy for some of the time. A verdict is false if it differs from the most
-frequent one of the runs without load. `core_use.LOST_FRAC`, from which charact withholds verdicts, was chosen from
-this table.
+frequent one of the runs without load. `core_use.UNRELIABLE_FRAC`, from which charact withholds verdicts, was chosen
+from this table.
 """
 
 import argparse

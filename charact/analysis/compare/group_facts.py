@@ -37,7 +37,7 @@ def failed_cases(sides: Sequence[Group]) -> pd.DataFrame:
 
 
 def disturbed_cases(sides: Sequence[Group]) -> pd.DataFrame:
-    """Return cases whose times other programs made unreliable, see `core_use`.
+    """Return cases that other programs disturbed, see `core_use`.
 
     Columns: side; case; run; disturbance, the cores that other programs held, as text.
     """

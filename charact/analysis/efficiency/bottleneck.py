@@ -78,7 +78,7 @@ def _judged(case: Situation) -> dict[str, Any]:
     """Return the columns of a case whose iterations were timed."""
     limit, threshold_frac = _bound(case)
     disturbed = disturbance(case.run, case.entry["case"])
-    if disturbed and (case.on_cpu or limit in _ON_HOST):
+    if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
         return {"reason": f"unreliable: {disturbed}"}
     memory = _memory(case)
     if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:

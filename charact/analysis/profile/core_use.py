@@ -1,4 +1,4 @@
-"""How much of the cores each case had, and whether other programs made its times unreliable."""
+"""How much of the cores each case had, and whether other programs disturbed it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +8,10 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.record.reader import Run
 
-LOST_FRAC = 0.1
-"""Smallest `lost_frac` of a case whose times are unreliable."""
+DISTURBED_FRAC = 0.05
+"""Share of the wanted processor time that other programs took, from which times are marked as too long."""
+UNRELIABLE_FRAC = 0.25
+"""The same share, from which a case gets no verdict; `benchmarks/busy_machine.py` counts false verdicts."""
 
 _NUMBERS = ["used_cores", "wanted_cores", "others_cores", "num_usable_cores", "lost_frac"]
 
@@ -44,19 +46,24 @@ def _row(facts: dict[str, Any]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Other programs that made a case's times unreliable; fields as the columns of `core_use`."""
+    """Other programs that disturbed a case; fields as the columns of `core_use`."""
 
     others_cores: float
     num_usable_cores: float
     lost_frac: float
+
+    @property
+    def is_unreliable(self) -> bool:
+        """Whether the case's shares, and so its bottleneck, may be false, and not only its times too long."""
+        return self.lost_frac >= UNRELIABLE_FRAC
 
     def __str__(self) -> str:
         return f"other programs held {self.others_cores:.1f} of {self.num_usable_cores:.0f} cores"
 
 
 def disturbance(run: Run, case: str) -> Disturbance | None:
-    """Return what other programs took from a case if that makes its times unreliable; else None."""
+    """Return what other programs took from a case if its times are too long because of it; else None."""
     uses = core_use(run)
-    found = uses.loc[(uses["case"] == case) & (uses["lost_frac"] >= LOST_FRAC),
+    found = uses.loc[(uses["case"] == case) & (uses["lost_frac"] >= DISTURBED_FRAC),
                      ["others_cores", "num_usable_cores", "lost_frac"]]
     return None if found.empty else Disturbance(*found.iloc[0])

@@ -18,7 +18,7 @@ from charact.analysis.common.script_attribution import (
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
-from charact.analysis.profile.core_use import disturbance
+from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, Overview, shown_as
 from charact.views.html.elements.blocks import (
@@ -79,8 +79,14 @@ def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame, verdict: str) 
 def _warnings(run: Run, case: str) -> list[str]:
     """Return why a case's times may be wrong or imprecise, a sentence each."""
     disturbed, missed = disturbance(run, case), missed_precision(run, case)
-    return [*([f"Unreliable: {disturbed}, and took {fmt.share(disturbed.lost_frac)} of the processor time that this "
-               "one wanted."] if disturbed else []), *([fmt.missed_precision(missed)] if missed else [])]
+    return [*([_disturbed(disturbed)] if disturbed else []), *([fmt.missed_precision(missed)] if missed else [])]
+
+
+def _disturbed(found: Disturbance) -> str:
+    result = "the shares of phases may be false" if found.is_unreliable else "times are too long"
+    held = str(found)
+    return (f"{held[0].upper()}{held[1:]}, and took {fmt.share(found.lost_frac)} of the processor time that this one "
+            f"wanted: {result}.")
 
 
 def _few(row: object) -> str | None:

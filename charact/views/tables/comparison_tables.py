@@ -162,8 +162,8 @@ def failed_table(sides: Sequence[Group]) -> Table | None:
 
 
 def disturbed_table(sides: Sequence[Group]) -> Table | None:
-    """Build the table of cases whose times other programs made unreliable."""
-    columns = [SIDE, CASE, Column("run", "Run"), Column("disturbance", "Unreliable")]
+    """Build the table of cases whose times are too long because of other programs."""
+    columns = [SIDE, CASE, Column("run", "Run"), Column("disturbance", "Disturbed by")]
     return _filled(disturbed_cases(sides), "Cases that other programs disturbed", columns)
 
 

@@ -9,7 +9,7 @@ from support import records
 from support.judged import ceiling, ceilings_of, judged, operator
 
 from charact.analysis.efficiency.bottleneck import BOUND_FRAC, MEMORY_FRAC, WORK_FRAC, bottlenecks
-from charact.analysis.profile.core_use import LOST_FRAC
+from charact.analysis.profile.core_use import UNRELIABLE_FRAC
 from charact.record.reader import Run, load_run
 
 CASE = "net-32-b8-train-fp32-cpu"
@@ -284,8 +284,8 @@ def _busy(others_cores: float, waiting_s: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("others_cores", "waiting_s", "is_reliable"), [
-    (1.4, 10 * LOST_FRAC / (1 - LOST_FRAC) + 0.01, False),
-    (1.4, 10 * LOST_FRAC / (1 - LOST_FRAC) - 0.01, True),
+    (1.4, 10 * UNRELIABLE_FRAC / (1 - UNRELIABLE_FRAC) + 0.01, False),
+    (1.4, 10 * UNRELIABLE_FRAC / (1 - UNRELIABLE_FRAC) - 0.01, True),
     (0.0, 10.0, True),  # its own threads wait for each other
 ])
 def test_a_busy_machine_has_no_verdict(

@@ -35,8 +35,9 @@ def test_lost_share(tmp_path: Path, processor_s: float, others_s: float, waiting
     assert row["wanted_cores"] == pytest.approx((processor_s + waiting_s) / 10)
     assert row["others_cores"] == pytest.approx((others_s + (stolen_s or 0.0)) / 10)
     found = disturbance(run, CASE)
-    assert (found is None) == (lost_frac < 0.1)
+    assert (found is None) == (lost_frac < 0.05)
     if found is not None:
+        assert found.is_unreliable == (lost_frac >= 0.25)
         assert str(found) == f"other programs held {row['others_cores']:.1f} of 4 cores"
 
 
