@@ -15,6 +15,8 @@ from charact.core.output import show
 
 _COMMANDS = ("profile", "run", "train", "infer", "ops", "memory")
 _MOST_SHOWN = 2000
+_OWN = [sys.executable, "-m", "charact"]
+"""Words that start this charact."""
 """Maximum number of characters of a failed command's error that are shown."""
 
 
@@ -35,8 +37,13 @@ def read_command(text: str) -> list[str]:
                         f"{', '.join(_COMMANDS)}")
     if words[0] != "run" and any(word.partition("=")[0] == "--out" for word in words):  # a script may have its own
         raise UserError(f"--ab {text!r}: leave out --out, which is set for it")
-    is_path = os.sep in program
-    return [*([program] if is_path else [sys.executable, "-m", "charact"]), *words]
+    return [*([program] if os.sep in program else _OWN), *words]
+
+
+def _shown(command: Sequence[str]) -> str:
+    """Return a command from `read_command` as the user wrote it."""
+    words = list(command)
+    return shlex.join(["charact", *words[len(_OWN):]] if words[: len(_OWN)] == _OWN else words)
 
 
 def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, *, quiet: bool) -> list[str]:
@@ -62,7 +69,7 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
     for number in range(repeat):
         for label in sorted(groups, reverse=number % 2 == 1):
             if not quiet:
-                show(f"{label} {number + 1}/{repeat}: {shlex.join(by_label[label])}")
+                show(f"{label} {number + 1}/{repeat}: {_shown(by_label[label])}")
             _measure(by_label[label], groups[label])
     if not quiet:
         show(f"Wrote {directory}")
@@ -85,6 +92,6 @@ def _measure(command: Sequence[str], out: Path) -> None:
         raise UserError(f"cannot start {command[0]} ({os.strerror(error.errno or 0)})") from error
     if done.returncode != 0:
         message = done.stderr.strip()[-_MOST_SHOWN:] or "it printed no error"
-        raise UserError(f"{shlex.join(command)} ended with status {done.returncode}: {message}")
+        raise UserError(f"{_shown(command)} ended with status {done.returncode}: {message}")
     if len(list(out.iterdir())) == num_before:
-        raise UserError(f"{shlex.join(command)} wrote no run to {out}: leave out --out, which is set for it")
+        raise UserError(f"{_shown(command)} wrote no run to {out}: leave out --out, which is set for it")
