@@ -43,7 +43,7 @@ def command(
         "--explain", help="Show which phases, operators and kernels account for the differences.")] = False,
     fail_if: Annotated[list[str] | None, typer.Option(
         help='Exit with 1 if a ratio passes a limit significantly: "time > 1.05", "phase.backward > +10%", '
-             '"throughput < 0.95". May be given several times.', metavar="RULE")] = None,
+             '"throughput < 0.95". May be given several times.', metavar="THRESHOLD")] = None,
     allow_single: Annotated[bool, typer.Option(
         "--allow-single", help="Apply --fail-if to times of one run each, which may differ by machine noise.")] = False,
     summary: Annotated[Path | None, typer.Option(

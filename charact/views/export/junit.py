@@ -13,7 +13,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 def junit(judged: pd.DataFrame) -> str:
-    """Return a document with a suite per rule and a test per case and group: regressions fail, n/a is skipped."""
+    """Return a document with a suite per threshold and a test per case and group: regressions fail, n/a is skipped."""
     root = ElementTree.Element("testsuites", {"name": "charact compare"} | _counts(judged))
     for rule, rows in judged.groupby("rule", sort=False):
         suite = ElementTree.SubElement(root, "testsuite", {"name": _text(str(rule))} | _counts(rows))

@@ -22,7 +22,7 @@ _FORMATS: dict[str, Formatter] = {
 _SHOWN = ("regression", "not significant", "n/a", "ok")
 """Outcomes in display order."""
 _SMALL = 0.001
-_NOTE = "A rule fails if the ratio passes its limit significantly, by interval and p. Counted metrics have no noise."
+_NOTE = "A threshold fails if the ratio passes it significantly, by interval and p. Counted metrics have no noise."
 _SINGLE = (
     "The interval of a single run does not cover variation between runs, such as clocks and other load, so equal "
     "programs may fail too: take several runs per group, alternating."
@@ -30,7 +30,7 @@ _SINGLE = (
 
 
 def headline(judged: pd.DataFrame) -> str:
-    """Count the rules by outcome: 1 regression; 5 ok, 1 n/a."""
+    """Count the thresholds by outcome: 1 regression; 5 ok, 1 n/a."""
     counts = judged["outcome"].value_counts()
     others = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if outcome != "regression" and outcome in counts]
     num_regressions = int(counts.get("regression", 0))
@@ -39,7 +39,7 @@ def headline(judged: pd.DataFrame) -> str:
 
 
 def gate_table(judged: pd.DataFrame, sides: Sequence[Group]) -> Table:
-    """Build the table of every rule on every case, regressions first."""
+    """Build the table of every threshold on every case, regressions first."""
     order = judged["outcome"].map({outcome: rank for rank, outcome in enumerate(_SHOWN)})
     rows = judged.loc[order.sort_values(kind="stable").index]
     words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
@@ -48,7 +48,7 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Group]) -> Table:
     named = [Column("side", "Group", unbroken=True)] if len(sides) > 2 else []
     other = "Group’s" if named else sides[1].label
     columns = [
-        Column("outcome", "Outcome"), Column("rule", "Rule", unbroken=True), Column("case", "Case", unbroken=True),
+        Column("outcome", "Outcome"), Column("rule", "Threshold", unbroken=True), Column("case", "Case", unbroken=True),
         *named, Column("base", sides[0].label, unbroken=True), Column("value", other, unbroken=True),
         Column("ratio", "Ratio", exact_ratio, "value / baseline’s"), Column("interval", "95 % interval", unbroken=True),
         Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason),
@@ -69,13 +69,13 @@ def interval(row: Any) -> str:
 
 
 def sentence(row: Any) -> str:
-    """Format a rule's outcome for a case with its numbers, from a row of `judge`."""
+    """Format a threshold's outcome for a case with its numbers, from a row of `judge`."""
     if row.outcome == "n/a":
         return fmt.missing(row.reason)
     base, value = values(row)
     stated = f"95 % interval {interval(row)}, p {'' if row.p_value < _SMALL else '= '}{_probability(row.p_value)}"
     certainty = f" ({row.reason})" if pd.isna(row.low) else f", {stated}"
-    return f"{row.outcome}: {base} to {value}, ratio {digits(row.ratio, 4)}{certainty} (rule: {row.rule})"
+    return f"{row.outcome}: {base} to {value}, ratio {digits(row.ratio, 4)}{certainty} (threshold: {row.rule})"
 
 
 def _reason(row: Any) -> str | None:
