@@ -88,3 +88,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     for server in servers:
         server.terminate()
         server.wait(timeout=20)
+
+
+@pytest.fixture(autouse=True)
+def plain_figures() -> None:
+    """Draw the figures, which other tests replace by their texts."""
