@@ -26,7 +26,7 @@ from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import write_scalars
 from charact.views.terminal.summary import summary
 
-FEW, MANY = 10, 40
+FEW, MANY = 4, 40
 """Traces of an input: one record of many cases is read in a fraction of the time of as many records."""
 DRAWN_EVERY = 20
 

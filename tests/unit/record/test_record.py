@@ -72,7 +72,7 @@ def iteration_rows(number: int) -> list[dict[str, Any]]:
     return [{"iteration": i, "phase": "forward", "host_s": 0.5 + i, "device_s": None} for i in range(number)]
 
 
-@settings(MANY, max_examples=25)
+@settings(MANY)
 @given(data=st.data())
 @pytest.mark.parametrize("table", TABLES)
 def test_rows_come_back_as_they_were(tmp_path: Path, table: str, data: st.DataObject) -> None:

@@ -201,7 +201,6 @@ def graphs(draw: st.DrawFn) -> list[list[int]]:
             for number in range(size)]
 
 
-@settings(max_examples=25, deadline=None)
 @given(edges=graphs(), seed=st.integers(0, 99))
 def test_a_path_is_no_longer_than_the_sum_and_scales_with_the_times(
         tmp_path_factory: pytest.TempPathFactory, edges: list[list[int]], seed: int) -> None:

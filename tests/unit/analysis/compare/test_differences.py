@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.judged import counted, judged, operator
 
@@ -196,7 +196,6 @@ def made(draw: st.DrawFn) -> tuple[dict[str, float], list[dict[str, Any]], dict[
     return phases, operators, draw(st.dictionaries(where, seconds))
 
 
-@settings(max_examples=8, deadline=None)
 @given(made(), made(), st.booleans())
 def test_sums_hold_whatever_the_records_hold(base: Any, new: Any, swap: bool) -> None:
     with tempfile.TemporaryDirectory() as out:

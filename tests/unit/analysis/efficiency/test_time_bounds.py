@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.judged import CEILINGS, ceilings_of, counted, judged, operator
 
@@ -131,7 +131,6 @@ def operators(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @given(phases=st.dictionaries(st.sampled_from(PHASES), SECONDS, min_size=1),
        profiled=st.dictionaries(st.sampled_from(PHASES), SECONDS), rows=operators(), has_ceilings=st.booleans())
-@settings(max_examples=12, deadline=None)
 def test_the_limits_sum_to_the_median_iteration(
         phases: dict[str, float], profiled: dict[str, float], rows: list[dict[str, Any]], has_ceilings: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
