@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from charact.core.errors import UserError
 from charact.execution.case import Case
 from charact.execution.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 from charact.machine.facts import device_name
@@ -30,8 +31,10 @@ def failure(error: Exception) -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as one line: its type, and the first line of its message."""
+    """Return an error as one line: its type, except of `UserError`, and the first line of its message."""
     first = str(error).strip().partition("\n")[0]
+    if isinstance(error, UserError):
+        return first
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from charact.core.errors import UserError
 from charact.measure.passes.event_tree import EventTree, read_event_tree
 from charact.measure.passes.marks import layer_marks, phase_mark
 from charact.record.redaction import redact_chunks
@@ -32,6 +33,8 @@ _MAX_ITERATIONS = 12
 _MIN_PROFILED_S = 0.5
 """Duration in seconds for which iterations are profiled: short iterations vary most, so more are profiled."""
 _CHUNK_BYTES = 1 << 20
+_NO_KERNELS = ("PyTorch's profiler recorded no kernels: another profiler may hold the device, or PyTorch was built "
+               "without CUPTI; end the other profiler, and measure again")
 _ACTIVITIES = {False: [ProfilerActivity.CPU], True: [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
 
 
@@ -105,7 +108,13 @@ class OperatorProbe:
         self._forget()
 
     def found(self) -> OperatorPass:
-        """Return the results of the counted iterations."""
+        """Return the results of the counted iterations.
+
+        Raises:
+            UserError: there are no kernels of the device in the traces.
+        """
+        if self._on_cuda and not any(trace.kept.device for trace in self._traces):
+            raise UserError(_NO_KERNELS)
         counted = undisturbed(self._profiled, self._wall_s)
         profiled = [self._profiled[number] for number in counted]
         traces = [self._traces[number] for number in counted] if self._on_cuda else []

@@ -14,6 +14,7 @@ from support.small import small_case
 from support.traces import TraceMaker
 from torch.profiler import record_function
 
+from charact.core.errors import UserError
 from charact.execution.loop import Loop
 from charact.measure.passes import operators
 from charact.measure.passes.event_tree import EventTree, Operator, _shapes
@@ -83,6 +84,26 @@ def test_operators_in_no_phase_are_other_and_one_that_calls_itself_counts_once(t
     other_s = sum(row["self_host_s"] for (phase, _), row in rows.items() if phase == "other")
     assert 0 < other_s <= found.facts["phase_s"]["other"]
     assert sum(found.facts["phase_s"].values()) == pytest.approx(found.facts["iteration_s"])
+
+
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_a_trace_without_kernels_fails_the_pass(tmp_path: Path, has_kernels: bool) -> None:
+    made = TraceMaker()
+    made.mark("ProfilerStep#0", 0, 1000)
+    operator = made.operator("aten::mm", 100, 80)
+    if has_kernels:
+        made.kernel("gemm", 130, 500, 300, by=operator)
+    probe = OperatorProbe(tmp_path / "trace.json.gz", torch.device("cpu"))
+    probe.begin()
+    torch.ones(2)
+    probe.end(last=True)
+    probe._on_cuda = True
+    probe._traces = [attribute(read_trace(made.write(tmp_path / "made.json")).kept)]
+    if has_kernels:
+        assert [row["kernel"] for row in probe.found().kernel_rows] == ["gemm"]
+    else:
+        with pytest.raises(UserError, match="recorded no kernels: another profiler may hold the device"):
+            probe.found()
 
 
 def test_the_trace_holds_phases_and_steps(found: Any) -> None:
