@@ -73,8 +73,7 @@ def tables(sides: Sequence[Group], levels: Sequence[str]) -> list[Table]:
         replace(sides_table(sides), note=SINGLE_RUN if measured_once else ""), *timed.values(),
         _untimed_table([by for by in levels if timed[by] is None]),
         *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), disturbed_table(sides),
-        unmatched_table(sides),
-        context_table(sides), notes_table(sides),
+        unmatched_table(sides), context_table(sides), notes_table(sides),
     ]  # fmt: skip
     return [each for each in found if each is not None]
 
@@ -211,11 +210,18 @@ def _with_words(frame: pd.DataFrame, verdicts: tuple[str, str]) -> pd.DataFrame:
     return frame.assign(interval=[interval(row, 4) for row in rows], verdict=[_verdict(row, verdicts) for row in rows])
 
 
-def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
-    if row.significant and row.reason == ONE_RUN_EACH:
+def significant_verdict(row: Any, verdicts: tuple[str, str]) -> str | None:
+    """Return the verdict (above 1, below 1) of a significant ratio; `DIFFERS` between single runs, None for others."""
+    if not row.significant:
+        return None
+    if row.reason == ONE_RUN_EACH:
         return DIFFERS
-    if row.significant:
-        return verdicts[0] if row.ratio > 1 else verdicts[1]
+    return verdicts[0] if row.ratio > 1 else verdicts[1]
+
+
+def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
+    if found := significant_verdict(row, verdicts):
+        return found
     if pd.isna(row.low):
         return "equal" if row.ratio == 1 else "not judged"
     return "no difference shown"

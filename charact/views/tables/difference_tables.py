@@ -6,14 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.significance import ONE_RUN_EACH
 from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
 from charact.analysis.compare.group_facts import clock_changes
 from charact.analysis.compare.selection import read_parts
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.views.tables import format as fmt
-from charact.views.tables.comparison_tables import DIFFERS
+from charact.views.tables.comparison_tables import DIFFERS, significant_verdict
 from charact.views.tables.counter_text import counter_name, counter_value
 from charact.views.tables.model import Column, Table, table
 
@@ -134,10 +133,8 @@ def _times(base: Group, new: Group) -> list[Column]:
 
 
 def _verdict(row: Any) -> str:
-    if row.significant and row.reason == ONE_RUN_EACH:
-        return DIFFERS
-    if row.significant:
-        return "slower" if row.ratio > 1 else "faster"
+    if found := significant_verdict(row, ("slower", "faster")):
+        return found
     return fmt.missing(row.reason) if pd.isna(row.p_value) else "no difference shown"
 
 
