@@ -15,9 +15,9 @@ from charact.core.output import show
 
 _COMMANDS = ("profile", "run", "train", "infer", "ops", "memory")
 _MOST_SHOWN = 2000
-_OWN = [sys.executable, "-m", "charact"]
-"""Words that start this charact."""
 """Maximum number of characters of a failed command's error that are shown."""
+_OWN = [sys.executable, "-m", "charact"]
+"""Words that start the charact that is running."""
 
 
 def read_command(text: str) -> list[str]:

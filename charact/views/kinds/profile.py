@@ -84,8 +84,7 @@ def _warnings(run: Run, case: str) -> list[str]:
 
 def _disturbed(found: Disturbance) -> str:
     result = "the shares of phases may be false" if found.is_unreliable else "times are too long"
-    held = str(found)
-    return (f"{held[0].upper()}{held[1:]}, and took {fmt.share(found.lost_frac)} of the processor time that this one "
+    return (f"{str(found).capitalize()}, and took {fmt.share(found.lost_frac)} of the processor time that this one "
             f"wanted: {result}.")
 
 
