@@ -1,14 +1,14 @@
-"""How often an outsider who has a suite alone guesses which brick comes behind which, by the values it tells.
+"""How often somebody who has only a suite guesses which brick follows which, from its value distributions.
 
-Layers that read no weights are run on values drawn from their own sketches. Of all activations of other bricks that
-have the shape and the signs of what comes out, the one with the most similar values is the guess: similar as they
-stand, and whatever both are multiplied by. It is right where any model has the two in a row. Guesses without a choice,
-and those that cannot be right, are left out. Beside it what a guess among the same activations by chance comes to.
+Layers without weights run on values drawn from their own distributions. Of all input activations of other bricks with
+the shape and signs of the output, the one with the most similar values is the guess: as they are, and up to a factor. A
+guess is right if any model has the two bricks in a row. Guesses without a choice, and those that cannot be right, are
+left out. The number that chance would guess among the same activations is printed, too.
 
     python benchmarks/brick_guesses.py resnet18 googlenet xception --input-size 64
 
-prints both for the sketches as they are captured, as a suite of image models holds them, and perturbed, as that of
-other models does.
+prints both for the distributions as captured, which suites of image models hold, and perturbed, as those of other
+models.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def quantiles(values: Tensor) -> Tensor:
 
 
 def results(brick: Brick, generator: torch.Generator) -> list[tuple[tuple[int, ...], Tensor]]:
-    """Shapes and quantiles of what a brick makes of values drawn from its sketches.
+    """Shapes and quantiles of what a brick makes of values drawn from its distributions.
 
     There is nothing of one that reads weights, is told no values or cannot be run.
     """
