@@ -45,7 +45,8 @@ def column(page: Page, table: str, number: int) -> list[str]:
 
 
 def test_it_opens_without_an_error_or_another_request(page: Page, address: str, traffic) -> None:
-    page.goto(address, wait_until="networkidle")
+    page.goto(address)
+    page.wait_for_load_state("networkidle")
     assert [request for request in traffic.requests if not request.startswith("data:")] == [address]
     assert traffic.errors == []
     assert page.title() == "resnet50, resnet50 – charact"

@@ -87,7 +87,7 @@ def test_counters_are_those_of_the_device_and_of_each_phase(found: Found) -> Non
     phases = {row["phase"] for row in found.rows if row["phase"] is not None}
     assert phases == {"data", "forward", "loss", "backward", "update"}
     parts = sum(values(found, phase).get("dram_bytes", 0.0) for phase in phases)
-    assert parts == pytest.approx(whole["dram_bytes"], rel=0.05)
+    assert 0.8 * whole["dram_bytes"] < parts <= 1.001 * whole["dram_bytes"]  # some samples are between two phases
     assert forward["dram_bytes"] == pytest.approx(1000, rel=0.3)  # what each operator moves
 
 
