@@ -124,6 +124,8 @@ def _ceiling_row(row: "Ceiling") -> "list[str | Text]":
     name = " ".join([row["ceiling"].replace("_", " "), *filter(None, [row["precision"], row["level"]])])
     if row["level"] is not None:
         name += f", {quantity(row['working_set_bytes'] or 0, 'B')}"
+    if row["origin"] is not None:
+        name += f", reached by {row['origin']}"
     factor, scaled = scale([row["high"]], unit)
     interval = f"{digits(row['low'] * factor, 4)}–{digits(row['high'] * factor, 4)} {scaled}"
     return [f"  {name}", quantity(row["value"], unit), interval, _datasheet_cell(row, unit)]

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
@@ -37,6 +38,8 @@ class Ceiling(TypedDict):
     """For memory: computed from its clock and bus width, as reported by the driver."""
     cores_frac: Annotated[float, msgspec.Meta(ge=0)] | None
     """For a CPU's `gemm`: share of its cores' time that the process had; below 1 other processes were running."""
+    origin: str | None
+    """For `gemm`: the case whose operators exceeded all probes; null for a probe."""
 
 
 class CachedCeilings(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,6 +51,8 @@ class CachedCeilings(msgspec.Struct, forbid_unknown_fields=True):
     measured: str
     """Time of the measurement."""
     ceilings: Annotated[list[Ceiling], msgspec.Meta(min_length=1)]
+    check_flop_per_s: _Positive | None
+    """Rate of the short check (see `measure.microbench.ceilings.check_speed`) at that time; null if not checked."""
 
     @property
     def when(self) -> str:
@@ -92,17 +97,15 @@ def read_ceilings(path: Path) -> CachedCeilings:
     return kept
 
 
-def cache_ceilings(path: Path, ceilings: list[Ceiling]) -> CachedCeilings:
+def cache_ceilings(path: Path, kept: CachedCeilings) -> None:
     """Write ceilings to the cache, atomically.
 
     Raises:
         UserError: they cannot be written.
     """
-    kept = now_measured(ceilings)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode())
-    return kept
 
 
 def is_disturbed(ceilings: list[Ceiling]) -> bool:
@@ -110,6 +113,22 @@ def is_disturbed(ceilings: list[Ceiling]) -> bool:
     return any(row["cores_frac"] is not None and row["cores_frac"] < UNDISTURBED_FRAC for row in ceilings)
 
 
-def now_measured(ceilings: list[Ceiling]) -> CachedCeilings:
+def now_measured(ceilings: list[Ceiling], check_flop_per_s: float | None = None) -> CachedCeilings:
     """Return ceilings in the cache's format, measured now."""
-    return CachedCeilings(1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z"), ceilings)
+    return CachedCeilings(1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z"), ceilings, check_flop_per_s)
+
+
+def raise_ceilings(kept: CachedCeilings, reached: Mapping[str, tuple[float, str]]) -> CachedCeilings:
+    """Return ceilings in which higher rates that workloads reached replace those of products.
+
+    Args:
+        kept: ceilings of a device.
+        reached: rate (FLOP/s) and origin by precision.
+    """
+    rows: list[Ceiling] = []
+    for row in kept.ceilings:
+        rate, origin = reached.get(row["precision"] or "", (0.0, ""))
+        if row["ceiling"] == "gemm" and rate > row["value"]:
+            row = row | {"value": rate, "low": rate, "high": rate, "origin": origin, "working_set_bytes": None}
+        rows.append(row)
+    return msgspec.structs.replace(kept, ceilings=rows)

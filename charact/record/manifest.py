@@ -153,6 +153,7 @@ class Ceiling(Struct):
     datasheet_source: str | None = None
     theoretical: Amount | None = None
     cores_frac: Amount | None = None
+    origin: str | None = None
 
 
 class CounterMeaning(Struct):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from charact.machine.ceilings_cache import Ceiling, cache_ceilings, ceilings_file
+from charact.machine.ceilings_cache import Ceiling, cache_ceilings, ceilings_file, now_measured
 from charact.machine.facts import machine_facts
 
 _MOST_THREADS = max(8, os.cpu_count() or 1)
@@ -14,7 +14,7 @@ _MOST_THREADS = max(8, os.cpu_count() or 1)
 def ceiling(name: str, value: float, unit: str, **facts: Any) -> Ceiling:
     row = {"device": "cpu", "ceiling": name, "precision": None, "working_set_bytes": None, "level": None,
            "value": value, "low": 0.99 * value, "high": 1.01 * value, "unit": unit, "datasheet": None,
-           "datasheet_source": None, "theoretical": None, "cores_frac": None}
+           "datasheet_source": None, "theoretical": None, "cores_frac": None, "origin": None}
     return row | facts  # type: ignore[return-value]
 
 
@@ -35,4 +35,5 @@ def keep_made_up() -> None:
     devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     for num_threads in range(1, _MOST_THREADS + 1):
         for device in devices:
-            cache_ceilings(ceilings_file(fingerprint, torch.__version__, num_threads, device), made_up(device))
+            cache_ceilings(ceilings_file(fingerprint, torch.__version__, num_threads, device),
+                           now_measured(made_up(device)))

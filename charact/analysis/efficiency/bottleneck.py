@@ -1,5 +1,6 @@
 """Bottleneck of each case: a verdict with evidence, the potential speedup, and one thing to try."""
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -51,9 +52,9 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     Columns: case; verdict ('data-bound', 'communication-bound', 'host-bound', 'compute-bound',
     'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
     threshold_frac that it exceeded (for a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the potential
-    speedup: the most that removing the bottleneck could save; prize, that as a sentence (null for capacity and
-    balance); evidence, a sentence with numbers and thresholds; advice, one thing to try; reason, why there is no
-    verdict.
+    speedup: the most that removing the bottleneck could save; prize, that as a sentence (null for capacity, balance,
+    and work that exceeds its ceiling); evidence, a sentence with numbers and thresholds; advice, one thing to try;
+    reason, why there is no verdict.
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
     medians_s = iteration_times(run).groupby("case")["wall_s"].median()
@@ -107,13 +108,15 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
     if limit in ("compute", "bandwidth"):
         parts = case.of(limit)
         prize_s = float((parts["time_s"] - parts["bound_s"]).clip(lower=0.0).sum())
+        if case.reached_frac(limit) > 1:  # the ceiling is no limit, so the distance to it is no saving
+            prize_s = math.nan
     prize_frac = prize_s / case.median_s
     evidence = f"{words.shares(case)}; {limit} bounds from {share(threshold_frac)} on; {words.EVIDENCE[limit](case)}"
     return {
         "verdict": VERDICTS[limit], "share_frac": case.share(limit), "threshold_frac": threshold_frac,
         "prize_s": prize_s, "prize_frac": prize_frac,
-        "prize": f"{words.SAVINGS[limit]} could save at most {share(prize_frac)} of the iteration, "
-                 f"{quantity(prize_s, 's')}",
+        "prize": None if math.isnan(prize_s) else f"{words.SAVINGS[limit]} could save at most {share(prize_frac)} of "
+                                                  f"the iteration, {quantity(prize_s, 's')}",
         "evidence": evidence, "advice": words.ADVICE[limit](case),
     }  # fmt: skip
 

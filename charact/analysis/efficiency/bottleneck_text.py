@@ -18,6 +18,11 @@ _NEAR_FRAC = 0.7
 """Share of its ceiling from which work cannot get much faster."""
 _FAR_FRAC = 0.25
 _FAR = "; that is far below the ceiling: other load, small operators or slow algorithms cost more than the ceiling does"
+_ABOVE = {
+    "compute": "above 100 %: the ceiling is too low, or an algorithm such as Winograd needs fewer operations than are "
+               "counted",
+    "bandwidth": "above 100 %: caches hold part of the data",
+}  # fmt: skip
 _WITH_WEIGHTS = ("convolution", "GEMM", "recurrent")
 
 SAVINGS = {
@@ -95,15 +100,22 @@ def _host_evidence(case: Situation) -> str:
 
 
 def _compute_evidence(case: Situation) -> str:
-    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + _disturbed_note(case)
-    return (f"it runs at {share(case.reached_frac('compute'))} of the {case.entry['precision']} ceiling of {peak}, "
-            f"{_where_most(case, 'compute')}")
+    origin = case.over["peak_origin"]
+    note = _disturbed_note(case) if origin is None else f" (reached by {origin})"
+    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + note
+    return (f"it runs at {share(case.reached_frac('compute'))} of the {case.entry['precision']} ceiling of {peak}"
+            f"{_above(case, 'compute')}, {_where_most(case, 'compute')}")
 
 
 def _bandwidth_evidence(case: Situation) -> str:
     peak = quantity(case.over["peak_bytes_per_s"], "B/s") + _disturbed_note(case)
     return (f"it runs at {share(case.reached_frac('bandwidth'))} of the memory’s ceiling of {peak} by the sizes of "
-            f"tensors, {_where_most(case, 'bandwidth')}")
+            f"tensors{_above(case, 'bandwidth')}, {_where_most(case, 'bandwidth')}")
+
+
+def _above(case: Situation, limit: str) -> str:
+    """Return what a share above 100 % means."""
+    return f" ({_ABOVE[limit]})" if case.reached_frac(limit) > 1 else ""
 
 
 def _disturbed_note(case: Situation) -> str:

@@ -6,15 +6,18 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.script_attribution import is_imported
+from charact.analysis.profile.breakdown import operator_times
 from charact.machine.ceilings_cache import UNDISTURBED_FRAC
 from charact.record.reader import Run
 
-_TEXTS = ["device", "ceiling", "precision", "level", "unit", "datasheet_source"]
+_TEXTS = ["device", "ceiling", "precision", "level", "unit", "datasheet_source", "origin"]
 _NUMBERS = ["working_set_bytes", "value", "low", "high", "datasheet"]
 _COLUMNS = [
     "device", "ceiling", "precision", "working_set_bytes", "level", "value", "low", "high", "unit", "datasheet",
-    "datasheet_source",
+    "datasheet_source", "origin",
 ]  # fmt: skip
+_SUSTAINED_S = 1e-3
+"""Least time in an iteration of operators whose rate may raise a ceiling."""
 _REMEDY = "run charact doctor --ceilings, then measure again"
 _COMPUTED_IN = {"pure-bf16": "bf16"}
 """Precisions whose products are computed in another precision."""
@@ -27,7 +30,7 @@ def ceilings(run: Run) -> pd.DataFrame:
     Columns: device; ceiling ('gemm', 'copy', 'triad', 'launch', 'host_to_device' or 'device_to_host'); precision of the
     products (null for others); working_set_bytes and the level that holds it ('L1', 'L2', 'L3' or 'memory'); value with
     the 95 % interval of the median low to high; unit of these; datasheet, the manufacturer's value, and
-    datasheet_source.
+    datasheet_source; origin, null for a probe, else the workload that reached a higher rate than all probes.
     """
     measured = pd.DataFrame(run.manifest.get("ceilings") or [], columns=_COLUMNS)
     return measured.astype(dict.fromkeys(_NUMBERS, "float64") | dict.fromkeys(_TEXTS, "object"))
@@ -53,15 +56,43 @@ def ceilings_disturbed_frac(run: Run) -> float | None:
 def case_ceilings(run: Run) -> pd.DataFrame:
     """Return the ceilings of each case, one row for each.
 
-    Columns: case; peak_flop_per_s, of products in the case's precision on its device; peak_bytes_per_s, the better of
-    copy and triad in memory; launch_s, the fixed cost of an operator on a CPU, of a launch on CUDA; reason, why one of
-    the two rates is unknown.
+    Columns: case; peak_flop_per_s, of products in the case's precision on its device, or the higher rate that an
+    operator type of the run reached; peak_origin, null for a probe, else where a workload reached the rate;
+    peak_bytes_per_s, the better of copy and triad in memory; launch_s, the fixed cost of an operator on a CPU, of a
+    launch on CUDA; reason, why one of the two rates is unknown.
     """
-    measured = ceilings(run)
-    rows = [[entry["case"], *_over(run, entry, measured)] for entry in run.manifest["cases"]]
-    found = pd.DataFrame(rows, columns=["case", "peak_flop_per_s", "peak_bytes_per_s", "launch_s", "reason"])
-    return found.astype({"case": "str", "reason": "object"}
-                        | dict.fromkeys(["peak_flop_per_s", "peak_bytes_per_s", "launch_s"], "float64"))
+    measured, observed = ceilings(run), observed_ceilings(run)
+    rows = [[entry["case"], *_over(run, entry, measured, observed)] for entry in run.manifest["cases"]]
+    numbers = ["peak_flop_per_s", "peak_bytes_per_s", "launch_s"]
+    found = pd.DataFrame(rows, columns=["case", *numbers, "peak_origin", "reason"])
+    texts = {"case": "str", "peak_origin": "object", "reason": "object"}
+    return found.astype(texts | dict.fromkeys(numbers, "float64"))
+
+
+@memoize
+def observed_ceilings(run: Run) -> pd.DataFrame:
+    """Return the rates of products above the measured ceiling of their device and precision, the highest of each.
+
+    Such a rate shows that the probes are slower than what the device can do, or that an algorithm needs fewer
+    operations than are counted (Winograd).
+
+    Columns: device; precision, as in `ceilings`; value (FLOP/s), FLOP over time of the operators of one type, phase and
+    layer that take 1 ms or more of an iteration; origin, their type, layer and case.
+    """
+    places = {entry["case"]: (_numbered(entry["device"]), _COMPUTED_IN.get(entry["precision"], entry["precision"]))
+              for entry in run.manifest["cases"]}
+    keys = ["case", "operator_type", "layer", "phase"]
+    groups = operator_times(run).groupby(keys, dropna=False, sort=False, as_index=False)
+    sums = groups[["flop", "time_s"]].sum()
+    sums = sums[(sums["flop"] > 0) & (sums["time_s"] >= _SUSTAINED_S)]
+    best: dict[tuple[str, str], tuple[float, str]] = {}
+    for row in sums.to_dict("records"):
+        place, rate = places[row["case"]], row["flop"] / row["time_s"]
+        if rate > max(product_ceiling(run, *place), best.get(place, (0.0, ""))[0]):
+            layer = f" {row['layer']}" if isinstance(row["layer"], str) else ""
+            best[place] = rate, f"{row['operator_type']}{layer} in {row['case']}"
+    return pd.DataFrame([[*place, *found] for place, found in best.items()],
+                        columns=["device", "precision", "value", "origin"])
 
 
 def product_ceiling(run: Run, device: str, precision: str) -> float:
@@ -83,11 +114,17 @@ def _numbered(device: str) -> str:
     return "cuda:0" if device == "cuda" else device
 
 
-def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame) -> tuple[float, float, float, str | None]:
-    """Return the rate of products, bandwidth and launch cost of a case, and why one of the rates is unknown."""
+def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame,
+          observed: pd.DataFrame) -> tuple[float, float, float, str | None, str | None]:
+    """Return a case's rate of products, bandwidth and launch cost, the rate's origin, and why a rate is unknown."""
     device, precision = _numbered(entry["device"]), entry["precision"]
     here = measured[measured["device"] == device]
-    rate = product_ceiling(run, device, precision)
+    computed_in = _COMPUTED_IN.get(precision, precision)
+    rate, origin = product_ceiling(run, device, precision), None
+    probed = here[(here["ceiling"] == "gemm") & (here["precision"] == computed_in)]
+    above = observed[(observed["device"] == device) & (observed["precision"] == computed_in)]
+    for row in pd.concat([probed, above]).sort_values("value").tail(1).to_dict("records"):
+        rate, origin = row["value"], row["origin"] if isinstance(row["origin"], str) else None
     memory = here[here["ceiling"].isin(["copy", "triad"]) & (here["level"] == "memory")]
     reason = ceilings_reason(run)
     if reason is None and here.empty:
@@ -99,4 +136,4 @@ def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame) -> tuple[floa
     elif reason is None and memory.empty:
         reason = f"the memory bandwidth of {device} was not measured (needs more free memory): {_REMEDY}"
     launch_s = here.loc[here["ceiling"] == "launch", "value"].max()
-    return rate, memory["value"].max(), launch_s, reason
+    return rate, memory["value"].max(), launch_s, origin, reason

@@ -1,6 +1,7 @@
 """Ceilings for a record and for `charact doctor`: from the user's cache, otherwise measured and saved there."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,17 +12,22 @@ from charact.core.output import warn
 from charact.execution.case_outcome import one_line
 from charact.execution.interrupt import Interrupt
 from charact.machine.ceilings_cache import (
+    UNDISTURBED_FRAC,
     CachedCeilings,
     NotCached,
     cache_ceilings,
     ceilings_file,
     is_disturbed,
     now_measured,
+    raise_ceilings,
     read_ceilings,
 )
-from charact.measure.microbench.ceilings import measure_ceilings
+from charact.measure.microbench.ceilings import check_speed, measure_ceilings
+from charact.record.reader import Run
 
 REMEDY = "charact doctor --ceilings measures them"
+_FASTER, _SLOWER = 1.2, 0.75
+"""Ratios of a short check's rate to that at the time of the ceilings, from which these are measured again."""
 
 
 def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Interrupt | None = None, *,
@@ -31,17 +37,22 @@ def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Inter
     Args:
         fingerprint: fingerprint of this machine.
         devices: names; `cuda` is the first GPU. Empty if the estimates are for a device of another machine.
-        interrupt: allows a signal to end measuring; if None, only the cache is used.
+        interrupt: allows a signal to end measuring, again if the machine's speed has changed; if None, only the cache
+            is used.
         quiet: whether messages while measuring are suppressed.
     """
     rows, reasons = [], [] if devices else ["the device is not present"]
     for device in dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices):
         try:
-            rows += kept_ceilings(fingerprint, device).ceilings
+            kept = kept_ceilings(fingerprint, device)
+            if interrupt is None or _has_same_speed(kept, device, quiet=quiet):
+                rows += kept.ceilings
+                continue
         except NotCached as missing:
             if interrupt is None:
                 reasons.append(f"ceilings of {device}: {missing}; {REMEDY}")
                 continue
+        if interrupt is not None:
             try:
                 with interrupt.allowed():
                     rows += new_ceilings(fingerprint, device, quiet=quiet).ceilings
@@ -58,21 +69,52 @@ def kept_ceilings(fingerprint: str, device: str) -> CachedCeilings:
     Raises:
         NotCached: the cache has no usable ceilings.
     """
-    return read_ceilings(ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device))
+    return read_ceilings(_file(fingerprint, device))
 
 
 def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> CachedCeilings:
     """Measure the ceilings of a device, and save them if no other process disturbed the measurement."""
     if not quiet:
         warn(f"Measuring the ceilings of {device}, once on this machine: a few seconds")
-    ceilings = measure_ceilings(torch.device(device))
-    if is_disturbed(ceilings):
+    found = now_measured(measure_ceilings(torch.device(device)), check_speed(torch.device(device)).flop_per_s)
+    if is_disturbed(found.ceilings):
         warn(f"warning: other processes were running: the ceilings of {device} may be too low, and are not saved; "
              "try again with charact doctor --ceilings")
-        return now_measured(ceilings)
+        return found
     try:
-        return cache_ceilings(
-            ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device), ceilings)
+        cache_ceilings(_file(fingerprint, device), found)
     except (NotCached, UserError) as error:
         warn(f"warning: the ceilings of {device} are not saved: {error}")
-        return now_measured(ceilings)
+    return found
+
+
+def keep_observed(run: Run) -> None:
+    """Put the rates of products that a run reached into the cache, in place of lower ceilings; never fails."""
+    from charact.analysis.efficiency.ceilings import observed_ceilings
+
+    observed = observed_ceilings(run)
+    for device, rows in observed.groupby("device"):
+        try:
+            kept = kept_ceilings(run.manifest["machine"]["fingerprint"], str(device))
+            reached = {str(precision): (float(rate), str(origin)) for precision, rate, origin
+                       in rows[["precision", "value", "origin"]].itertuples(index=False)}
+            cache_ceilings(_file(run.manifest["machine"]["fingerprint"], str(device)), raise_ceilings(kept, reached))
+        except (NotCached, UserError):
+            continue
+
+
+def _has_same_speed(kept: CachedCeilings, device: str, *, quiet: bool) -> bool:
+    """Return whether a short check runs about as fast as when the ceilings were measured."""
+    if kept.check_flop_per_s is None:
+        return True
+    now = check_speed(torch.device(device))
+    ratio = now.flop_per_s / kept.check_flop_per_s
+    if ratio <= _FASTER and (ratio >= _SLOWER or now.cores_frac < UNDISTURBED_FRAC):
+        return True
+    if not quiet:
+        warn(f"Products run at {ratio:.2f} times the rate of {kept.when}, when the ceilings of {device} were measured")
+    return False
+
+
+def _file(fingerprint: str, device: str) -> Path:
+    return ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device)

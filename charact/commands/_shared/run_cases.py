@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.commands._shared.ceilings import recorded_ceilings
+from charact.commands._shared.ceilings import keep_observed, recorded_ceilings
 from charact.commands._shared.publish import measure_and_publish
 from charact.core.console import Console
 from charact.execution.interrupt import Interrupt
 from charact.execution.precision import float32_settings
 from charact.machine.facts import machine_facts, software_facts
 from charact.measure.counters import described
+from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 from charact.views.terminal.progress import LiveProgress
 
@@ -28,7 +29,8 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
                     progress_of: type[LiveProgress] = LiveProgress, *, measures_ceilings: bool = False) -> int:
     """Run the cases, which use these devices, into a new record in `out`; return the exit status.
 
-    If `measures_ceilings`, ceilings that are not in the cache are measured first.
+    If `measures_ceilings`, ceilings that are not in the cache are measured first, and higher rates that the cases
+    reached are kept in the cache afterwards.
 
     The status is 0 if a case succeeded, 1 if none did, and 128 plus the signal if one ended the run.
 
@@ -43,7 +45,10 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
         with progress_of(console, enabled=console.is_terminal and not quiet) as progress:
             measure(writer, progress)
 
-    return measure_and_publish(writer, run_cases, interrupt, quiet)
+    status = measure_and_publish(writer, run_cases, interrupt, quiet)
+    if measures_ceilings and writer.final.exists():
+        keep_observed(load_run(writer.final))
+    return status
 
 
 def open_record(out: Path, label: str, options: dict[str, Any], threads: int | None) -> RunWriter:

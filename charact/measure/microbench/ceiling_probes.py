@@ -73,6 +73,8 @@ _CACHE_MULTIPLE = 4
 _SMALLEST_MEMORY_BYTES = {"cpu": 64 * 2**20, "cuda": 2 * 2**30}
 _TRANSFER_BYTES = 64 * 2**20
 _SIDES = {"cpu": (512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192)}
+_CONVOLUTIONS = ((128, 128, 56, 3), (256, 256, 14, 3), (1024, 256, 14, 1))
+"""Channels in and out, side of the output (pixels) and of the kernel: those of residual networks."""
 _LONG_S = 0.004
 """If a product takes longer than this, the next larger one (eight times the work) is skipped."""
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -120,18 +122,22 @@ def _products(device: torch.device, precision: str, budget: int) -> Iterator[Pro
         if max(call_seconds(probe, device) for probe in made) > _LONG_S:
             break
     if device.type == "cpu":
-        yield _convolution(dtype, precision, generator)
+        yield from _convolutions(dtype, precision, generator)
 
 
-def _convolution(dtype: torch.dtype, precision: str, generator: torch.Generator) -> Probe:
-    """Return a convolution, a matrix product in oneDNN's blocked layout: 10 % faster than a plain product."""
-    batch, channels, side = max(4, torch.get_num_threads()), 128, 56
-    images = torch.randn(batch, channels, side + 2, side + 2, generator=generator)
-    weights = torch.randn(channels, channels, 3, 3, generator=generator)
-    images, weights = (tensor.to(dtype, memory_format=torch.channels_last) for tensor in (images, weights))
-    return Probe("gemm", "flop_per_s", 2.0 * batch * side**2 * channels**2 * 9,
-                 partial(torch.nn.functional.conv2d, images, weights), precision,
-                 working_set_bytes=(2 * images.numel() + weights.numel()) * dtype.itemsize)
+def _convolutions(dtype: torch.dtype, precision: str, generator: torch.Generator) -> Iterator[Probe]:
+    """Yield convolutions, which oneDNN computes faster than plain products; the best shape depends on the processor."""
+    batch = max(4, torch.get_num_threads())
+    for in_channels, out_channels, side, kernel in _CONVOLUTIONS:
+        padded = side + kernel - 1
+        images = torch.randn(batch, in_channels, padded, padded, generator=generator).to(dtype)
+        weights = torch.randn(out_channels, in_channels, kernel, kernel, generator=generator).to(dtype)
+        num_elements = images.numel() + weights.numel() + batch * out_channels * side**2
+        for layout in (torch.contiguous_format, torch.channels_last):
+            tensors = (tensor.contiguous(memory_format=layout) for tensor in (images, weights))
+            yield Probe("gemm", "flop_per_s", 2.0 * batch * side**2 * in_channels * out_channels * kernel**2,
+                        partial(torch.nn.functional.conv2d, *tensors), precision,
+                        working_set_bytes=num_elements * dtype.itemsize)
 
 
 def _bandwidths(device: torch.device, budget: int) -> Iterator[Probe]:

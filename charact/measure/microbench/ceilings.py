@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -22,6 +22,7 @@ from charact.measure.passes.resident_memory import reset_resident_peak
 
 _NUM_BLOCKS, _NUM_REPEATS = 5, 9
 """Blocks per probe, and repeats per block: the median's interval of 9 values excludes the two extremes."""
+_CHECK_SIDE = {"cpu": 768, "cuda": 4096}
 _PROBE_S = 0.3
 """Time limit of a probe after its first block."""
 
@@ -44,6 +45,23 @@ def measure_ceilings(device: torch.device) -> list[Ceiling]:
     finally:  # later measurements must not include this memory or its peak
         release_memory(device)
         reset_resident_peak()
+
+
+class Speed(NamedTuple):
+    """Rate of a product now (FLOP/s), and the share of the cores' time that the process had for it."""
+
+    flop_per_s: float
+    cores_frac: float
+
+
+def check_speed(device: torch.device) -> Speed:
+    """Return the best rate of a float32 product in 9 repeats: a tenth of a second, to compare with an earlier one."""
+    side = _CHECK_SIDE[device.type]
+    with torch.no_grad(), _current(device):
+        left, right = (torch.ones(side, side, device=device) for _ in range(2))
+        probe = Probe("gemm", "flop_per_s", 2.0 * side**3, lambda: torch.mm(left, right))
+        block = _block(probe, device, calls_per_repeat(call_seconds(probe, device), device))
+    return Speed(probe.amount / min(block.seconds), block.cores_frac)
 
 
 def _best_rows(device: torch.device) -> list[Ceiling]:
@@ -98,7 +116,7 @@ def _row(device: torch.device, probe: Probe, block: _Block) -> Ceiling:
         "working_set_bytes": probe.working_set_bytes, "level": probe.level,
         "value": value, "low": low, "high": high, "unit": probe.unit,
         "datasheet": None, "datasheet_source": None, "theoretical": None,
-        "cores_frac": block.cores_frac if is_product and device.type == "cpu" else None,
+        "cores_frac": block.cores_frac if is_product and device.type == "cpu" else None, "origin": None,
     })
 
 

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 from support.ceilings import ceiling, made_up
+from support.records import write_record
 
 from charact.commands._shared import ceilings
-from charact.commands._shared.ceilings import kept_ceilings, new_ceilings, recorded_ceilings
+from charact.commands._shared.ceilings import keep_observed, kept_ceilings, new_ceilings, recorded_ceilings
 from charact.execution.interrupt import Interrupt
 from charact.machine.ceilings_cache import Ceiling
+from charact.measure.microbench.ceilings import Speed
+from charact.record.reader import load_run
 
 MACHINE = "0123456789ab"
 
@@ -38,7 +41,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measuring(monkeypatch: pytest.MonkeyPatch, **options: object) -> Measured:
     measured = Measured(**options)  # type: ignore[arg-type]
     monkeypatch.setattr(ceilings, "measure_ceilings", measured)
+    runs_at(monkeypatch, 1e9)
     return measured
+
+
+def runs_at(monkeypatch: pytest.MonkeyPatch, flop_per_s: float, cores_frac: float = 1.0) -> None:
+    """Let the short check find this rate from now on."""
+    monkeypatch.setattr(ceilings, "check_speed", lambda device: Speed(flop_per_s, cores_frac))
 
 
 def test_they_are_measured_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +109,7 @@ def test_a_signal_ends_measuring_and_is_left_for_the_cases(monkeypatch: pytest.M
             return super().__call__(device)
 
     monkeypatch.setattr(ceilings, "measure_ceilings", Killed())
+    runs_at(monkeypatch, 1e9)
     with Interrupt() as interrupt:
         found = recorded_ceilings(MACHINE, ["cpu"], interrupt)
         assert interrupt.signal == signal.SIGTERM
@@ -139,3 +149,40 @@ def test_a_damaged_file_is_measured_anew(cache: Path, monkeypatch: pytest.Monkey
         assert recorded_ceilings(MACHINE, ["cpu"], interrupt) == first
     assert len(measured.devices) == 2
     assert kept_ceilings(MACHINE, "cpu").ceilings == first["ceilings"]
+
+
+@pytest.mark.parametrize(("now_flop_per_s", "cores_frac", "times"), [
+    (1.1e9, 1.0, 1), (0.8e9, 1.0, 1),
+    (1.9e9, 1.0, 2),  # the ceilings were measured in a slow minute
+    (0.5e9, 1.0, 2),  # a lower clock
+    (0.5e9, 0.4, 1),  # other programs hold the cores: not the machine's speed
+])
+def test_they_are_measured_again_where_the_machines_speed_has_changed(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], now_flop_per_s: float, cores_frac: float,
+        times: int) -> None:
+    measured = measuring(monkeypatch)
+    with Interrupt() as interrupt:
+        recorded_ceilings(MACHINE, ["cpu"], interrupt)
+        runs_at(monkeypatch, now_flop_per_s, cores_frac)
+        assert recorded_ceilings(MACHINE, ["cpu"])["ceilings_reason"] is None
+        assert len(measured.devices) == 1
+        for _ in range(2):
+            assert recorded_ceilings(MACHINE, ["cpu"], interrupt, quiet=False)["ceilings_reason"] is None
+    assert len(measured.devices) == times
+    assert ("times the rate of" in capsys.readouterr().err) == (times > 1)
+
+
+def test_what_a_run_reached_is_the_ceiling_of_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = load_run(write_record(tmp_path / "runs"))
+    machine = run.manifest["machine"]["fingerprint"] = MACHINE
+    rows = run.operators.query("flop > 0").groupby(["case", "operator_type", "layer", "phase"])
+    rates = rows["flop"].sum() / rows["self_host_s"].sum()
+    reached, (_, operator_type, layer, _) = float(rates.max()), rates.idxmax()
+    run.manifest["ceilings"] = [ceiling("gemm", reached / 2, "flop_per_s", precision="fp32")]
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda _: run.manifest["ceilings"])
+    runs_at(monkeypatch, 1e9)
+    new_ceilings(machine, "cpu", quiet=True)
+    keep_observed(run)
+    row, = kept_ceilings(machine, "cpu").ceilings
+    assert row["value"] == pytest.approx(reached)
+    assert row["origin"].startswith(f"{operator_type} {layer} in resnet50-")

@@ -12,7 +12,15 @@ from support.ceilings import ceiling, made_up
 
 from charact.core.errors import UserError
 from charact.machine import ceilings_cache as cache
-from charact.machine.ceilings_cache import NotCached, cache_ceilings, ceilings_file, is_disturbed, read_ceilings
+from charact.machine.ceilings_cache import (
+    NotCached,
+    cache_ceilings,
+    ceilings_file,
+    is_disturbed,
+    now_measured,
+    raise_ceilings,
+    read_ceilings,
+)
 
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
 rows = st.builds(
@@ -31,7 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(found=st.lists(rows, min_size=1, max_size=5))
 def test_what_was_kept_is_read_as_it_was(folder: Path, found: list[cache.Ceiling]) -> None:
-    kept = cache_ceilings(folder / "a" / "row.json", found)
+    kept = now_measured(found, 1e9)
+    cache_ceilings(folder / "a" / "row.json", kept)
     assert read_ceilings(folder / "a" / "row.json") == kept
     assert kept.ceilings == found
 
@@ -67,7 +76,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    cache_ceilings(tmp_path / "kept.json", made_up())
+    cache_ceilings(tmp_path / "kept.json", now_measured(made_up()))
     return tmp_path / "kept.json"
 
 
@@ -87,7 +96,8 @@ def test_a_file_of_another_kind_is_not_taken(kept: Path, text: str, other: str) 
 @given(end=st.integers(0, 2000), tail=st.binary(max_size=40))
 def test_a_file_that_was_cut_or_overwritten_is_not_taken(folder: Path, end: int, tail: bytes) -> None:
     path = folder / "cut.json"
-    whole = cache_ceilings(path, made_up())
+    whole = now_measured(made_up())
+    cache_ceilings(path, whole)
     written = path.read_bytes()
     path.write_bytes(written[:end] + tail)
     try:
@@ -105,7 +115,7 @@ def test_deep_nesting_is_not_taken(kept: Path) -> None:
 
 
 def test_no_ceilings_are_none(kept: Path) -> None:
-    cache_ceilings(kept, [])
+    cache_ceilings(kept, now_measured([]))
     with pytest.raises(NotCached, match="is damaged"):
         read_ceilings(kept)
 
@@ -129,7 +139,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot write .*row\.json \(not a directory\): choose another place$"):
-        cache_ceilings(tmp_path / "file" / "charact" / "row.json", made_up())
+        cache_ceilings(tmp_path / "file" / "charact" / "row.json", now_measured(made_up()))
 
 
 def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +149,7 @@ def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.Monke
     before = kept.read_bytes()
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(UserError, match="no space left while writing"):
-        cache_ceilings(kept, made_up("cuda:0"))
+        cache_ceilings(kept, now_measured(made_up("cuda:0")))
     assert kept.read_bytes() == before
     assert [path.name for path in kept.parent.iterdir()] == ["kept.json"]
 
@@ -147,7 +157,7 @@ def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.Monke
 def test_of_writers_at_once_one_wins_whole(tmp_path: Path) -> None:
     path = tmp_path / "row.json"
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: cache_ceilings(path, made_up(f"cuda:{number}")), range(40)))
+        list(pool.map(lambda number: cache_ceilings(path, now_measured(made_up(f"cuda:{number}"))), range(40)))
     assert len({row["device"] for row in read_ceilings(path).ceilings}) == 1
     assert [one.name for one in tmp_path.iterdir()] == ["row.json"]
 
@@ -156,3 +166,12 @@ def test_of_writers_at_once_one_wins_whole(tmp_path: Path) -> None:
 def test_a_process_that_had_less_than_its_cores_was_disturbed(cores_frac: float | None, disturbed: bool) -> None:
     products = ceiling("gemm", 1e12, "flop_per_s", precision="fp32", cores_frac=cores_frac)
     assert is_disturbed([ceiling("launch", 1e-6, "s"), products]) is disturbed
+
+
+def test_a_rate_that_a_workload_reached_replaces_a_lower_ceiling_of_its_precision() -> None:
+    kept = now_measured(made_up(), 1e9)
+    raised = raise_ceilings(kept, {"fp32": (1.5e13, "convolution in vgg"), "bf16": (1e13, "GEMM in mlp")})
+    (fp32, bf16), others = raised.ceilings[:2], raised.ceilings[2:]
+    assert (fp32["value"], fp32["origin"]) == (1.5e13, "convolution in vgg")
+    assert [bf16, *others] == kept.ceilings[1:]
+    assert (raised.measured, raised.check_flop_per_s) == (kept.measured, 1e9)

@@ -7,7 +7,13 @@ import pandas as pd
 from markupsafe import Markup
 
 from charact.analysis.efficiency import roofline as roofline_analysis
-from charact.analysis.efficiency.ceilings import case_ceilings, ceilings, ceilings_disturbed_frac, ceilings_reason
+from charact.analysis.efficiency.ceilings import (
+    case_ceilings,
+    ceilings,
+    ceilings_disturbed_frac,
+    ceilings_reason,
+    observed_ceilings,
+)
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
 from charact.views.html.elements.roofline import Roof, extent, roofline_figure
@@ -22,7 +28,7 @@ _LEAD = (
     "of matrix products, and the memory bandwidth. FLOP are those of convolutions, matrix products and attention; "
     "one multiply-add is 2 FLOP. Pointwise work is not counted, so rates are lower bounds. Bytes are each "
     "operator’s inputs and outputs once, unless a counter measured them. Work on cached data can exceed "
-    "the ceiling of memory: shares above 100 % are shown."
+    "the ceiling of memory: shares above 100 % are shown. Rates of products above the probes’ replace them."
 )
 _RATES = {"gemm": "matrix products", "copy": "copy", "triad": "triad", "launch": "launch of an operator",
           "host_to_device": "host to device", "device_to_host": "device to host"}  # fmt: skip
@@ -106,7 +112,8 @@ def roof_over(run: Run, case: str) -> Roof | None:
 
 def _ceilings(run: Run) -> list[Block]:
     """Return the table of measured ceilings and datasheet values."""
-    rows = ceilings(run)
+    reached = observed_ceilings(run).assign(ceiling="gemm", unit="flop_per_s")
+    rows = pd.concat([ceilings(run), reached], ignore_index=True) if len(reached) else ceilings(run)
     reason = ceilings_reason(run)
     if reason is not None:
         return [Block(title="Ceilings", note=fmt.missing(reason))]
@@ -127,7 +134,8 @@ def _ceilings(run: Run) -> list[Block]:
         Column("device", "Device"), Column("what", "Ceiling"),
         Column("where", "Precision or level", reason=lambda row: "does not apply"),
         Column("working_set_bytes", "Working set", fmt.num_bytes, "", lambda row: "does not apply"),
-        Column("measured", "Measured"), Column("stated", "Datasheet"),
+        Column("measured", "Measured"), Column("origin", "Reached by", None, "", lambda row: "a probe"),
+        Column("stated", "Datasheet"),
         Column("of_stated", "Of the datasheet", fmt.share, "", lambda row: "no datasheet"),
         Column("datasheet_source", "Source", reason=lambda row: "no datasheet"),
     ]  # fmt: skip

@@ -100,8 +100,15 @@ class TestPrize:
         operators = [operator("forward", "GEMM", 0.06, flop=12e10, num_calls=0),
                      operator("forward", "GEMM", 0.04, flop=1e10, num_calls=0, layer="slow")]  # fmt: skip
         found = judge(judged(tmp_path, {"forward": 0.1}, operators))
-        assert found["prize_s"] == pytest.approx(0.03)
-        assert "at 130.0 % of the fp32 ceiling" in found["evidence"]
+        assert found["prize_s"] == pytest.approx(0.04 - 1e10 / 2e12)  # the faster layer is the ceiling
+        assert "at 65.0 % of the fp32 ceiling of 2.00 TFLOP/s (reached by GEMM " in found["evidence"]
+
+    def test_of_a_case_above_its_ceiling_is_not_known(self, tmp_path: Path) -> None:
+        operators = [operator("forward", "GEMM", 0.1, flop=1e11, num_calls=0)]  # as fast as the ceiling
+        found = judge(judged(tmp_path, {"forward": 0.08}, operators))  # and faster without the profiler
+        assert found["verdict"] == "compute-bound"
+        assert (found["prize"], found["prize_s"]) == (None, pytest.approx(float("nan"), nan_ok=True))
+        assert "at 125.0 % of the fp32 ceiling of 1.00 TFLOP/s (above 100 %: the ceiling is too low, or" in found["evidence"]
 
 
 class TestMemory:
