@@ -93,11 +93,21 @@ def server() -> Iterator[Any]:
         yield one
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of one clock against another two more tries: other programs may take the core away in between."""
+    """Leave all but the first of `slow_variants` to the slow tests, and give tests of a clock two more tries.
+
+    A clock is held against another, and other programs may take the core away in between.
+    """
+    shown = set()
     for item in items:
         if item.get_closest_marker("clock") is not None:
             item.add_marker(pytest.mark.flaky(reruns=2))
+        if item.get_closest_marker("slow_variants") is not None and item.get_closest_marker("slow") is None:
+            test = item.nodeid.partition("[")[0]
+            if test in shown:
+                item.add_marker(pytest.mark.slow)
+            shown.add(test)
 
 
 @pytest.hookimpl(tryfirst=True)

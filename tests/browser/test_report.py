@@ -118,6 +118,7 @@ def test_texts_of_figures_lie_within_them(page: Page, address: str) -> None:
     assert texts_outside(page) == []
 
 
+@pytest.mark.slow
 def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "training.html"
     path.write_text(report([load_run(records.write_training(tmp_path / "runs"))]), encoding="utf-8")

@@ -30,6 +30,7 @@ def test_cases_are_filtered_and_suites_stay(page: Page, traffic: Traffic, addres
     assert traffic.requests == [address]
 
 
+@pytest.mark.slow
 def test_problems_are_sorted_by_time(page: Page, address: str) -> None:
     page.goto(address)
     page.get_by_text("Problems of gemm, as a table").click()

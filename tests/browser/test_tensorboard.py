@@ -213,6 +213,7 @@ def test_runs_that_cannot_be_read_say_why(tmp_path: Path, serve: Serve, page: Pa
     expect(tab.locator("main")).to_contain_text(changed)
 
 
+@pytest.mark.slow
 def test_no_runs_says_what_to_do(tmp_path: Path, serve: Serve, page: Page, traffic: Any) -> None:
     tab = open_tab(page, serve(tmp_path))
     expect(tab.locator("main")).to_contain_text("No runs here yet.")

@@ -231,6 +231,7 @@ def test_own_models_of_one_name_stand_beside_each_other(tmp_path: Path, here: He
 
 
 class TestSeveralMachines:
+    @pytest.mark.slow
     def test_latencies_stand_side_by_side(self, there: Path, here: Here) -> None:
         mine = only_run(there, "bricks-suite")
         other = there / "runs" / "elsewhere"

@@ -42,6 +42,7 @@ def test_bricks_that_crash_are_recorded_and_the_others_go_on(tmp_path: Path, her
     assert (facts["num_failed"], facts["num_resumed"]) == (2, 0)
 
 
+@pytest.mark.slow
 def test_such_an_operator_is_refused(tmp_path: Path, here: Here) -> None:
     a_suite(tmp_path / "suite", CRASHING, product())
     assert here("bricks", "run", "suite", *FEW, cwd=tmp_path).returncode == 0

@@ -100,6 +100,7 @@ def no_file_above(num_bytes: int) -> Iterator[None]:
 
 
 class TestEndings:
+    @pytest.mark.slow
     def test_after_kill_9_whole_rounds_are_kept_and_gone_on_with(self, there: Path, here: Here) -> None:
         partial, status, _ = ended(there, signal.SIGKILL)
         assert status == -signal.SIGKILL
@@ -204,6 +205,7 @@ class TestDamagedSuites:
         next((there / "suite" / "bricks").iterdir()).unlink()
         self.refused(there, here, "is missing from ")
 
+    @pytest.mark.slow
     def test_one_with_another_brick_in_its_place(self, there: Path, here: Here) -> None:
         one, other = sorted((there / "suite" / "bricks").iterdir())[:2]
         shutil.copy(one, other)

@@ -71,6 +71,7 @@ class TestRunningCode:
         here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
         assert not marker.exists()
 
+    @pytest.mark.slow
     def test_no_loss_is_imported(self, run: Path, here: Here) -> None:
         marker = run.parents[1] / "it-ran"
         (run.parents[1] / "received_loss.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
@@ -102,10 +103,12 @@ class TestNamedOnTheCommandLine:
         timing: dict[str, Any] = entry["passes"]["timing"]
         return timing
 
+    @pytest.mark.slow
     def test_a_model_is_verified(self, run: Path, here: Here) -> None:
         received(run, {"asked_as": "torch.nn:ReLU", "own": OWN})
         assert self.verified(run, here, "--model", "torch.nn:ReLU")["status"] == "ok"
 
+    @pytest.mark.slow
     def test_a_model_that_is_named_in_the_place_of_a_workload_is_verified(self, run: Path, here: Here) -> None:
         received(run, {"asked_as": "torch.nn:ReLU", "own": {**OWN, "model_args": "inplace=True"}})
         timing = self.verified(run, here, "--model-args", "inplace=True", "--input-spec", "S", name="torch.nn:ReLU")
@@ -117,6 +120,7 @@ class TestNamedOnTheCommandLine:
         assert timing["status"] == "failed"
         assert timing["reason"].endswith("add --model 'torch.nn:ReLU(inplace=True)'")
 
+    @pytest.mark.slow
     def test_a_workload_needs_no_name(self, run: Path, here: Here) -> None:
         received(run, {"asked_as": "mlp"})
         path, = (run.parents[1] / "suite.private").iterdir()
@@ -124,6 +128,7 @@ class TestNamedOnTheCommandLine:
         path.write_text(json.dumps(entry | {"variant": "mnist"}))
         assert self.verified(run, here)["status"] == "ok"
 
+    @pytest.mark.slow
     def test_an_exported_program_is_verified(self, run: Path, here: Here) -> None:
         file = run.parents[1] / "small.pt2"
         torch.export.save(torch.export.export(nn.ReLU(), (torch.randn(2, 8),), strict=False), file)

@@ -29,6 +29,7 @@ def run_of(directory: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_what_is_left_out_was_not_run_and_is_not_called_failed(there: Path) -> None:
     run = load_run(run_of(there, "some"))
     left_out = run.bricks["status"] == "left_out"

@@ -64,6 +64,7 @@ def test_other_commands_measure_nothing(here: Callable[..., Any], tmp_path: Path
     assert not (tmp_path / "cache" / "charact").exists()
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_here_has_none(here: Callable[..., Any], tmp_path: Path) -> None:
     assert here("memory", *SMALL, "--mode", "infer", "--predict", "--device-like", "a100-40gb",
                 cwd=tmp_path).returncode == 0

@@ -120,6 +120,7 @@ def test_doctor_reads_the_environment_of_the_threads(tmp_path: Path) -> None:
     assert checks["OpenMP threads"]["finding"] == "sleep while they wait (OMP_WAIT_POLICY=PASSIVE)"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_names_the_commands(tmp_path: Path, shell: str) -> None:
     words = {"COMP_WORDS": "charact doc", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "charact doc",

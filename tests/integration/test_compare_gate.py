@@ -34,6 +34,7 @@ def test_a_regression_ends_with_1_and_is_told_everywhere(here: Callable, runs: P
     assert (root.get("failures"), root.get("skipped")) == ("1", "1")
 
 
+@pytest.mark.slow
 def test_the_same_program_passes(here: Callable, runs: Path, tmp_path: Path) -> None:
     done = here("compare", str(runs / "base"), str(runs / "same"), "--fail-if", "time > 1.05", "--quiet", cwd=tmp_path)
     assert done == (0, "", "")
@@ -97,6 +98,7 @@ def test_two_commands_run_by_turns_and_are_compared(here: Callable, stand_in: Pa
     assert again.returncode == 1
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("first", "message"), [
     ("charact profile 'mlp", "error: --ab \"charact profile 'mlp\": No closing quotation: quote it as for a shell"),
     ("python train.py", "error: --ab 'python train.py': write a command that measures"),

@@ -166,6 +166,7 @@ def test_a_killed_fetch_is_resumed(tmp_path: Path, server: FileServer, here: Her
     assert files(tmp_path) == ["data/tatoeba/data.zip", "data/tatoeba/data.zip.sha256"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told(tmp_path: Path, server: FileServer) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
@@ -179,6 +180,7 @@ def test_a_full_disk_is_told(tmp_path: Path, server: FileServer) -> None:
     assert not (tmp_path / "data" / "tatoeba" / "data.zip").exists()
 
 
+@pytest.mark.slow
 def test_progress_is_drawn_on_a_terminal(tmp_path: Path, server: FileServer) -> None:
     outer, inner = pty.openpty()
     try:
@@ -213,6 +215,7 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], said: str, 
 QUICK = ["--mode", "infer", "--max-iterations", "6", "--max-seconds", "1", "--quiet"]
 
 
+@pytest.mark.slow
 def test_a_profile_is_of_the_made_up_data_asked_for(tmp_path: Path, here: Here) -> None:
     done = here("profile", "mlp", "--batch-sizes", "2", "--synthetic", "classes=77", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -50,6 +50,7 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: hostile(write(out / kind)) for kind, write in WRITERS.items()}
 
 
+@pytest.mark.slow
 def test_the_records_are_hostile(spoilt: dict[str, Path]) -> None:
     run = load_run(spoilt["profile"])
     assert all(EVIL in text for text in [*run.cases["case"], run.manifest["machine"]["cpu"]["model"],
@@ -58,6 +59,7 @@ def test_the_records_are_hostile(spoilt: dict[str, Path]) -> None:
     assert run.cases["reason"].str.contains("evil").any()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_no_summary_obeys_a_record(spoilt: dict[str, Path], kind: str, terminal: bool) -> None:
@@ -151,6 +153,7 @@ def test_errors_obey_no_path(tmp_path: Path, here: Here) -> None:
         assert done.stderr.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.slow
 def test_tensorboard_lists_nothing_that_is_obeyed(spoilt: dict[str, Path], tmp_path: Path, here: Here,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     logdir = tmp_path / f"x{EVIL.replace('/', '')}"
@@ -199,6 +202,7 @@ def test_progress_obeys_no_case(kind: type, capsys: pytest.CaptureFixture[str]) 
     assert "\x9b" not in shown
 
 
+@pytest.mark.slow
 def test_formulas_are_text_in_an_exported_csv_and_come_back(record: Path, tmp_path: Path, here: Here) -> None:
     run = load_run(record)
     layers = ["=1+1", "+x", "-x", "@x", "\tx", "'=x", "plain", "a=b"]

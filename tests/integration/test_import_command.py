@@ -91,6 +91,7 @@ def test_ranks_of_a_directory_are_cases_of_one_run(here: Callable[..., Any], tmp
     assert run.counters.groupby("case")["rank"].first().tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_files_without_ranks_go_by_their_names(here: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("a", "b"):
         training(1).write(tmp_path / f"{name}.json")
@@ -107,6 +108,7 @@ def test_two_traces_of_one_rank_are_refused(here: Callable[..., Any], tmp_path: 
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_names_are_text_and_no_page(here: Callable[..., Any], tmp_path: Path) -> None:
     made = training(1, deviceProperties=[{"id": 0, "name": NASTY}])
     made.operator(NASTY, 150, 10)
@@ -176,6 +178,7 @@ def test_odd_values_are_tolerated_and_what_was_dropped_is_shown(here: Callable[.
     assert "occupancies" in str(records.sections(listed["id"]))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kept", ["kernel", "cpu_op"])
 def test_a_trace_that_does_not_link_kernels_with_launches_is_drawn(here: Callable[..., Any], tmp_path: Path,
                                                                    kept: str) -> None:
@@ -191,6 +194,7 @@ def test_a_trace_that_does_not_link_kernels_with_launches_is_drawn(here: Callabl
     assert shares.sum() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_limit_on_what_is_unpacked_can_be_raised(here: Callable[..., Any], tmp_path: Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     training().write(tmp_path / "a.json.gz")

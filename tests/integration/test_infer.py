@@ -139,6 +139,7 @@ class TestBadInput:
         assert "name the workload and --variant that it was saved from" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_weights_random_ones_are_loaded_and_that_is_said(tmp_path: Path, here: Callable[..., Any]) -> None:
     done = here("infer", *SMALL, "--max-batches", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

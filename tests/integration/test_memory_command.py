@@ -46,6 +46,7 @@ def test_cases_are_predicted_and_measured_and_told(here: Here, tmp_path: Path) -
     assert (run.path / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_here_is_predicted_for(here: Here, tmp_path: Path) -> None:
     done = here(*MLP[:2], "--device-like", "A100-80GB", "--mode", "train", "--batch-sizes", "8", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -58,6 +59,7 @@ def test_a_gpu_that_is_not_here_is_predicted_for(here: Here, tmp_path: Path) -> 
     assert prediction["fits"] is True
 
 
+@pytest.mark.slow
 def test_what_cannot_fit_is_recorded_and_a_run_of_nothing_else_has_failed(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--device-memory", "1MiB", "--mode", "train", "--quiet", cwd=tmp_path)
     assert done.returncode == 1

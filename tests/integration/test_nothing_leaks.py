@@ -103,6 +103,7 @@ def checked(place: Path, name: str = "runs") -> list[Path]:
     return runs
 
 
+@pytest.mark.slow
 def test_a_watched_script_leaks_nothing(place: Path) -> None:
     charact(place, "run", "--passes", "operators", "--iterations", "3", str(place / "script.py"), *ARGUMENTS, status=1)
     (run,) = checked(place)

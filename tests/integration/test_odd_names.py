@@ -64,6 +64,7 @@ def test_a_trace_of_any_case_has_a_place(name: str, tmp_path: Path) -> None:
     writer.discard()
 
 
+@pytest.mark.slow
 def test_run_directories_of_any_name_are_read_and_written(tmp_path: Path, here: Here) -> None:
     run = tmp_path / ODD
     records.write_record(tmp_path).rename(run)

@@ -44,6 +44,7 @@ def test_blocks_that_are_all_zero_are_refused_and_the_others_run(tmp_path: Path)
     assert run.cases["reason"][1] == "with so many zeros none of the 16×16 blocks of bsr is left: use --layouts csr"
 
 
+@pytest.mark.slow
 def test_a_view_that_fails_costs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(runs: object) -> str:
         raise ValueError("no such figure")
@@ -70,12 +71,14 @@ def test_sparse_products_are_run_in_every_layout_and_dense(tmp_path: Path) -> No
     assert list(run.problems["layout"]) == ["csr", "dense", "coo"]
 
 
+@pytest.mark.slow
 def test_what_cannot_run_among_what_can_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ops(tmp_path, "--problem", "gemm:48x32x16", "--problem", "softmax:8x8", "--precision", "int8")
     assert list(run.cases["status"]) == ["ok", "error"]
     assert "softmax" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_failure_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -113,6 +113,7 @@ def _some_slow(kinds: dict[str, bool]) -> list[Any]:
             for command in COMMANDS for kind, quick in kinds.items()]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("command", "kind"), _some_slow({"full": True, "closed": False, "gone": False}))
 def test_standard_output_that_takes_nothing(command: str, kind: str, place: Path) -> None:
     stdout = {"closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY), "gone": pipe_without_reader}
@@ -148,6 +149,7 @@ def test_standard_error_that_takes_nothing(command: str, kind: str, place: Path)
     assert status == COMMANDS[command][1]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("command", "encoding"), _some_slow({"ascii": True, "latin-1": False}))
 def test_another_encoding(command: str, encoding: str, place: Path) -> None:
     with open(place / "out.txt", "wb") as out, open(place / "err", "wb") as errors:
@@ -158,6 +160,7 @@ def test_another_encoding(command: str, encoding: str, place: Path) -> None:
     assert b"\\u" not in shown or "--json" in command, "charact's own characters have stand-ins"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", ["full", "gone", "closed"])
 def test_a_record_is_published_where_it_cannot_be_printed(kind: str, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,7 @@ def test_several_inputs_a_nested_output_and_a_loss_of_the_users(tmp_path: Path) 
     assert run.operators.query("phase == 'update'")["operator"].str.contains("Adam|addcdiv|lerp").any()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("model", "spec", "reason"), [
     ("nets:broken", "S", "ValueError: this model"),
     ("nets:Words", "int64[50] S", "TypeError: Words.forward() missing 1 required positional argument: 'mask'"),

@@ -103,6 +103,7 @@ def test_one_that_holds_nothing_is_removed(tmp_path: Path, server: Server, here:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("hostname", "is_told"), [(os.uname().nodename, True), ("elsewhere", False)])
 def test_facts_of_another_machine_are_not_taken_for_the_programs(
         tmp_path: Path, here: Callable[..., Any], hostname: str, is_told: bool) -> None:

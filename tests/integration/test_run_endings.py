@@ -72,6 +72,7 @@ def assert_same(bare: Ended, watched: Ended) -> None:
     assert watched.error == bare.error
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("text", ENDINGS.values(), ids=ENDINGS.keys())
 def test_a_program_does_as_it_does_alone(tmp_path: Path, text: str) -> None:
     folder = tmp_path / "folder"

@@ -172,6 +172,7 @@ def test_without_a_terminal_there_are_lines_and_another_may_watch(
     assert (watch.returncode, watch.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_cannot_be_watched(record: Path) -> None:
     done = subprocess.run([*CHARACT, "watch", str(record)], capture_output=True, text=True)
     assert done.returncode == 2

@@ -37,6 +37,7 @@ def refused(*arguments: str) -> str:
     return last
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_serves_until_it_is_stopped(record: Path, stop: signal.Signals) -> None:
     with started(record.parent) as (server, lines):
@@ -57,6 +58,7 @@ def test_serves_until_it_is_stopped(record: Path, stop: signal.Signals) -> None:
         assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_says_that_there_are_no_runs_yet(tmp_path: Path) -> None:
     with started(tmp_path) as (server, lines):
         assert "(no runs yet)" in lines[0]

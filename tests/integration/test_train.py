@@ -279,6 +279,7 @@ class TestFailures:
         assert here("train", "--resume", str(partial(later)), "-q", cwd=later).returncode == 0
         assert_same(only_run(later), unbroken[1])
 
+    @pytest.mark.slow
     def test_a_disk_that_fills_at_the_first_checkpoint_leaves_nothing(self, tmp_path: Path, here: Here) -> None:
         with no_file_above_500_kb():
             done = here("train", *SMALL, cwd=tmp_path)
@@ -286,6 +287,7 @@ class TestFailures:
         assert "no space left while writing" in done.stderr
         assert list((tmp_path / "runs").iterdir()) == []
 
+    @pytest.mark.slow
     def test_a_training_that_diverges_is_recorded(self, tmp_path: Path, here: Here) -> None:
         done = here("train", "mlp", "--input-sizes", "2", "--learning-rate", "1e30", cwd=tmp_path)
         assert done.returncode == 1

@@ -452,6 +452,7 @@ class TestTheRun:
         for foreign in ("<script", "<style", "http", "class="):
             assert foreign not in html
 
+    @pytest.mark.slow
     def test_a_block_with_nothing_in_it_has_none_and_says_so(
             self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with charact.Profiler("<i>", tmp_path) as profiler:

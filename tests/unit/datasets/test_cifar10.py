@@ -54,6 +54,7 @@ def test_unpacked_files_are_read(tmp_path: Path, folder: str) -> None:
     assert np.bincount(labels).tolist() == [1_000] * 10
 
 
+@pytest.mark.slow
 def test_the_archives_batches_are_read_in_order(tmp_path: Path) -> None:
     files = {name: batch_bytes(10_000, shift) for shift, name in enumerate(BATCHES["train"])}
     archive = archive_bytes(dict(reversed(files.items())))

@@ -105,6 +105,7 @@ def test_a_part_can_be_pickled_for_workers() -> None:
 
 
 # Python 3.12 warns of every fork beside torch's threads, torch of more workers than cores.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize(("num_workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
 def test_loaders_fetch_the_parts_own_samples(num_workers: int, start: str | None) -> None:

@@ -141,6 +141,7 @@ def test_real_and_made_up_samples_are_alike(tmp_path: Path, name: str, write: Ca
             assert form(first_batch(real)) == form(first_batch(made))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "write"), WRITERS, ids=[f"{name}-{write.__name__}" for name, write in WRITERS])
 def test_a_workload_learns_from_both(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     write(tmp_path)

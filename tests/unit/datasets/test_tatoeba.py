@@ -217,6 +217,7 @@ def test_parsing_takes_a_file_whole_or_refuses_it_in_one_line(content: bytes) ->
     assert decoded == [french for _, french in kept]
 
 
+@pytest.mark.slow
 def test_a_file_larger_than_the_published_one_is_read() -> None:
     pairs = parse_pairs(b"I'm x\ty\n" * 150_000, MADE)
     assert len(select(pairs, 10)) == len(pairs) == 150_000

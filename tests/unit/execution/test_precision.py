@@ -186,6 +186,7 @@ class TestPureBf16ThroughEveryPass:
         cases = record.cases.query("mode == @mode").set_index("precision")["case"]
         return SimpleNamespace(fp32=cases["fp32"], bf16=cases["pure-bf16"])
 
+    @pytest.mark.slow
     def test_all_succeed(self, record: Run) -> None:
         for case in record.cases["case"]:
             assert {name: facts["status"] for name, facts in record.passes(case).items()} == {

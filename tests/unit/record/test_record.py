@@ -72,6 +72,7 @@ def iteration_rows(number: int) -> list[dict[str, Any]]:
     return [{"iteration": i, "phase": "forward", "host_s": 0.5 + i, "device_s": None} for i in range(number)]
 
 
+@pytest.mark.slow_variants
 @settings(MANY)
 @given(data=st.data())
 @pytest.mark.parametrize("table", TABLES)
@@ -303,6 +304,7 @@ def test_no_space_for_the_first_byte_leaves_nothing(tmp_path: Path) -> None:
     assert left == "[]"
 
 
+@pytest.mark.slow
 def test_no_space_for_a_case_keeps_those_before_it(tmp_path: Path) -> None:
     said, cases, num_rows, parts, left = in_child("""
 writer = RunWriter(out, "x", {})
@@ -320,6 +322,7 @@ print(os.listdir(out))
     assert (cases, num_rows, parts, left) == ("['a']", "10", "['layers-0000.parquet']", "[]")
 
 
+@pytest.mark.slow
 def test_no_space_for_the_tables_keeps_the_cases(tmp_path: Path) -> None:
     said, num_rows = in_child("""
 writer = RunWriter(out, "x", {})
@@ -820,6 +823,7 @@ class TestValues:
 
 
 class TestSizes:
+    @pytest.mark.slow
     def test_a_table_of_many_rows_is_not_unpacked(self, record: Path) -> None:
         rows = pq.ParquetFile(record / "layers.parquet").read().slice(0, 1)
         many = rows.take(pa.array([0] * 3_000_000, pa.int64()))

@@ -103,6 +103,7 @@ class TestExplanation:
         assert [cell.text for cell in layers.rows[0].cells[:2]] == ["backward", "aten::mkldnn_convolution_backward"]
         assert "kernels of base and " in phases.note
 
+    @pytest.mark.slow
     def test_a_verdict_that_its_difference_contradicts_tells_what_it_is_of(self, tmp_path: Path) -> None:
         base = [scattered(tmp_path, seed=seed) for seed in (1, 2, 3)]
         new = [scattered(tmp_path, {"update": 1.2}, seed=seed) for seed in (4, 5, 6)]

@@ -82,6 +82,7 @@ def test_a_kind_of_case_is_one_file(tmp_path: Path) -> None:
     assert any("3 kg" in part["html"] for part in Records(str(path.parent)).sections(path.name))
     assert "All weighed cases" in report([load_run(path), load_run(path)])
 
+@pytest.mark.slow
 def test_cases_of_an_unknown_kind_are_shown(tmp_path: Path) -> None:
     """A later version may have added the kind."""
     path = records.write_record(tmp_path / "runs", sizes=(32,))

@@ -120,6 +120,7 @@ def test_a_missing_table_leaves_reasons(tmp_path: Path, table: str) -> None:
                 "iterations": "No model was measured", "memory": "Every strategy"}[table] in told  # fmt: skip
 
 
+@pytest.mark.slow
 def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     suite = made.suite_run(tmp_path, {HOSTILE: ([HOSTILE, "conv2d"], 0.01)}, suite=HOSTILE, failed=[
         made.brick_row(f"{HOSTILE}2", [HOSTILE], status="error", reason=HOSTILE)])  # fmt: skip
@@ -132,6 +133,7 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     assert page.words.count(HOSTILE) > 10
 
 
+@pytest.mark.slow
 def test_other_records_have_no_bricks(tmp_path: Path) -> None:
     for run in (load_run(write_record(tmp_path)), load_run(RunWriter(tmp_path, "e", {}).close("complete"))):
         assert not {"bricks", "constructed", "reuse"} & set(html_of(run))

@@ -192,6 +192,7 @@ def test_160_problems_stay_readable_and_below_2_megabytes(tmp_path: Path) -> Non
     assert len(lines) < 110
 
 
+@pytest.mark.slow
 def test_many_problems_of_no_suite_have_cards_of_the_longest_only(tmp_path: Path) -> None:
     record = Operations(tmp_path)
     for number in range(1, 21):

@@ -44,6 +44,7 @@ def test_the_verdict_stands_on_the_card_in_its_section_and_in_the_terminal(run: 
     assert "18.2 % of the iteration" in screen
 
 
+@pytest.mark.slow
 def test_points_lie_below_a_roof_that_is_named(run: Run) -> None:
     html = html_of(run)["roofline"]
     assert html.count("<figure") == 2
@@ -55,12 +56,14 @@ def test_points_lie_below_a_roof_that_is_named(run: Run) -> None:
     assert "matrix products" in told  # the ceilings' own table
 
 
+@pytest.mark.slow
 def test_ceilings_that_were_measured_beside_other_load_are_said_to_be(tmp_path: Path) -> None:
     disturbed = [row | {"cores_frac": 0.6 if row["ceiling"] == "gemm" else None} for row in CEILINGS]
     told = words(html_of(judged(tmp_path, PHASES, OPERATORS, ceilings=disturbed))["roofline"])
     assert "Too low: other processes left 60.0 % of the cores" in told
 
 
+@pytest.mark.slow
 def test_a_rate_above_the_probes_is_the_ceiling(tmp_path: Path) -> None:
     fast = [operator("forward", "GEMM", 1.0, flop=1.5e12, num_bytes=2e9)]
     told = words(html_of(judged(tmp_path, PHASES, fast))["roofline"])
@@ -68,6 +71,7 @@ def test_a_rate_above_the_probes_is_the_ceiling(tmp_path: Path) -> None:
     assert "150.0 %" not in told
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("ceilings", [[], CEILINGS[:1]])
 def test_without_ceilings_there_is_a_table_and_a_reason(tmp_path: Path, ceilings: list[dict]) -> None:
     html = html_of(judged(tmp_path, PHASES, OPERATORS, ceilings=ceilings))
@@ -83,6 +87,7 @@ def test_a_record_without_operators_or_flop_still_has_its_sections(tmp_path: Pat
     assert "n/a (" in words(html["bottleneck"])
 
 
+@pytest.mark.slow
 def test_a_record_of_before_there_were_ceilings(tmp_path: Path) -> None:
     html = html_of(load_run(write_record(tmp_path)))
     assert "no ceilings were measured before this run" in words(html["roofline"])

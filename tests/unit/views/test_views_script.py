@@ -96,6 +96,7 @@ def test_what_is_not_told_has_its_reason(run: Run) -> None:
         assert unasked not in of(run)["summary"] + of(run)["method"]
 
 
+@pytest.mark.slow
 def test_what_could_not_be_seen_is_said(run: Run) -> None:
     assert "Not observed" not in of(run)["program"]
     run.manifest["cases"][0]["passes"]["timing"]["blind_spots"] = ["no <loader> was used"]
@@ -149,6 +150,7 @@ def test_flop_that_nobody_counted_have_no_columns(tmp_path: Path, record: Path) 
         assert "FLOP/s" in counted[name]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("attributed_frac", "is_told"), [(0.85, True), (0.95, False)])
 def test_much_other_without_a_sampler_tells_how_to_learn_more(
     run: Run, attributed_frac: float, is_told: bool

@@ -82,6 +82,7 @@ def test_parameter_counts_are_the_published_ones(case: tuple[str, str], publishe
     assert sum(parameter.numel() for parameter in model.parameters()) == published
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("case", "published"), PUBLISHED_GMACS.items())
 def test_forward_macs_are_the_published_ones(case: tuple[str, str], published: float) -> None:
     workload = find_workload(case[0]).prepare(case[1])

@@ -68,6 +68,7 @@ def test_model_a_trains_the_published_part_of_its_parameters() -> None:
     assert count(model.base.parameters()) == 20_024_384
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("case", "published"), PUBLISHED_GMACS.items())
 def test_forward_macs_are_the_published_ones(case: tuple[str, str], published: float) -> None:
     infer = make_case(*case, "infer", batch_size=1)

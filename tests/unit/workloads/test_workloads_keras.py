@@ -100,6 +100,7 @@ def test_xceptions_shortcut_gets_the_input_as_it_came() -> None:
     torch.testing.assert_close(block(x), x, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("size", [7, 22, 23, 32, 38, 39, 64, 70, 71, 299, 300])
 def test_features_have_the_side_that_is_foretold(size: int) -> None:
     with FakeTensorMode():

@@ -67,6 +67,7 @@ def test_parameter_counts_are_the_published_ones(case: tuple[str, str], publishe
     assert sum(parameter.numel() for parameter in model.parameters()) == published
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant"), ONE_OF_EACH)
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_every_variant_runs_at_its_default_and_its_smallest_size_with_all_flop_counted(
@@ -108,6 +109,7 @@ def test_new_weights_know_nothing(name: str, variant: str, shape: tuple[int, ...
     assert loss.item() == pytest.approx(math.log(shape[-1]), rel=0.1)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant"), [
     ("rnn_lm", "lstm"), ("rnn_lm", "rnn_tanh-tied"), ("transformer_lm", "small"), ("transformer", "small")])
 def test_an_iteration_moves_every_parameter(name: str, variant: str) -> None:

@@ -106,6 +106,7 @@ def test_the_older_form_does_the_work_of_its_matrix_products() -> None:
     assert flop == 2 * 4 * length * (gru + step)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("variant", "width"), [("cbt", 384), ("cnn", 256)])
 def test_the_reader_does_the_work_of_its_matrix_products(variant: str, width: int) -> None:
     length = 12

@@ -61,6 +61,7 @@ def test_an_optimizer_s_step_counts() -> None:
     assert "c" in names(typical(models, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
 def test_no_exchange_brings_them_nearer_and_hardly_any_choice_does(number: int) -> None:
     models = some(14)

@@ -31,6 +31,7 @@ def plain(frame: pd.DataFrame) -> list[list[Any]]:
     return [[None if value is None or value != value else value for value in row] for row in rows]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "num_base", "num_new"), [("one", 1, 1), ("three", 3, 2)])
 def test_few_runs_give_the_numbers_that_they_gave(tmp_path: Path, name: str, num_base: int, num_new: int) -> None:
     base = [scattered(tmp_path, seed=number) for number in range(num_base)]
@@ -74,6 +75,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return write_copies(made, tmp_path_factory.mktemp("many"), 10)
 
 
+@pytest.mark.slow
 def test_of_many_runs_one_is_held_at_a_time_and_read_in_two_passes(
     copies: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

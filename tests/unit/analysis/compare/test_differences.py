@@ -142,6 +142,7 @@ class TestOperators:
         rows = found(base, new, "operator").query("phase == 'backward'")
         assert deltas(rows) == pytest.approx({"aten::GEMM": -0.03, OUTSIDE_OPERATORS: 0.04})
 
+    @pytest.mark.slow
     def test_without_the_operators_of_a_side_there_are_none_and_a_reason(self, tmp_path: Path) -> None:
         failed = {"passes": {"operators": {"status": "failed", "reason": "the profiler broke"}}}
         base = judged(tmp_path, {"forward": 0.02}, [operator("forward", "GEMM", 0.02)])
@@ -196,6 +197,7 @@ def made(draw: st.DrawFn) -> tuple[dict[str, float], list[dict[str, Any]], dict[
     return phases, operators, draw(st.dictionaries(where, seconds))
 
 
+@pytest.mark.slow
 @given(made(), made(), st.booleans())
 def test_sums_hold_whatever_the_records_hold(base: Any, new: Any, swap: bool) -> None:
     with tempfile.TemporaryDirectory() as out:

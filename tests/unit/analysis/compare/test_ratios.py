@@ -41,6 +41,7 @@ def test_what_the_profiler_saw_is_scaled_to_the_timing(base_and_new: list[Group]
     assert kinds["base_s"]["convolution"] == pytest.approx((0.9 * 0.050 + 0.7 * 0.030) / 1.04, rel=0.01)
 
 
+@pytest.mark.slow
 def test_several_runs_judge_operators(tmp_path: Path) -> None:
     base = side("base", *(scattered(tmp_path, seed=seed) for seed in range(4)))
     new = side("new", *(scattered(tmp_path, {"backward": 1.1}, seed=seed) for seed in range(4, 8)))

@@ -59,6 +59,7 @@ def test_an_unknown_group_is_refused(published: list[Group]) -> None:
         geometric_means(published, "machine")
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(6)))
 def test_the_order_of_cases_changes_nothing(published: list[Group], order: list[int]) -> None:

@@ -39,6 +39,7 @@ class TestOnACpu:
         parts = limited_parts(run)
         assert parts[parts["limit"] == "host"]["operator_type"].tolist() == [CALLING]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["view", "autograd", "host sync"])
     def test_what_moves_no_data_is_the_hosts(self, tmp_path: Path, kind: str) -> None:
         assert limits(judged(tmp_path, {"forward": 0.04}, [operator("forward", kind, 0.04)])) == {"host": 0.04}

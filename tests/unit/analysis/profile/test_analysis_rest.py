@@ -88,6 +88,7 @@ def test_an_empty_run_gives_all_columns_and_no_rows(
     assert list(noun(run).columns) == list(noun(load_run(record)).columns)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("table", records.PROFILE_TABLES)
 def test_a_missing_table_changes_no_columns(table: str, record: Path) -> None:
     whole = load_run(record)

@@ -66,6 +66,7 @@ def test_a_captured_workload_gives_what_it_gives(name: str, mode: str) -> None:
     assert captured.captured_by == "export"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("precision", ["bf16", "pure-bf16"])
 @pytest.mark.parametrize("mode", ["infer", "train"])
 @pytest.mark.parametrize("name", ["rnn_lm", "mlp"])
@@ -104,6 +105,7 @@ def test_layers_know_the_module_that_ran() -> None:
     assert captured.layers[-1].module == "fc"
 
 
+@pytest.mark.slow
 def test_a_training_has_an_update_for_each_parameter() -> None:
     source = source_of("resnet18", "train")
     captured = capture(source)
@@ -163,6 +165,7 @@ def test_samples_hold_no_values_of_weights() -> None:
     assert any("quantiles" in sample for sample in captured.samples.values())
 
 
+@pytest.mark.slow
 def test_capturing_twice_is_the_same() -> None:
     first, second = capture(source_of("seq2seq")), capture(source_of("seq2seq"))
     assert first.layers == second.layers

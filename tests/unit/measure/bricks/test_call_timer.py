@@ -44,6 +44,7 @@ def test_seconds_are_the_devices_where_it_has_some() -> None:
     assert seconds((2.0, None)) == 2.0
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("precision", "matrices"), [("tf32", "high"), ("fp32", "highest")])
 def test_settings_are_those_of_the_precision_and_come_back(precision: str, matrices: str) -> None:
     before = torch.get_float32_matmul_precision()

@@ -71,6 +71,7 @@ def run(tmp_path: Path, suite: Suite, mode: str = "infer", **options: Any) -> Ru
     return load_run(writer.publish())
 
 
+@pytest.mark.slow
 def test_the_observer_is_told_the_case_s_place(tmp_path: Path) -> None:
     notes = Notes()
     run(tmp_path, a_suite(tmp_path / "suite", product(8, 4)), notes=notes, place=(2, 3))
@@ -109,6 +110,7 @@ def test_every_brick_leaves_its_rows(tmp_path: Path) -> None:
     assert [told[1] for told in notes.told if told[0] == "pass"] == ["bricks", "work"]
 
 
+@pytest.mark.slow
 def test_training_has_its_phases(tmp_path: Path) -> None:
     bricks = [product(mode="train"), an_update(4, 4), a_gradient_sum(4, 4)]
     record = run(tmp_path, a_suite(tmp_path / "suite", *bricks, mode="train"), "train")
@@ -161,6 +163,7 @@ class TestFailures:
         assert len(record.brick_times) == 14
         assert record.passes(CASE)["bricks"]["undescribed"] == {brick.id: "ValueError: no luck"}
 
+    @pytest.mark.slow
     def test_a_suite_of_which_nothing_runs_has_failed(self, tmp_path: Path) -> None:
         record = run(tmp_path, a_suite(tmp_path / "suite", UNKNOWN))
         assert list(record.cases["status"]) == ["error"]

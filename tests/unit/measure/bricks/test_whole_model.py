@@ -35,6 +35,7 @@ class Slow(TwoLayers):
 BATCHES: list[int] = []
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("mode", "phases"), [
     ("infer", ["forward", "other"]), ("train", ["forward", "loss", "backward", "update", "other"]),
 ])
@@ -57,6 +58,7 @@ def test_phases_sum_to_the_wall_time() -> None:
     assert timing.facts["ended_by"] == "max_iterations"
 
 
+@pytest.mark.slow
 def test_how_long_the_thread_had_a_core_is_told() -> None:
     busy = time_end_to_end(Source(small_case("infer"), "two_layers"), RULE)
     asleep = time_end_to_end(Source(small_case("infer", workload=Slow()), "slow"), RULE)

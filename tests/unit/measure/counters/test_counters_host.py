@@ -143,6 +143,7 @@ def test_named_threads_are_known_by_their_names(monkeypatch: pytest.MonkeyPatch,
     assert [threads._pool(number) for number in (os.getpid(), 77, 78)] == ["main_thread", pool, "compute_threads"]
 
 
+@pytest.mark.slow
 def test_a_loaders_workers_are_counted_with_their_time_and_memory() -> None:
     loader = iter(DataLoader(Busy(), batch_size=2, num_workers=2, prefetch_factor=2))
     workers = set(next(loader).tolist())

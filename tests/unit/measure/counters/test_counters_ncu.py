@@ -98,6 +98,7 @@ def test_rows_are_those_of_the_counter_pass(stub: Path, monkeypatch: pytest.Monk
     assert {row["device"] for row in rows} == {"cpu"}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("failure", "reason", "remedy"), [
     ("permission", "only administrators", "NVreg_RestrictProfilingToAdminUsers=0"),
     ("busy", "another profiler", "dcgmi profile --pause"),

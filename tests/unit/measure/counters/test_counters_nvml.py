@@ -135,6 +135,7 @@ def test_the_sampler_keeps_what_was_read_before_the_gpu_was_lost(stub_nvml: Stub
     assert all(row["time_s"] is not None for row in found["rows"])
 
 
+@pytest.mark.slow
 def test_an_older_driver_is_asked_by_older_names(tmp_path: Path) -> None:
     with StubNvml(tmp_path, "-DOLD_DRIVER") as old:
         found = old.ask("read", "nvml", pauses=[0])
@@ -149,6 +150,7 @@ def test_power_over_the_pass_is_what_the_meter_counted_over_its_time(stub_nvml: 
     assert 0 < whole["power_w"] <= whole["energy_j"] / 0.5
 
 
+@pytest.mark.slow
 def test_a_meter_that_stood_still_is_no_zero(tmp_path: Path) -> None:
     with StubNvml(tmp_path, "-DSTILL_METER") as still:
         found = still.ask("read", "nvml", pauses=[0])

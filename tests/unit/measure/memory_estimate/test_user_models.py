@@ -164,6 +164,7 @@ def own_case(name: str, spec: str, size: int, batch: int, arguments: str = "", m
     return Case(workload.prepare(), size, batch, mode, precision, CPU, DataRequest())
 
 
+@pytest.mark.slow
 def test_checkpointing_trades_memory_for_work() -> None:
     kept, again = (own_case("Deep", "Sx256", 64, 8, f"again={again}") for again in (False, True))
     assert predicted(kept).peak_bytes > 1.4 * predicted(again).peak_bytes
@@ -171,6 +172,7 @@ def test_checkpointing_trades_memory_for_work() -> None:
         assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=2e-3)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("case", [
     own_case("Attending", "Sx64", 150, 6, mode="infer"), own_case("Recurrent", "Sx32", 60, 8, mode="infer"),
     own_case("Padded", "Sx64", 60, 8, mode="infer"), own_case("Padded", "Sx64", 60, 8),

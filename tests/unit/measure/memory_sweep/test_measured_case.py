@@ -111,6 +111,7 @@ def test_an_error_of_the_model_is_no_shortage() -> None:
     assert measured.shortage is None
 
 
+@pytest.mark.slow
 @pytest.mark.fresh_process
 @linux
 def test_a_limit_ends_with_its_block() -> None:

@@ -172,6 +172,7 @@ class TestSearches:
         assert entry["passes"]["prediction"]["needed_bytes"] == row["needed_bytes"]
         assert peaks(run, "predicted") == {row["case"]: entry["passes"]["prediction"]["peak_bytes"]}
 
+    @pytest.mark.slow
     def test_the_largest_input(self, tmp_path: Path) -> None:
         plan = FitPlan("input_size", MemoryPlan(TIGHT, measure=False))
         row, _ = searched(tmp_path, small_case(batch_size=8), plan)

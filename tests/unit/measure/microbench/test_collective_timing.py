@@ -22,6 +22,7 @@ CPU = torch.device("cpu")
 RULE = StopRule(max_iterations=8, max_seconds=2.0)
 
 
+@pytest.mark.slow
 def test_two_ranks_agree_on_the_sum_and_on_the_times() -> None:
     timing, error = time_over_ranks("all_reduce:20000x2", "fp32", CPU, RULE, hot=False)
     # Sums of two random numbers are exact or are rounded once: not all of 20 000 are exact.

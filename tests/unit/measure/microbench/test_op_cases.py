@@ -72,6 +72,7 @@ def test_what_a_suite_says_of_a_problem_is_recorded(tmp_path: Path) -> None:
     assert str(record.cases["source"][0]).startswith("Vo")
 
 
+@pytest.mark.slow
 def test_a_sparse_product_tells_its_zeros_and_layout(tmp_path: Path) -> None:
     record = run(tmp_path, cases_of("sparse_gemm:40x8x10:s0.75:coo", "sparse_gemm:40x8x10:s0.75:dense"))
     assert record.problems[["sparsity_frac", "layout", "flop"]].to_numpy().tolist() == [

@@ -18,6 +18,7 @@ RULE = StopRule(precision_target_frac=0.0, max_iterations=6, max_seconds=5.0)
 NUM_PAIRS = 25
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("text", "statement"), [
     ("gemm:512x32x512", "torch.mm(*inputs)"),
     ("gemm:32x32x32", "torch.mm(*inputs)"),

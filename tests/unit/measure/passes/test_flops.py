@@ -86,6 +86,7 @@ def test_the_update_is_one_that_finds_its_state() -> None:
     assert update == {"aten::mul_": 2, "aten::add_": 4}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "forward_gmac", "backward_to_forward"), [
     ("resnet50", 4.089, 1.971), ("vgg16", 15.470, 1.994), ("resnet18", 1.814, 1.935)])
 def test_published_macs_and_a_backward_that_is_counted_not_assumed(

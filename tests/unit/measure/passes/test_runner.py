@@ -57,6 +57,7 @@ def test_every_pass_leaves_its_table(tmp_path: Path) -> None:
 
 
 class TestCounters:
+    @pytest.mark.slow
     def test_samples_whole_values_and_spans_are_recorded(self, tmp_path: Path) -> None:
         record = run(tmp_path, [small_case()], sources=chosen_sources(None))
         passes = record.passes(record.cases["case"][0])
@@ -70,6 +71,7 @@ class TestCounters:
         assert {phase for _, _, phase in facts["spans"]} == {"data", "forward", "loss", "backward", "update"}
         assert facts["sources"]["host"]["status"] == "ok"
 
+    @pytest.mark.slow
     def test_kernels_counters_are_not_on_a_cpu(self, tmp_path: Path) -> None:
         record = run(tmp_path, [small_case()], sources=chosen_sources(["kineto"]))
         ended = record.passes(record.cases["case"][0])["counters"]["sources"]
@@ -77,6 +79,7 @@ class TestCounters:
                                     "missing": {}}}
         assert record.counters.empty
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize(("names", "kept"), [(None, True), (["host"], False)])
     def test_the_operator_passs_trace_gives_them_where_they_are_asked_for(
             self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str] | None, kept: bool) -> None:
@@ -99,6 +102,7 @@ class TestCounters:
         assert record.counters.empty
         assert ("pass", "counters") not in notes.told
 
+    @pytest.mark.slow
     def test_a_source_that_breaks_leaves_the_pass_and_the_case_alone(self, tmp_path: Path) -> None:
         record = run(tmp_path, [small_case()], sources=[Made(opening=break_down), *chosen_sources(["host"])])
         (case,) = record.manifest["cases"]
@@ -140,6 +144,7 @@ def test_a_pass_that_fails_leaves_its_reason_and_the_case_goes_on(
     assert not record.memory.empty
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_case_and_keeps_the_finished_ones(tmp_path: Path, number: signal.Signals) -> None:
     def at_case(case_number: int) -> None:

@@ -81,6 +81,7 @@ def mode(record: Run) -> str:
 
 
 class TestTheMLP:
+    @pytest.mark.slow
     def test_every_pass_succeeds(self, record: Run, mode: str) -> None:
         for compiled in (False, True):
             assert {name: facts["status"] for name, facts in record.passes(case_of(mode, compiled=compiled)).items()

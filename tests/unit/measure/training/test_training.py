@@ -294,6 +294,7 @@ RESUMED = [
 
 
 class TestGoingOn:
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize(("options", "moment"), RESUMED)
     def test_what_was_interrupted_ends_as_if_it_had_not_been(
         self, tmp_path: Path, options: dict[str, Any], moment: tuple[int, str, int],

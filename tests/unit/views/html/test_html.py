@@ -134,6 +134,7 @@ def test_all_cases_failed(tmp_path: Path) -> None:
     assert "model broke" in parts["summary"]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_one_case(tmp_path: Path, mode: str) -> None:
     path = records.write_record(tmp_path, sizes=(64,), modes=(mode,))
@@ -252,6 +253,7 @@ class TestDamage:
         assert not named & {"phases", "operators", "layers", "machine"}
         assert list(html) == SECTION_IDS
 
+    @pytest.mark.slow
     def test_a_case_with_damaged_facts_says_what_is_damaged(self, record: Path) -> None:
         cases = json.loads((record / "run.json").read_text())["cases"]
         cases[0]["passes"]["timing"]["num_iterations"] = "many"
@@ -261,6 +263,7 @@ class TestDamage:
         assert "run.json: Expected `int | null`, got `str` - at" in overview
         assert overview.count("damaged") < overview.count("resnet50-")
 
+    @pytest.mark.slow
     def test_a_damaged_run_leaves_the_table_across_runs_to_the_others(self, tmp_path: Path) -> None:
         runs = [records.write_record(tmp_path, sizes=(32,), modes=("train",)) for _ in range(2)]
         (runs[0] / "iterations.parquet").write_bytes(b"PAR1")

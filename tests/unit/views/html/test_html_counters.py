@@ -208,6 +208,7 @@ class TestContract:
         run = load_run(RunWriter(tmp_path, "r", {}).close("complete"))
         assert {part.id for part in sections(run)}.isdisjoint(BUILDERS)
 
+    @pytest.mark.slow
     def test_a_record_of_before_there_was_a_counter_pass(self, tmp_path: Path) -> None:
         path = old_record(tmp_path)
         html = {part.id: part.html for part in sections(load_run(path))}

@@ -70,6 +70,7 @@ def test_it_has_the_sections_of_a_memory_run(texts: dict[str, str]) -> None:
     assert "timing pass" not in texts["method"]
 
 
+@pytest.mark.slow
 def test_the_summary_has_a_card_a_series_and_a_row_a_case(html: dict[str, str]) -> None:
     cards = re.findall(r'<article class="ch-card[^"]*" data-case="([^"]*)"', html["summary"])
     assert cards == ["resnet18-320-b8-train-fp32-cpu", "resnet18-384-b8-infer-fp32-cpu",
@@ -109,6 +110,7 @@ def test_figures_say_what_is_predicted_and_what_is_measured(html: dict[str, str]
     assert "allocations and frees in order, predicted" in drawn[7]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_each_measured_size_has_its_dots(tmp_path: Path) -> None:
     def num_markers(name: str, *measured: int) -> int:
@@ -250,6 +252,7 @@ def test_long_tables_are_cut_with_a_note(run: Run) -> None:
     assert table.note.startswith("The first 400 of 448 rows")
 
 
+@pytest.mark.slow
 def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     cases = []
     for size in (32, 64, 96):
@@ -279,6 +282,7 @@ def test_runs_of_several_kinds_begin_with_a_table_of_each(record: Path, run: Run
     assert overview.count(f">{run.run_id}</td>") == 48
 
 
+@pytest.mark.slow
 def test_a_profile_has_its_memory_as_before(record: Path) -> None:
     html = {part.id: part.html for part in sections(load_run(record))}["memory"]
     assert titles_of(html) == [

@@ -61,6 +61,7 @@ def test_one_batch_size_says_why_there_is_no_curve(tmp_path: Path) -> None:
     assert "n/a (one batch size only: give --batch-sizes two)" in words_of(run)["inference"]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("data", "told"), [("synthetic", True), ("cifar10", False)])
 def test_what_is_learned_of_synthetic_data_is_told_to_be_nothing(tmp_path: Path, data: str, told: bool) -> None:
     trained = record_of(tmp_path / "t", {**records.training_entry("r", 8), "data": data}, records.training_tables(8))
@@ -69,6 +70,7 @@ def test_what_is_learned_of_synthetic_data_is_told_to_be_nothing(tmp_path: Path,
     assert (OF_NO_TASK in words_of(ran)["inference"]) is told
 
 
+@pytest.mark.slow
 def test_a_profile_has_neither(record: Path) -> None:
     assert not {"training", "inference"} & set(words_of(load_run(record)))
 

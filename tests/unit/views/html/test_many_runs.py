@@ -59,6 +59,7 @@ def test_figures_do_not_grow_with_the_number_of_runs(tmp_path: Path, small: Path
     assert numbers[0] == numbers[1] > 0
 
 
+@pytest.mark.slow
 def test_each_table_of_a_run_is_read_once_and_released(
     tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_sweep_has_one_row_a_case(tmp_path: Path, small: Path) -> None:
     assert [row.case for row in every.rows] == [f"resnet50_00{number}-32-b8-infer-fp32-cpu" for number in range(3)]
 
 
+@pytest.mark.slow
 def test_numbers_of_a_case_over_its_runs(tmp_path: Path, small: Path) -> None:
     found = Summary()
     for path in write_copies(small, tmp_path, 7):
@@ -154,6 +156,7 @@ def test_names_of_many_runs_are_counted() -> None:
     assert abbreviated_names([str(number) for number in range(9)]) == "0, 1, 2, 3, 5 others"
 
 
+@pytest.mark.slow
 def test_a_comparison_draws_the_cases_that_differ_most(
     tmp_path: Path, small: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +173,7 @@ def test_a_comparison_draws_the_cases_that_differ_most(
     assert len(times.rows) == 5
 
 
+@pytest.mark.slow
 def test_the_command_draws_as_many_cases_as_it_is_told(
     tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -191,6 +191,7 @@ def test_a_pipe_gets_a_line_a_row(pair: list[Group], capsys: pytest.CaptureFixtu
     assert line.endswith("differs (one run each)")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("slowness", "verdict"), [(1.2, "slower"), (0.8, "faster")])
 def test_repeats_have_a_direction(tmp_path: Path, slowness: float, verdict: str) -> None:
     base = [scattered(tmp_path, seed=seed) for seed in range(3)]

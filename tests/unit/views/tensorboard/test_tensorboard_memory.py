@@ -20,6 +20,7 @@ def run(tmp_path: Path) -> Run:
     return load_run(made.write_memory(tmp_path / "runs", kinds=("image",)))
 
 
+@pytest.mark.slow
 def test_peaks_by_size_measured_and_predicted(run: Run) -> None:
     write_scalars(run, run.path)
     found = read(run.path)

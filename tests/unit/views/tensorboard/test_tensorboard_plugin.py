@@ -60,6 +60,7 @@ def test_lists_the_newest_run_first(runs: Path) -> None:
     assert [entry["name"] for entry in listing(runs)] == ["newest", "new", "old"]
 
 
+@pytest.mark.slow
 def test_a_log_directory_may_itself_be_a_run(record: Path) -> None:
     entry, = listing(record)
     assert (entry["id"], entry["name"]) == (".", "resnet50")
@@ -223,6 +224,7 @@ def test_a_page_that_fails_is_one_line_and_is_logged(record: Path, route: str, m
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_that_is_renamed_while_it_is_read_is_found_again(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = record.rename(record.with_name(f"{PARTIAL_PREFIX}{record.name}"))
     stat = Path.stat

@@ -127,6 +127,7 @@ def test_a_directory_that_is_not_there_is_refused(record: Path, tmp_path: Path) 
         write_scalars(load_run(record), file)
 
 
+@pytest.mark.slow
 def test_needs_neither_torch_nor_tensorflow() -> None:
     code = ("import sys, charact.views.tensorboard.scalars;"
             "print(sorted({'torch', 'tensorflow'} & set(sys.modules)))")  # fmt: skip

@@ -29,6 +29,7 @@ def test_bars_are_full_and_no_line_is_too_long(record: Path, width: int) -> None
     assert [round(100 * bar.count(letter) / len(bar)) for letter in "DFB"] == pytest.approx([10, 30, 50], abs=1)
 
 
+@pytest.mark.slow
 def test_color_is_for_terminals_only(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in shown(record)
     colored = shown(record, color=True)

@@ -68,6 +68,7 @@ def test_no_line_is_too_long(path: Path, width: int) -> None:
     assert max(map(len, shown(path, width=width).splitlines())) <= width
 
 
+@pytest.mark.slow
 def test_long_sweeps_are_thinned_out_and_keep_the_largest(tmp_path: Path) -> None:
     cases = [
         (made.memory_entry("image", "infer", size, measured=False),
