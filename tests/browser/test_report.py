@@ -92,6 +92,7 @@ def test_nothing_is_wider_than_the_window(page: Page, address: str, width: int) 
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 def test_every_kind_of_run_fits_the_window(page: Page, of_its_kind: str, traffic, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})

@@ -40,6 +40,7 @@ def test_problems_are_sorted_by_time(page: Page, address: str) -> None:
     expect(table.locator("tbody tr").last).to_contain_text("n/a (oom)")
 
 
+@pytest.mark.slow
 def test_a_narrow_screen_scrolls_tables_only(page: Page, address: str) -> None:
     page.set_viewport_size({"width": 380, "height": 800})
     page.goto(address)

@@ -315,6 +315,7 @@ def make(rng: Rng, directory: Path) -> Path:
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, pytest.param(3_000, marks=pytest.mark.slow)])
 def test_files_of_data_sets(count: int) -> None:
     assert fuzz("data", make, read, count) == []

@@ -372,6 +372,7 @@ KINDS = {"brick": (make_bricks, read_suite), "index": (make_index, read_suite),
          "composition": (make_composition, read_composition), "archive": (make_archive, read_archive)}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("count", [5, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_input_breaks_a_promise(kind: str, count: int) -> None:

@@ -53,6 +53,7 @@ def profiled(out: Path, case: Case, ceilings: list[dict[str, Any]]) -> Run:
     return load_run(writer.publish())
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("verdict", "mode", "workload"), [
     pytest.param("data-bound", "train", Bound(per_sample=partial(time.sleep, 0.002)), id="a loader that sleeps"),
     pytest.param("data-bound", "infer", Bound(per_sample=decode), id="a loader that computes",

@@ -157,6 +157,7 @@ class TestEndings:
         assert not (tmp_path / "s" / "suite.json").exists()
         assert here("bricks", "generate", "mlp", *TINY, "--out", "s", cwd=tmp_path).returncode == 0
 
+    @pytest.mark.slow
     def test_a_full_disk_keeps_the_suite_as_it_was(self, there: Path, here: Here) -> None:
         before = load_suite(there / "suite")
         with no_file_above(1000):

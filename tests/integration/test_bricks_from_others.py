@@ -114,6 +114,7 @@ class TestNamedOnTheCommandLine:
         timing = self.verified(run, here, "--model-args", "inplace=True", "--input-spec", "S", name="torch.nn:ReLU")
         assert timing["status"] == "ok"
 
+    @pytest.mark.slow
     def test_other_arguments_are_another_call(self, run: Path, here: Here) -> None:
         received(run, {"asked_as": "torch.nn:ReLU", "own": {**OWN, "model_args": "inplace=True"}})
         timing = self.verified(run, here, "--model", "torch.nn:ReLU")

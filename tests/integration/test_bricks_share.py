@@ -45,6 +45,7 @@ def test_what_is_left_out_was_not_run_and_is_not_called_failed(there: Path) -> N
     assert (passes["num_failed"], passes["num_left_out"]) == (0, left_out.sum())
 
 
+@pytest.mark.slow
 def test_the_model_is_constructed_and_says_how_much_is_predicted(there: Path, here: Here) -> None:
     done = here("bricks", "construct", "resnet18", str(run_of(there, "some")), "--name", "built", cwd=there)
     assert done.returncode == 0, done.stderr

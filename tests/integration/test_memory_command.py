@@ -69,6 +69,7 @@ def test_what_cannot_fit_is_recorded_and_a_run_of_nothing_else_has_failed(here: 
     assert entry["out_of_memory"]["limit_bytes"] == 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amount", [
     ["--fit", "32MiB"], pytest.param(["--fit", "--device-memory", "33554432"], marks=pytest.mark.slow)])
 def test_the_largest_batch_that_fits(here: Here, tmp_path: Path, amount: list[str]) -> None:

@@ -41,6 +41,7 @@ def test_a_record_takes_any_name(name: str, tmp_path: Path) -> None:
     run.cases["case"][0].encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [EVIL, *(pytest.param(name, marks=pytest.mark.slow)
                                           for name in ("x" * 5000, "ü" * 300, "\ud800", "名前"))])
 def test_a_report_shows_any_name(name: str, tmp_path: Path) -> None:
@@ -91,6 +92,7 @@ def test_run_directories_of_any_name_are_read_and_written(tmp_path: Path, here: 
     assert logged.sections(shown)
 
 
+@pytest.mark.slow
 def test_traces_of_any_name_are_imported(tmp_path: Path, here: Here) -> None:
     training().write(tmp_path / f"{ODD}.json.gz")
     done = here("import", f"{ODD}.json.gz", "--out", ODD, "--name", ODD, cwd=tmp_path)

@@ -110,7 +110,7 @@ def check_case(run: Run, tmp_path: Path, mode: str) -> None:
     for record, wall_s in list(zip(recorded, walls_s, strict=True))[:-1]:
         assert sum(record.values()) == pytest.approx(wall_s, rel=TOLERANCE_FRAC, abs=TOLERANCE_S)
     true_other_s = sum(one.get(("other", None), 0.0) for one in true_parts_s(true))
-    assert timing["attributed_frac"] >= 0.97 - true_other_s / sum(walls_s)
+    assert timing["attributed_frac"] >= 0.95 - true_other_s / sum(walls_s)
     assert sum(record["other", None] for record in recorded) >= 0
 
 
@@ -157,6 +157,7 @@ SLOW = {
 }
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("program", [slow(one) if name in SLOW else one for name, one in CASES.items()], ids=CASES)
 def test_a_script_stays_as_it_is_and_its_phases_are_the_true_ones(
         program: list[str], tmp_path: Path, server: Server) -> None:

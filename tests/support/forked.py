@@ -195,10 +195,9 @@ def _serve() -> None:
 
     import charact.views.html.report  # noqa: F401
     from charact import cli
-    from charact.views.html.elements import drawing
-    from support.plain_figures import PlainFigure
+    from support.plain_figures import leave_figures_out
 
-    drawing.Figure = PlainFigure
+    leave_figures_out()
     cli.build_app()
     torch.set_num_threads(1)  # a pool of threads does not outlive a fork
     gc.collect()

@@ -47,6 +47,7 @@ def test_bricks_of_branches_make_the_models_output(training: bool) -> None:
     torch.testing.assert_close(output, run_whole(captured)[0], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODELS])
 def test_bricks_of_a_workload_make_what_the_workload_gives(name: str) -> None:

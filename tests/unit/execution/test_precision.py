@@ -193,6 +193,7 @@ class TestPureBf16ThroughEveryPass:
                 "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
                 "counters": "skipped"}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("mode", ["train", "infer"])
     def test_the_work_is_the_same(self, record: Run, mode: str) -> None:
         case = self.by_precision(record, mode)

@@ -240,6 +240,7 @@ def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
     assert_whole_or_refused(directories[0])
 
 
+@pytest.mark.slow
 def test_writers_of_one_directory_never_collide(tmp_path: Path) -> None:
     program = """
 import sys

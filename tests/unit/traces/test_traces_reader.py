@@ -204,6 +204,7 @@ class TestFile:
         with pytest.raises(UserError, match="profile fewer iterations"):
             read_trace(training().write(tmp_path / "a.json"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("filling", [
         pytest.param(b" ", marks=pytest.mark.slow), b'{"cat": "python_function", "name": "f", "ts": 1.5, "dur": 2}, '])
     def test_a_packed_bomb_takes_little_memory(self, tmp_path: Path, filling: bytes) -> None:

@@ -92,6 +92,7 @@ def test_forward_macs_are_the_published_ones(case: tuple[str, str], published: f
     assert counter.get_total_flops() / 2e9 == pytest.approx(published, rel=0.005)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant"), [
     pytest.param(*case, marks=[pytest.mark.slow] if case[0] in {*DEEPER, *LARGE} else []) for case in CASES])
 def test_every_workload_trains_at_its_default_and_its_smallest_size(name: str, variant: str) -> None:

@@ -77,6 +77,7 @@ def test_forward_macs_are_the_published_ones(case: tuple[str, str], published: f
     assert facts["uncounted"] == []
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant"), [
     pytest.param(*case, marks=pytest.mark.slow if {*case} & {"model_b", "resnet152v2", "xception", "paper"} else ())
     for case in CASES])
@@ -154,6 +155,7 @@ def run_iterations(case: Case, num_iterations: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant", "input_size"), [
     ("googlenet", "torchvision", 32),
     pytest.param("xception", "imagenet", 32, marks=pytest.mark.slow),

@@ -184,6 +184,7 @@ def test_an_input_beyond_the_learned_positions_is_refused() -> None:
         prepared("transformer_lm", "gpt2").dataset(1025, DataRequest())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "variant", "num_iterations"), [
     pytest.param("rnn_lm", "lstm-tied", 199, marks=pytest.mark.slow),
     pytest.param("rnn_lm", "gru", 199, marks=pytest.mark.slow),

@@ -115,6 +115,7 @@ def test_the_reader_does_the_work_of_its_matrix_products(variant: str, width: in
     assert forward_flop(prepared("aoa_reader", variant), small_questions(length), 4) == 2 * 4 * (read + attend)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant"), [
     *CASES[:3], pytest.param(*CASES[3], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "infer"])
@@ -135,6 +136,7 @@ def test_every_variant_runs_at_its_smallest_size(
     assert working == ({"forward", "backward"} if mode == "train" else {"forward"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_every_parameter_learns(name: str, variant: str) -> None:
     workload, dataset = prepared(name, variant), small_data(name)

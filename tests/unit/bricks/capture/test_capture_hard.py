@@ -167,6 +167,7 @@ def test_the_fast_path_of_encoders_is_what_inference_runs() -> None:
     assert "torch.export took another code path" in captured.notes[0]
 
 
+@pytest.mark.slow
 def test_ways_of_cudnn_are_not_told_by_a_machine_without_it() -> None:
     source, = sources_of(["resnet18"], input_sizes=[32], batch_sizes=[1], variant="cifar")
     norms = [layer for layer in capture(source).layers if layer.operator == "aten.batch_norm.default"]

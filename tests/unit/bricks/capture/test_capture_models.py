@@ -56,6 +56,7 @@ def check(source: Source, captured: CapturedModel) -> None:
     assert [note for note in captured.notes if "clips" not in note] == []
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("mode", ["infer", "train"])
 @pytest.mark.parametrize("name", [
     "resnet18", "rnn_lm", "seq2seq", pytest.param("aoa_reader", marks=pytest.mark.slow), "transformer_lm", "mlp"])

@@ -74,6 +74,7 @@ def test_nothing_is_told_of_a_model_by_hand(tmp_path: Path) -> None:
     check_nothing_is_told(tmp_path / "suite", captured, [MODEL, MODULE, "hidden_blocks"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mode", "size"), [
     ("resnet18", "infer", 32), pytest.param("transformer", "train", 6, marks=pytest.mark.slow),
 ])

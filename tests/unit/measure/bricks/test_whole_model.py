@@ -49,6 +49,7 @@ def test_iterations_have_the_phases_of_bricks(mode: str, phases: list[str]) -> N
     assert all(row["host_s"] >= 0.005 for row in timing.rows if row["phase"] == "loss")
 
 
+@pytest.mark.slow
 def test_phases_sum_to_the_wall_time() -> None:
     timing = time_end_to_end(Source(small_case("train"), "two_layers"), RULE)
     for iteration, wall_s in enumerate(timing.wall_s):

@@ -133,6 +133,7 @@ def test_a_command_that_lists_no_metrics_is_told(stub: Path) -> None:
         take(own_case())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "reason"), [
     pytest.param("NoMemory", "not enough memory", marks=pytest.mark.slow), ("Killed", "ended by signal 9")])
 def test_a_child_that_breaks_down_is_told(stub: Path, model: str, reason: str) -> None:

@@ -155,6 +155,7 @@ def test_what_the_child_is_refused_its_parent_tells(
     assert refused.value.unavailable.remedy is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "reason"), [
     pytest.param("NoMemory", "not enough memory", marks=pytest.mark.slow), ("Killed", "ended by signal 9")])
 def test_a_child_that_breaks_down_is_told(stub: None, model: str, reason: str) -> None:

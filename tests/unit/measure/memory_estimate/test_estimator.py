@@ -58,6 +58,7 @@ class TestByHand:
         assert predicted(case).peak_bytes == measured_peak(case)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("case", [
     case_of("resnet18", 40, 2), case_of("resnet18", 40, 2, "infer"), case_of("resnet18", 40, 2, precision="bf16"),
     case_of("rnn_lm", 7, 3, variant="gru"), case_of("rnn_lm", 7, 3, "infer"), case_of("seq2seq", 6, 3),
@@ -97,6 +98,7 @@ def test_a_tape_is_the_same_each_time() -> None:
     assert [block.num_bytes for block in first.blocks] == [block.num_bytes for block in second.blocks]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("case", [
     case_of("resnet18", 128, 4, "infer"), pytest.param(case_of("resnet18", 128, 4), marks=pytest.mark.slow),
     case_of("resnet18", 128, 1, "infer"), case_of("convolve2d", 96, 8, "infer"),

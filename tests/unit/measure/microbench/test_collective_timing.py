@@ -60,6 +60,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waited_s", [
     0.0, pytest.param(6.0, marks=pytest.mark.slow)])  # while the ranks import, and most likely while they exchange
 def test_ctrl_c_ends_the_ranks_without_a_word(waited_s: float) -> None:

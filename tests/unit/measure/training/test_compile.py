@@ -88,6 +88,7 @@ class TestTheMLP:
                     } == {"timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
                           "counters": "skipped"}
 
+    @pytest.mark.slow
     def test_it_is_really_compiled(self, record: Run, mode: str) -> None:
         types = record.operators.groupby("case")["operator_type"].agg(set)
         assert "compiled" in types[case_of(mode, compiled=True)]

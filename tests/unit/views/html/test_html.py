@@ -192,6 +192,7 @@ def test_ten_cases_of_a_deep_network_stay_below_2_megabytes(tmp_path: Path) -> N
     assert "`charact export` writes all" in text
 
 
+@pytest.mark.slow
 def test_the_command_writes_refuses_and_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     record = records.write_record(tmp_path / "runs", sizes=(32,), modes=("infer",))
     report_command.command([record])

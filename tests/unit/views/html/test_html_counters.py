@@ -128,6 +128,7 @@ class TestCounters:
         assert "n/a (none is known)" in told
         assert "PM sampling counts no instructions by type" in told
 
+    @pytest.mark.slow
     def test_many_timelines_are_folded(self, tmp_path: Path) -> None:
         runs = [load_run(made.write_gpu(tmp_path, sizes=sizes)) for sizes in ((32,), (32, 64, 96))]
         drawn = [html_of(run, "counters") for run in runs]

@@ -45,6 +45,7 @@ def test_the_tab_shows_the_sections_of_the_report(run: Run) -> None:
     assert [part["id"] for part in answer] == ["summary", "memory", "machine", "method"]
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_their_peaks(run: Run) -> None:
     rows = run.memory
     twice = Run(run.path, run.manifest, _tables={"memory": rows.assign(bytes=2 * rows["bytes"])})

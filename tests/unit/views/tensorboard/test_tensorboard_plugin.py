@@ -98,6 +98,7 @@ def test_is_active_where_there_is_a_run(record: Path) -> None:
     assert CharactPlugin(base_plugin.TBContext(logdir=str(record.parent))).is_active()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("break_it", "reason"),
     [
