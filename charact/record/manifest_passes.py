@@ -113,6 +113,7 @@ class FlopPass(Pass):
     """Facts of the pass `flop`."""
 
     uncounted: list[str] = []
+    product_precision: str | None = None
 
 
 class SourceOutcome(Struct):

@@ -79,8 +79,7 @@ def observed_ceilings(run: Run) -> pd.DataFrame:
     Columns: device; precision, as in `ceilings`; value (FLOP/s), FLOP over time of the operators of one type, phase and
     layer that take 1 ms or more of an iteration; origin, their type, layer and case.
     """
-    places = {entry["case"]: (_numbered(entry["device"]), _COMPUTED_IN.get(entry["precision"], entry["precision"]))
-              for entry in run.manifest["cases"]}
+    places = {entry["case"]: (_numbered(entry["device"]), _product_precision(entry)) for entry in run.manifest["cases"]}
     keys = ["case", "operator_type", "layer", "phase"]
     groups = operator_times(run).groupby(keys, dropna=False, sort=False, as_index=False)
     sums = groups[["flop", "time_s"]].sum()
@@ -109,6 +108,14 @@ def transfer_ceiling(run: Run, device: str, way: str) -> float:
     return float(rows.loc[(rows["ceiling"] == way) & (rows["device"] == _numbered(device)), "value"].max())
 
 
+def _product_precision(entry: dict[str, Any]) -> str:
+    """Return the precision in which a case computes products; of a watched program that of most of its FLOP."""
+    precision = str(entry["precision"])
+    if precision == "as written":
+        return str(entry.get("passes", {}).get("flop", {}).get("product_precision") or precision)
+    return _COMPUTED_IN.get(precision, precision)
+
+
 def _numbered(device: str) -> str:
     """Return a device's name with its index: programs and traces omit it for the first device."""
     return "cuda:0" if device == "cuda" else device
@@ -117,12 +124,11 @@ def _numbered(device: str) -> str:
 def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame,
           observed: pd.DataFrame) -> tuple[float, float, float, str | None, str | None]:
     """Return a case's rate of products, bandwidth and launch cost, the rate's origin, and why a rate is unknown."""
-    device, precision = _numbered(entry["device"]), entry["precision"]
+    device, precision = _numbered(entry["device"]), _product_precision(entry)
     here = measured[measured["device"] == device]
-    computed_in = _COMPUTED_IN.get(precision, precision)
     rate, origin = product_ceiling(run, device, precision), None
-    probed = here[(here["ceiling"] == "gemm") & (here["precision"] == computed_in)]
-    above = observed[(observed["device"] == device) & (observed["precision"] == computed_in)]
+    probed = here[(here["ceiling"] == "gemm") & (here["precision"] == precision)]
+    above = observed[(observed["device"] == device) & (observed["precision"] == precision)]
     for row in pd.concat([probed, above]).sort_values("value").tail(1).to_dict("records"):
         rate, origin = row["value"], row["origin"] if isinstance(row["origin"], str) else None
     memory = here[here["ceiling"].isin(["copy", "triad"]) & (here["level"] == "memory")]
@@ -130,7 +136,7 @@ def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame,
     if reason is None and here.empty:
         reason = str(run.manifest.get("ceilings_reason") or f"no ceilings of {device} were measured: {_REMEDY}")
     elif reason is None and precision == "as written":
-        reason = "the precision of a watched program is unknown"
+        reason = "the precision of the program’s products was not counted"
     elif reason is None and pd.isna(rate):
         reason = f"no ceiling of products in {precision} was measured on {device}, which may not support them"
     elif reason is None and memory.empty:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.analysis.common.pass_status import pass_reason
+from charact.analysis.common.pass_status import pass_reason, passes_taken
 from charact.analysis.common.row_order import in_order
 from charact.analysis.common.script_attribution import is_imported, is_watched
 from charact.analysis.efficiency.ceilings import case_ceilings
@@ -127,6 +127,6 @@ def work_reason(run: Run, case: str) -> str | None:
     """Return why a case has neither FLOP nor bytes; None if they were counted."""
     if is_imported(run):
         return "a trace has no FLOP"
-    if is_watched(run):
-        return "FLOP are counted for workloads and --model, not for a watched program: run charact profile"
+    if is_watched(run) and "flop" not in passes_taken(run):
+        return "FLOP are counted with the operators: run charact run --passes operators"
     return pass_reason(run, case, "flop")

@@ -29,6 +29,10 @@ class Operator:
     start_ns: int = 0
     calls_itself: bool = False
     """Whether an operator of the same name called it: the same call, for another layout or device."""
+    caller: "Operator | None" = None
+    """Innermost enclosing operator."""
+    inputs: Any = ()
+    """Recorded arguments, if the tree is read with them: tensors' shapes, strides and types, and single numbers."""
 
 
 @dataclass(slots=True)
@@ -66,16 +70,16 @@ class EventTree:
         return phase_at(self.phases, time_ns)
 
 
-def read_event_tree(profiler: profile) -> EventTree:
+def read_event_tree(profiler: profile, *, with_inputs: bool = False) -> EventTree:
     """Read the events of a stopped profiler."""
     assert profiler.profiler is not None
-    return read_results(profiler.profiler.kineto_results)
+    return read_results(profiler.profiler.kineto_results, with_inputs=with_inputs)
 
 
-def read_results(results: Any) -> EventTree:
+def read_results(results: Any, *, with_inputs: bool = False) -> EventTree:
     """Read Kineto's results."""
     roots = results.experimental_event_tree()
-    walk = _Walk()
+    walk = _Walk(with_inputs)
     # Other threads (autograd's, on CUDA) have no phase annotations: read them last, and attribute them by time.
     marked = [root for root in roots if root.name.startswith(("ProfilerStep#", PHASE_PREFIX))]
     for root in marked:
@@ -105,8 +109,9 @@ class _Context:
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, with_inputs: bool) -> None:
         self.tree = EventTree()
+        self._with_inputs = with_inputs
         self._layer_of_sequence: dict[int, str | None] = {}
 
     def visit(self, event: Any, context: _Context) -> int:
@@ -149,7 +154,7 @@ class _Walk:
         calls_itself = caller is not None and caller.name == name
         shapes = caller.input_shapes if caller is not None and calls_itself else _shapes(extra.inputs)
         operator = Operator(context.phase, name, kind, layer, shapes, duration, event.correlation_id,
-                            event.start_time_ns, calls_itself)
+                            event.start_time_ns, calls_itself, caller, extra.inputs if self._with_inputs else ())
         self.tree.operators.append(operator)
         if children := event.children:
             inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns,

@@ -19,7 +19,7 @@ from charact.execution.fake_tensors import fake_loop, fake_tensors
 from charact.execution.running_layer import RunningLayer
 from charact.measure.passes.flop_formulas import FORMULAS
 
-_NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
+NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
 """Operator types with much floating-point work: an operator without a formula is reported."""
 _LOOK_UPS = {f"aten::{name}" for name in (
     "embedding", "index_select", "gather", "index", "nll_loss_forward", "nll_loss2d_forward")}
@@ -106,13 +106,17 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return outputs
         total = self._totals[self._phase, self._layer.name(), operator]
         total[0] += 1
-        if operator not in _UNTOUCHED:
-            total[2] += _num_bytes(outputs) + _bytes_read(operator, args, kwargs, outputs)
+        total[2] += moved_bytes(operator, args, kwargs, outputs)
         if formula is not None:
             total[1] = (total[1] or 0.0) + float(formula(*args, **kwargs, out_val=outputs))
-        elif operator_type(operator) in _NEEDS_FORMULA:
+        elif operator_type(operator) in NEEDS_FORMULA:
             self.uncounted.add(operator)
         return outputs
+
+
+def moved_bytes(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:
+    """Return the bytes of a call's inputs and outputs; 0 if it only allocates."""
+    return 0 if operator in _UNTOUCHED else _num_bytes(outputs) + _bytes_read(operator, args, kwargs, outputs)
 
 
 def _bytes_read(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:

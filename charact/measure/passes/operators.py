@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from charact.core.errors import UserError
 from charact.measure.passes.event_tree import EventTree, read_event_tree
 from charact.measure.passes.marks import layer_marks, phase_mark
+from charact.measure.passes.replayed_work import replayed_work
 from charact.record.redaction import redact_chunks
 from charact.traces.counters import counter_rows
 from charact.traces.device import device_ns_by_operator
@@ -40,7 +41,7 @@ _ACTIVITIES = {False: [ProfilerActivity.CPU], True: [ProfilerActivity.CPU, Profi
 
 @dataclass(frozen=True)
 class OperatorPass:
-    """Result of the operator pass: rows of `operators`, `kernels` and `counters`, and facts.
+    """Result of the operator pass: rows of `operators`, `kernels` and `counters`, and facts; `flop` if replayed.
 
     Only exported traces contain launch geometry, so kernels and counters are read from them.
     """
@@ -49,6 +50,9 @@ class OperatorPass:
     kernel_rows: list[dict[str, Any]]
     counter_rows: list[dict[str, Any]]
     facts: dict[str, Any]
+    flop_rows: list[dict[str, Any]]
+    flop_facts: dict[str, Any] | None
+    """None if the work was not replayed."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,17 @@ class OperatorProbe:
     Args:
         trace_path: path of the trace.
         device: on which kernels run; the CPU for none.
+        replays_work: whether FLOP and bytes of the last iteration are counted by `replayed_work`.
     """
 
-    def __init__(self, trace_path: Path, device: torch.device) -> None:
+    def __init__(self, trace_path: Path, device: torch.device, *, replays_work: bool = False) -> None:
         self._trace_path, self._device = trace_path, device
         self._on_cuda = device.type == "cuda"
         self._wall_s: list[float] = []
         self._profiled: list[ProfiledIteration] = []
         self._traces: list[AttributedTrace] = []
+        self._replays_work = replays_work
+        self._work: tuple[list[dict[str, Any]], dict[str, Any] | None] = [], None
 
     def begin(self) -> None:
         """Start to profile an iteration."""
@@ -98,7 +105,11 @@ class OperatorProbe:
         if self._on_cuda:
             self._traces.append(attribute(read_trace(self._trace_path).kept))
         device_ns = device_ns_by_operator(self._traces[-1].kept) if self._on_cuda else None
-        self._profiled.append(ProfiledIteration(read_event_tree(self._profiler), device_ns))
+        replays = last and self._replays_work
+        tree = read_event_tree(self._profiler, with_inputs=replays)
+        self._profiled.append(ProfiledIteration(tree, device_ns))
+        if replays:
+            self._work = replayed_work(tree, self._profiler, on_cuda=self._on_cuda)
         self._forget()
 
     def drop(self) -> None:
@@ -118,8 +129,11 @@ class OperatorProbe:
         counted = undisturbed(self._profiled, self._wall_s)
         profiled = [self._profiled[number] for number in counted]
         traces = [self._traces[number] for number in counted] if self._on_cuda else []
+        rows, (flop_rows, flop_facts) = operator_rows(profiled), self._work
+        if flop_facts is not None:
+            flop_facts = flop_facts | attribute_flop(rows, flop_rows)
         return OperatorPass(
-            operator_rows=operator_rows(profiled), kernel_rows=kernel_rows(traces),
+            operator_rows=rows, flop_rows=flop_rows, flop_facts=flop_facts, kernel_rows=kernel_rows(traces),
             counter_rows=counter_rows([trace.kept for trace in traces], rank=0),
             facts={"num_iterations": len(self._profiled), "num_counted_iterations": len(profiled),
                    "iteration_s": median(self._wall_s),

@@ -97,7 +97,7 @@ class OperatorInstrument:
         self._models = seen.models()
         self._marks = PhaseMarks(recorder)
         self._layers = contextlib.ExitStack()
-        self._probe = OperatorProbe(directory / TRACE, _device())
+        self._probe = OperatorProbe(directory / TRACE, _device(), replays_work=not _compiles())
         self._folder = (directory / TRACE).parent
 
     def prepare(self) -> None:
@@ -128,8 +128,9 @@ class OperatorInstrument:
         """See `Instrument`."""
         found = self._probe.found()
         layers = [row for prefix, model in self._models.items() for row in layer_rows(model, prefix)]
-        return {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
-                "layers": layers}, found.facts
+        tables = {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
+                  "layers": layers, "flop": found.flop_rows}
+        return tables, found.facts | {"flop": found.flop_facts}
 
     def clean(self) -> None:
         """See `Instrument`."""

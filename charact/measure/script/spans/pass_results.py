@@ -9,6 +9,7 @@ from charact.record.schema import Rows
 from charact.traces.counters import SOURCE, outcome
 
 _NO_GPU = "kernels run on GPUs only"
+_COMPILED = "compiled code has no operators to count: run charact profile --compile on the model"
 
 
 @dataclass
@@ -65,6 +66,13 @@ class Passes:
 def _add_to_operators(entry: dict[str, Any]) -> None:
     passes = entry["passes"]
     operators = passes["operators"]
+    work = operators.pop("flop", None)
+    if operators["status"] != "ok":
+        passes["flop"] = {key: operators[key] for key in ("status", "reason")}
+    elif work is None:
+        passes["flop"] = {"status": "skipped", "reason": _COMPILED}
+    else:
+        passes["flop"] = {"status": "ok", "reason": None, **work}
     if operators["status"] == "ok":
         operators["overhead_ratio"] = operators["iteration_s"] / passes["timing"]["median_s"]
     passes["kernels"] = ({"status": "skipped", "reason": _NO_GPU} if entry["device"] == "cpu"

@@ -42,7 +42,7 @@ class TestCeilings:
     @pytest.mark.parametrize(("case", "other", "reason"), [
         ({"device": "cuda:1"}, {}, "no ceilings of cuda:1 were measured: run charact doctor --ceilings"),
         ({"precision": "fp16"}, {}, "no ceiling of products in fp16 was measured on cpu"),
-        ({"precision": "as written"}, {}, "the precision of a watched program is unknown"),
+        ({"precision": "as written"}, {}, "the precision of the program’s products was not counted"),
         ({}, {"ceilings": [CEILINGS[0]]}, "the memory bandwidth of cpu was not measured"),
         ({}, {"ceilings": [], "ceilings_reason": "none were asked for: charact doctor --ceilings"},
          "none were asked for: charact doctor --ceilings"),
@@ -138,7 +138,8 @@ class TestRoofline:
     @pytest.mark.parametrize(("changes", "reason"), [
         ({"entry": {"passes": {"flop": {"status": "failed", "reason": "RuntimeError: no"}}}}, "RuntimeError: no"),
         ({"manifest": {"options": {"traces": ["a"]}}}, "a trace has no FLOP"),
-        ({"manifest": {"options": {"script": "a.py"}}}, "FLOP are counted for workloads and --model"),
+        ({"manifest": {"options": {"script": "a.py"}}, "entry": {"passes": {"timing": {"status": "ok"}}}},
+         "FLOP are counted with the operators: run charact run --passes operators"),
     ])
     def test_a_case_without_work_has_a_row_with_the_reason(
             self, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

@@ -204,7 +204,7 @@ def test_a_gpus_kernels_operators_and_counters_come_from_the_exported_traces(
     call = Operator("forward", "aten::mm", "GEMM", "0", "[]", self_ns=100_000, correlation_id=1)
     monkeypatch.setattr(FakeProfiler, "number", 0)
     monkeypatch.setattr(operators, "profile", FakeProfiler)
-    monkeypatch.setattr(operators, "read_event_tree", lambda _: EventTree(operators=[call]))
+    monkeypatch.setattr(operators, "read_event_tree", lambda *_, **__: EventTree(operators=[call]))
     monkeypatch.setattr("torch.cuda.synchronize", lambda _: None)
     clock = iter([0, 1, 1, 9, 9, 10])  # the second iteration is disturbed, and takes 8 s
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))

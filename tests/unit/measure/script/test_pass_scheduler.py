@@ -168,7 +168,7 @@ class TestWhichIterationsServed:
         passes = self.passes(
             {"note": "timing ended", "time_ns": 38},
             {"note": "pass", "pass": "operators", "status": "ok", "reason": None, "windows": [[48, 58], [59, 68]],
-             "facts": {"iteration_s": 3.0}, "tables": {"operators": [{"phase": "forward"}]}},
+             "facts": {"iteration_s": 3.0, "flop": {"uncounted": []}}, "tables": {"operators": [{"phase": "forward"}]}},
             {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []})
         entry: dict[str, Any] = {"device": "cpu", "passes": {"timing": {"median_s": 2.0}}}
         tables: dict[str, Any] = {"iterations": []}
@@ -179,6 +179,7 @@ class TestWhichIterationsServed:
                           "overhead_ratio": 1.5},
             "memory": {"status": "failed", "reason": "why", "iterations": []},
             "counters": {"status": "failed", "reason": "the program was killed before this pass had ended"},
+            "flop": {"status": "ok", "reason": None, "uncounted": []},
             "kernels": {"status": "skipped", "reason": "kernels run on GPUs only"}}
         assert tables == {"iterations": [], "operators": [{"phase": "forward"}]}
 

@@ -1,0 +1,167 @@
+"""FLOP and bytes of an iteration that the profiler recorded: its operators run again on tensors without data."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.profiler import profile
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import flop_registry
+
+from charact.core.operator_types import operator_type
+from charact.execution.precision import float32_settings
+from charact.measure.passes.event_tree import EventTree, Operator
+from charact.measure.passes.flop_formulas import FORMULAS
+from charact.measure.passes.flops import NEEDS_FORMULA, moved_bytes
+
+_PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_Work = tuple[float | None, float | None]
+"""FLOP and bytes of a call; None if unknown."""
+
+
+def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return rows of the table `flop` for a profiled iteration, and facts.
+
+    Each dispatched operator is called again on meta tensors with the recorded shapes, types and numbers, and counted as
+    in `flop_pass`. The user's code does not run.
+
+    *Error*: FLOP as in `flop_pass`. An operator that cannot be called on meta tensors counts the bytes of its inputs
+    only. A loop compiled into one kernel has no operators to count.
+
+    Args:
+        tree: events of the iteration, read with their inputs.
+        profiler: the stopped profiler, which recorded shapes.
+        on_cuda: whether products ran on a CUDA device, where float32 may be rounded to TF32.
+
+    Returns:
+        Rows, and the facts `uncounted` (operators with much work but no formula) and `product_precision` (that of most
+        FLOP: 'fp32', 'tf32', 'bf16' or 'fp16'; null for others and without products).
+    """
+    numbers = _numbers(profiler)
+    totals: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, None, 0.0])
+    known: dict[tuple[str, str], _Work] = {}
+    by_precision: dict[str | None, float] = defaultdict(float)
+    settings = float32_settings() if on_cuda else {}
+    uncounted: set[str] = set()
+    with _no_modes():
+        for call in dispatched(tree.operators):
+            arguments = _arguments(call, numbers)
+            key = call.name, repr([_described(one) for one in arguments])
+            if key not in known:
+                known[key] = _work(call.name, arguments)
+            flop, num_bytes = known[key]
+            if call.operator_type == "view":
+                continue
+            total = totals[call.phase or "other", call.layer, call.name]
+            total[0] += 1
+            total[2] += num_bytes or 0.0
+            if flop is not None:
+                total[1] = (total[1] or 0.0) + flop
+                by_precision[_precision(call, arguments, settings)] += flop
+            elif call.operator_type in NEEDS_FORMULA:
+                uncounted.add(call.name)
+    rows = [{"phase": phase, "layer": layer, "operator": operator, "operator_type": operator_type(operator),
+             "num_calls": num_calls, "flop": flop, "bytes": num_bytes}
+            for (phase, layer, operator), (num_calls, flop, num_bytes) in totals.items()]
+    most = max(by_precision, key=lambda precision: by_precision[precision], default=None)
+    return rows, {"uncounted": sorted(uncounted), "product_precision": most}
+
+
+def dispatched(operators: Iterable[Operator]) -> list[Operator]:
+    """Return the calls that PyTorch dispatches to a kernel, without those that such a kernel makes itself."""
+    inside: set[int] = set()
+    found = []
+    for call in operators:
+        if call.caller is not None and id(call.caller) in inside:
+            inside.add(id(call))
+        elif (packet := _packet(call.name)) is not None and (_formula(packet) or not _is_composite(packet)):
+            inside.add(id(call))
+            found.append(call)
+    return found
+
+
+def _packet(name: str) -> Any:
+    """Return the operator of a name such as `aten::mm`; None for autograd nodes and annotations."""
+    namespace, separator, operator = name.partition("::")
+    if not separator or namespace in ("prim", "profiler", "autograd"):
+        return None
+    return getattr(getattr(torch.ops, namespace), operator, None)
+
+
+def _formula(packet: Any) -> Any:
+    return FORMULAS.get(packet) or flop_registry.get(packet)
+
+
+def _is_composite(packet: Any) -> bool:
+    """Return whether the operator is made of others."""
+    first = getattr(packet, packet.overloads()[0])
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(first.name(), "CompositeImplicitAutograd"))
+
+
+def _numbers(profiler: profile) -> Mapping[int, Sequence[Any]]:
+    """Return the arguments that are no tensors, by correlation ID; the event tree lacks lists of numbers."""
+    assert profiler.profiler is not None
+    assert profiler.profiler.kineto_results is not None
+    return {event.correlation_id(): event.concrete_inputs() for event in profiler.profiler.kineto_results.events()}
+
+
+def _arguments(call: Operator, numbers: Mapping[int, Sequence[Any]]) -> list[Any]:
+    concrete = numbers.get(call.correlation_id) or [None] * len(call.inputs)
+    return [_meta(recorded, number) for recorded, number in zip(call.inputs, concrete, strict=False)]
+
+
+def _meta(recorded: Any, number: Any) -> Any:
+    """Return a meta tensor for a recorded one, meta tensors for a list, else the number."""
+    if hasattr(recorded, "sizes"):
+        return torch.empty_strided(recorded.sizes, recorded.strides, dtype=recorded.dtype, device="meta")
+    if isinstance(recorded, list) and recorded and hasattr(recorded[0], "sizes"):
+        return [_meta(one, None) for one in recorded]
+    return recorded if number is None else number
+
+
+def _described(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor):
+        return tuple(argument.shape), argument.stride(), argument.dtype
+    return [_described(one) for one in argument] if isinstance(argument, list) else argument
+
+
+def _work(name: str, arguments: list[Any]) -> _Work:
+    """Return FLOP and bytes of a call on meta tensors."""
+    packet = _packet(name)
+    formula, outputs = _formula(packet), None
+    called: tuple[list[Any], dict[str, Any]] = arguments, {}
+    for overload in (getattr(packet, each) for each in packet.overloads()):
+        schema = overload._schema.arguments
+        if len(schema) != len(arguments):
+            continue
+        positional = [value for value, one in zip(arguments, schema, strict=True) if not one.kwarg_only]
+        keywords = {one.name: value for value, one in zip(arguments, schema, strict=True) if one.kwarg_only}
+        with contextlib.suppress(Exception):  # not this overload, or it has no meta kernel
+            outputs, called = overload(*positional, **keywords), (positional, keywords)
+            break
+    flop = None
+    if formula is not None:
+        with contextlib.suppress(Exception):
+            flop = float(formula(*called[0], **called[1], out_val=outputs))
+    return flop, float(moved_bytes(name, *called, outputs))
+
+
+def _precision(call: Operator, arguments: list[Any], settings: Mapping[str, Any]) -> str | None:
+    """Return the precision of a product, that of its largest tensor; settings are those of float32 on CUDA."""
+    tensors = [one for one in arguments if isinstance(one, torch.Tensor) and one.is_floating_point()]
+    precision = _PRECISIONS.get(max(tensors, key=lambda one: one.numel()).dtype) if tensors else None
+    if precision == "fp32" and settings:
+        rounds = settings["cudnn_allow_tf32"] if call.operator_type in ("convolution", "recurrent") else \
+            settings["float32_matmul_precision"] != "highest"
+        return "tf32" if rounds else "fp32"
+    return precision
+
+
+@contextlib.contextmanager
+def _no_modes() -> Any:
+    """Call operators without the program's autocast, gradients and dispatch modes."""
+    with (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False),
+          torch.autocast("cuda", enabled=False)):
+        yield

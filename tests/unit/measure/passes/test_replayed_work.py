@@ -1,0 +1,90 @@
+"""Work of a profiled iteration, replayed from its shapes: the FLOP of the same iteration counted while it runs."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from charact.measure.passes.event_tree import read_event_tree
+from charact.measure.passes.flops import work_of
+from charact.measure.passes.marks import layer_marks, phase_mark
+from charact.measure.passes.replayed_work import replayed_work
+from charact.record.schema import Rows
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.words, self.cells = nn.Embedding(10, 4), kind(4, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return torch.einsum("abc,dc->abd", self.cells(self.words(words))[0], torch.ones(3, 5))
+
+
+PROGRAMS: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
+    "convolutions": (nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+                                   nn.Flatten(), nn.Linear(8 * 16, 10)), lambda: torch.randn(2, 3, 8, 8)),
+    "transposed and grouped": (nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2), nn.Conv2d(6, 6, 3, groups=3)),
+                               lambda: torch.randn(2, 4, 8, 8)),
+    "attention": (nn.TransformerEncoderLayer(16, 2, dropout=0.0, batch_first=True), lambda: torch.randn(2, 6, 16)),
+    "LSTM": (Recurrent(nn.LSTM), lambda: torch.randint(0, 10, (7, 2))),
+    "GRU": (Recurrent(nn.GRU), lambda: torch.randint(0, 10, (7, 2))),
+}
+
+
+def replayed(iteration: Callable[[], object]) -> tuple[Rows, dict[str, object]]:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        iteration()
+    return replayed_work(read_event_tree(profiler, with_inputs=True), profiler, on_cuda=False)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_flop_are_those_of_the_running_program(name: str) -> None:
+    model, batch = PROGRAMS[name]
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def iteration() -> None:
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+
+    inputs = batch()
+    iteration()  # it makes the optimizer's state
+    rows, facts = replayed(iteration)
+    flop, num_bytes, uncounted = work_of(iteration)
+    assert sum(row["flop"] or 0.0 for row in rows) == flop
+    assert facts == {"uncounted": uncounted, "product_precision": "fp32"}
+    # Tensors that a call is given twice count twice, and what oneDNN's cells keep for the backward does not count.
+    assert sum(row["bytes"] for row in rows) == pytest.approx(num_bytes, rel=0.4 if name == "LSTM" else 0.05)
+
+
+def test_rows_have_phases_layers_and_precision() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4)).bfloat16()
+    inputs = torch.randn(3, 6, dtype=torch.bfloat16)
+
+    def iteration() -> None:
+        with phase_mark("forward"):
+            loss = model(inputs).sum()
+        with phase_mark("backward"):
+            loss.backward()
+
+    with layer_marks(model):
+        rows, facts = replayed(iteration)
+    flop = {(row["phase"], row["layer"]): row["flop"] for row in rows if row["flop"]}
+    assert flop == {("forward", "0"): 180, ("forward", "1"): 120, ("backward", "0"): 180, ("backward", "1"): 240}
+    assert facts["product_precision"] == "bf16"
+
+
+def test_the_program_runs_no_code_again_and_keeps_its_modes() -> None:
+    calls = []
+    model = nn.Linear(6, 5)
+    model.register_forward_hook(lambda *_: calls.append(1))
+    with torch.autocast("cpu", dtype=torch.bfloat16), FlopCounterMode(display=False) as counter:
+        rows, facts = replayed(lambda: model(torch.randn(3, 6)))
+        before = counter.get_total_flops()
+        assert torch.is_autocast_enabled("cpu")
+    assert (len(calls), before, facts["product_precision"]) == (1, 180, "bf16")
+    assert sum(row["flop"] or 0.0 for row in rows) == 180
