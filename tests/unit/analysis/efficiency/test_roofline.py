@@ -138,8 +138,6 @@ class TestRoofline:
     @pytest.mark.parametrize(("changes", "reason"), [
         ({"entry": {"passes": {"flop": {"status": "failed", "reason": "RuntimeError: no"}}}}, "RuntimeError: no"),
         ({"manifest": {"options": {"traces": ["a"]}}}, "a trace has no FLOP"),
-        ({"manifest": {"options": {"script": "a.py"}}, "entry": {"passes": {"timing": {"status": "ok"}}}},
-         "FLOP are counted with the operators: run charact run --passes operators"),
     ])
     def test_a_case_without_work_has_a_row_with_the_reason(
             self, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
@@ -149,6 +147,11 @@ class TestRoofline:
         assert case[["flop", "bytes", "share_frac", "limit"]].isna().all()
         assert case["reason"].startswith(reason)
         assert all(roofline(run, by).empty for by in BYS[1:])
+
+    def test_a_program_without_the_operator_pass_names_it(self, tmp_path: Path) -> None:
+        run = judged(tmp_path, PHASES, manifest={"options": {"script": "a.py"}})
+        del run.manifest["cases"][0]["passes"]["flop"]
+        assert roofline(run, "case").iloc[0]["reason"].endswith("run charact run --passes operators")
 
     def test_work_of_a_pass_that_was_not_timed(self, tmp_path: Path) -> None:
         run = judged(tmp_path, PHASES, OPERATORS, entry={"passes": {"operators": {
