@@ -20,7 +20,7 @@ from charact.measure.bricks.brick_rows import counted_work, described
 from charact.measure.bricks.crash_notes import DESCRIBING, TIMING, Crashes
 from charact.measure.bricks.inputs import InputPool, check_size, most_bytes
 from charact.measure.bricks.timing import GradientSumWork, InferenceWork, TrainingWork, UpdateWork, Work, backward_start
-from charact.measure.microbench.call_timer import Times, by_clock, clock_for, seconds
+from charact.measure.microbench.call_timer import Times, by_clock, clock_for, queued, seconds
 from charact.measure.passes.timing import MIN_ITERATIONS, StopRule, ended_by
 from charact.record.reader import Rows
 
@@ -204,11 +204,15 @@ class Rounds:
         """Return the times by phase of each call; an empty list if the brick failed."""
         found: list[list[dict[str, Times]]] = []
         begun = time.perf_counter()
+
+        def visit() -> None:
+            found.append(queued(self._clock, work))
+
         if brick in self._unlimited:
-            self._try(brick, lambda: found.append(work()))
+            self._try(brick, visit)
         else:
             with growth_limit(self._device, most_bytes() + self._pool.weight_pool.num_bytes):
-                self._try(brick, lambda: found.append(work()))
+                self._try(brick, visit)
             self._unlimited.add(brick)
         self._pool.end_visit()
         if not found:
