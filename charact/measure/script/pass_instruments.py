@@ -24,6 +24,7 @@ from charact.measure.passes.memory_pass import MemoryProbe
 from charact.measure.passes.operators import NUM_ITERATIONS, OperatorProbe
 from charact.measure.script.hooks.patch_context import Replacements
 from charact.measure.script.program_state import PhaseMarks, ProgramState
+from charact.measure.script.spans.device_clock import program_device
 from charact.measure.script.spans.recorder import SpanRecorder
 from charact.record.in_progress import TRACE
 from charact.record.schema import Rows
@@ -152,7 +153,7 @@ class MemoryInstrument:
         """Patch the loader and, on CUDA, `Tensor.to` and `Tensor.cuda`, to recognize input tensors."""
         _check_no_other_profiler()
         self._replacements.wrap(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
-        for name in ("to", "cuda") if _cuda_at_work() else []:
+        for name in ("to", "cuda") if _device().type == "cuda" else []:
             self._replacements.wrap(torch.Tensor, name, self._move)
         self._listening = False
 
@@ -257,12 +258,15 @@ INSTRUMENTS: dict[str, type[OperatorInstrument] | type[MemoryInstrument] | type[
 
 
 def _device() -> torch.device:
-    """Return the device on which the program computes."""
-    return torch.device("cuda", torch.cuda.current_device()) if _cuda_at_work() else torch.device("cpu")
+    """Return the device on which the program computes.
 
-
-def _cuda_at_work() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    Raises:
+        UserError: the passes do not measure such a device.
+    """
+    device = program_device() or torch.device("cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"the pass measures CPUs and CUDA devices, and the program uses {device}")
+    return device
 
 
 def _compiles() -> bool:

@@ -14,7 +14,7 @@ from charact.machine.core_use import CoreUse
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
-from charact.measure.script.spans.device_clock import DeviceClock
+from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
@@ -72,6 +72,8 @@ class Session:
         """Use of the cores since the first iteration, until it is noted."""
         self._flushed = time.monotonic()
         self._device_clock: DeviceClock | None = None
+        self._device: dict[str, Any] | None = None
+        """Note on the device of the program's tensors, if it is not the CPU."""
         self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         """Owners of slices (models, optimizers, loader iterators) by owner ID; weak references."""
         self._variables: dict[int, str | None] = {}
@@ -126,6 +128,8 @@ class Session:
         self._objects[number] = obj
         self._variables[number] = variable_name(obj)
         self._notes.append(self._facts(obj, number))
+        if hasattr(obj, "named_modules"):
+            self._look_for_device()  # the device of a model's weights counts more than that of earlier tensors
 
     def _facts(self, obj: Any, number: int) -> dict[str, Any]:
         """Return the facts known of a model, an optimizer or a loader's iterator."""
@@ -214,15 +218,27 @@ class Session:
             notes, self._notes = self._notes, []
             self._event_log.notes([*notes, self._names()])
         self._event_log.slices(slices, self._device_ns)
-        self._look_for_device()
+        if self._device is None:
+            self._look_for_device()
         self._flushed = time.monotonic()
 
     def _look_for_device(self) -> None:
-        """Record device times as soon as the program uses a CUDA device."""
-        if self._device_clock is None:
-            self._device_clock = DeviceClock.if_at_work()
-            if self._device_clock is not None:
-                self.recorder.new_event = self._device_clock.new_event
+        """Record device times as soon as a device holds the program's tensors."""
+        device = program_device()
+        if device is None or is_capturing(device) or (self._device and self._device["device"] == str(device)):
+            return
+        before_ns = 0
+        if self._device_clock is not None:  # events of two devices cannot be compared
+            before_ns = self._device_clock.base_ns
+            self.recorder.forget_events()
+        reason = self._device_clock = None
+        try:
+            self._device_clock = DeviceClock(device, before_ns)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        self.recorder.new_event = self._device_clock.new_event if self._device_clock else None
+        self._device = {"note": "device", "device": str(device), "name": device_name(device), "reason": reason}
+        self._notes.append(self._device)
 
     def _write_end(self, ending: str) -> None:
         """Write the final notes.
@@ -231,7 +247,7 @@ class Session:
         """
         facts = [self._facts(obj, number) for number, obj in self._objects.items()]
         end = {"note": "end", "ending": ending, "time_s": time.time()}
-        self._event_log.notes([*facts, self._names(), end])
+        self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), end])
 
     def _device_ns(self, event: Any) -> int:
         assert self._device_clock is not None

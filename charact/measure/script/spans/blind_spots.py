@@ -19,6 +19,8 @@ BY_HAND = ("weights are updated without an optimizer, and batches created withou
            "name them with a Profiler's phase()")
 AFTER_LOSS = ("{} of the time lies between the loss and its backward, and counts as other; name it with a Profiler's "
               "phase()")
+NO_DEVICE_TIMES = ("device times are n/a (no timed events on {}: {}): phases hold the host's times, which are those of "
+                   "launching the work")
 _MUCH_FRAC = 0.1
 """Share of the time outside of all phases from which a missing phase is reported."""
 _AFTER_LOSS_FRAC = 0.02

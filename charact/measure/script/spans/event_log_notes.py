@@ -53,12 +53,19 @@ class _End(Struct):
     ending: str
 
 
+class _Device(Struct):
+    device: Annotated[str, Meta(pattern=r"^[a-z]{1,20}(:[0-9]{1,4})?$")]
+    name: str | None
+    reason: str | None
+
+
 class _RuleFacts(Struct):
     num_warmup_iterations: _Count
     warmup_ended_by: str
     ended_by: str
     precision_target_frac: _Share | None
     interval_frac: _Share | None
+    median_s: _Seconds | UnsetType = UNSET
 
 
 class _Rule(Struct):
@@ -119,7 +126,7 @@ class _Pass(Struct):
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
-                           "timing ended": _TimingEnded, "pass": _Pass}
+                           "timing ended": _TimingEnded, "device": _Device, "pass": _Pass}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
 _ROWS = {
     table: msgspec.defstruct(table, [(column.name, _TYPES[column.type], None) for column in TABLES[table]

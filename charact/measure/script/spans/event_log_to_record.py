@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
-from charact.measure.script.spans.blind_spots import blind_spots, is_compiled_whole
+from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
@@ -34,6 +34,8 @@ class EventLog:
     """Facts of models, optimizers and loaders, by owner ID."""
     names: dict[int, str] = field(default_factory=dict)
     """Names of global variables that hold them."""
+    device: dict[str, Any] | None = None
+    """Accelerator of the program's tensors: device, name, and the reason why its times are n/a, or None."""
     ending: str | None = None
     """How the program ended; None if it was killed."""
     rule: dict[str, Any] = field(default_factory=dict)
@@ -100,6 +102,8 @@ def read_event_log(directory: Path) -> EventLog:
             log.owners[note["owner"]] = note
         elif note["note"] == "names":
             log.names |= {int(owner): name for owner, name in note["names"].items()}
+        elif note["note"] == "device":
+            log.device = note
         elif note["note"] == "end":
             log.ending = note["ending"]
         elif note["note"] == "rule":
@@ -166,7 +170,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
     entry: dict[str, Any] = {
         "case": f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None, "input_size": None,
         "batch_size": loaders_batch_size(log.owners, iterations), "mode": mode, "precision": "as written",
-        "device": "cuda" if on_device else "cpu", "device_name": None, "data": "as written",
+        "device": _device(log, on_device=on_device),
+        "device_name": log.device["name"] if log.device else None, "data": "as written",
         "num_parameters": sum(log.owners.get(model, {}).get("num_parameters", 0) for model in models) or None,
         "source": source, "status": "ok", "reason": None, "requested_bytes": None,
         "passes": {"timing": {
@@ -175,6 +180,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
             "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / sum(walls_s),
             "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
             "blind_spots": [*(f"the event log was damaged: {one}" for one in log.damage),
+                            *([NO_DEVICE_TIMES.format(log.device["device"], log.device["reason"])]
+                              if log.device and log.device["reason"] else []),
                             *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
                                          any_loader=any(one["kind"] == "loader" for one in log.owners.values()))],
             "core_use": log.core_use, **log.rule,
@@ -183,6 +190,14 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
     if log.samples.any:
         entry["passes"]["frames"] = log.samples.in_other(iterations)
     return entry, {"iterations": rows}
+
+
+def _device(log: EventLog, *, on_device: bool) -> str:
+    """Return the name of the program's device; the first CUDA device has no index."""
+    if log.device is None:  # of an older version
+        return "cuda" if on_device else "cpu"
+    device = str(log.device["device"])
+    return "cuda" if device == "cuda:0" else device
 
 
 def iteration_rows(number: int, iteration: Iteration, parts: dict[int, str]) -> Rows:

@@ -91,7 +91,7 @@ class Slice:
     ends: bool = False
     start_event: Any = None
     end_event: Any = None
-    """CUDA events at both ends; None without a GPU in use."""
+    """Events of the device at both ends; None without a GPU in use."""
     phase: str | None = None
     begins: bool = True
 
@@ -118,7 +118,7 @@ class SpanRecorder:
         self.may_open = _NOTHING
         """Kinds that may open now; calls of other kinds belong to the open span."""
         self.new_event: Callable[[], Any] | None = None
-        """Records and returns a CUDA event; None without a GPU in use."""
+        """Records and returns an event of the device; None without a GPU in use."""
         self.on_change: Callable[[Kind | None], None] | None = None
         """Called with the kind that runs from now on, None outside of all spans: for profiler annotations."""
         self._clock = clock
@@ -199,6 +199,12 @@ class SpanRecorder:
         span = self._stack[-1]
         self.leave()
         del self.slices[span.first_slice:]
+
+    def forget_events(self) -> None:
+        """Remove the events of all slices so far: the program moved to another device."""
+        self._since_event = None
+        for one in self.slices:
+            one.start_event = one.end_event = None
 
     def take(self) -> list[Slice]:
         """Return the slices that ended since the last call; call it while no span is open."""
