@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from html import escape
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -233,8 +234,9 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
 
         charact.profile(train_step, model, batch).iterations
 
-    After a warm-up until calls take similar time, it records calls until the median's 95 % interval is within 2 % of
-    it, or for 100 calls or 15 seconds. An error of `fn` propagates; the calls before it are written.
+    After a warm-up until calls take similar time and a GPU's clock is steady, it records calls until the median's 95 %
+    interval is within 2 % of it, or for 100 calls or 15 seconds. The time of a call is the GPU's, if the function's
+    tensors are on one. An error of `fn` propagates; the calls before it are written.
 
     Args:
         fn: function to call.
@@ -249,33 +251,39 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
     """
     if num_iterations is not None and num_iterations < 1:
         raise UserError(f"num_iterations is {num_iterations}: give 1 or more")
+    from charact.measure.passes.call_timing import CallTimer
     from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
-
-    def call() -> list[float]:
-        begun = time.perf_counter()
-        fn(*args, **kwargs)
-        return [time.perf_counter() - begun]
+    from charact.measure.passes.warm_device import warm_device
+    from charact.measure.script.spans.device_clock import program_device
 
     rule = StopRule() if num_iterations is None else StopRule(0.0, num_iterations, float("inf"))
-    warmup_ended_by, warmup_s = warm_up(call, StopRule())
+    timer = CallTimer(lambda: fn(*args, **kwargs))
+    first_s = timer.call(wait=True)
+    timer.use(program_device() or timer.device)
+    warmup_ended_by, warmup_s = warm_up(lambda: timer.call(wait=True), StopRule())
+    num_warmup = len(first_s) + len(warmup_s) + warm_device(timer.device, timer.work)
     wall_s: list[float] = []
+    num_calls = 0
     reason: str | None = None
     begun = time.perf_counter()
 
     def decide() -> None:
         nonlocal reason
-        reason = ended_by(wall_s, len(wall_s), rule, time.perf_counter() - begun)
+        reason = ended_by(wall_s, num_calls, rule, time.perf_counter() - begun)
 
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     with Profiler(label, out, skip=0) as profiler:
         annotations = profiler._entered()
         annotations.end_iteration()
         while reason is None:
-            wall_s += call()
+            wall_s += timer.call()
+            num_calls += 1
             annotations.end_iteration(decide)
+        wall_s += timer.available(wait=True)
         annotations.note_rule({
-            "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "ended_by": reason,
-            "precision_target_frac": rule.precision_target_frac or None, "interval_frac": spread_frac(wall_s)})
+            "num_warmup_iterations": num_warmup, "warmup_ended_by": warmup_ended_by, "ended_by": reason,
+            "precision_target_frac": rule.precision_target_frac or None, "interval_frac": spread_frac(wall_s),
+            "median_s": median(wall_s)})
     return profiler.run
 
 

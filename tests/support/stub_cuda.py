@@ -63,6 +63,7 @@ class StubGpu:
             monkeypatch.setattr(torch.cuda, name, value)
         for module in clocks:
             monkeypatch.setattr(f"{module}.perf_counter_ns", self.perf_counter_ns, raising=False)
+            monkeypatch.setattr(f"{module}.perf_counter", self.perf_counter, raising=False)
 
     def launch(self, device_s: float, host_s: float = 0.0) -> None:
         """Launch a kernel: the host takes `host_s` for it, and the device `device_s`."""

@@ -23,6 +23,7 @@ from charact.measure.bricks.crash_notes import Crashes
 from charact.measure.bricks.rounds import Rounds
 from charact.measure.bricks.whole_model import brick_settings
 from charact.measure.passes.timing import StopRule
+from charact.measure.passes.warm_device import warm_device
 from charact.record.reader import Rows, load_run
 from charact.record.schema import LEFT_OUT, UNFINISHED
 from charact.record.writer import RunWriter
@@ -164,6 +165,8 @@ class _SuiteRun:
                 before={table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()})
         self._facts |= rounds.facts | {"preparing_s": self._facts["preparing_s"] + time.perf_counter() - begun}
         self._observer.pass_started("bricks")
+        with self._interrupt.allowed():
+            warm_device(self._device)
         self._warm(rounds) if self._method == "paper" else self._in_context(rounds)
         if self._crashes.note is not None:
             self._flush()  # a brick may end the process while its work is counted

@@ -19,6 +19,7 @@ from charact.machine.facts import device_name, usable_cores
 from charact.measure.microbench.call_timer import REPEAT_S, calls_per_repeat
 from charact.measure.microbench.ceiling_probes import Probe, call_seconds, probes, seconds_per_call
 from charact.measure.passes.resident_memory import reset_resident_peak
+from charact.measure.passes.warm_device import warm_device
 
 _NUM_BLOCKS, _NUM_REPEATS = 5, 9
 """Blocks per probe, and repeats per block: the median's interval of 9 values excludes the two extremes."""
@@ -41,6 +42,7 @@ def measure_ceilings(device: torch.device) -> list[Ceiling]:
     """
     try:
         with torch.no_grad(), _current(device):
+            warm_device(device)
             return [_with_datasheet(row, device) for row in _best_rows(device)]
     finally:  # later measurements must not include this memory or its peak
         release_memory(device)

@@ -14,6 +14,7 @@ from charact.execution.out_of_memory import free_host_bytes
 from charact.machine.cache_sizes import cache_levels
 from charact.measure.microbench.call_timer import Times, by_clock, calls_per_repeat, seconds, time_together
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
+from charact.measure.passes.warm_device import warm_device
 from charact.ops import Prepared
 
 Inputs = Sequence[torch.Tensor]
@@ -83,7 +84,7 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
 
 def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.device, rule: StopRule,
                    on_repetition: Callable[[int, float], None]) -> OperationTiming:
-    """Warm up to the steady state, then repeat until the rule is met.
+    """Warm up to the steady state, on a GPU also of its clock, then repeat until the rule is met.
 
     A repetition has as many calls as fit into a millisecond, at least one. On a CPU the host's clock counts; on a GPU
     the time between events, with all calls queued before the first starts. Allocating the result is included.
@@ -97,8 +98,9 @@ def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.
         rule: stop rule, in repetitions.
         on_repetition: called between repetitions with (number of repetitions, median seconds of a call).
     """
-    begun = time.perf_counter()
     turns = itertools.cycle(rotated)
+    num_unseen = warm_device(device, lambda: prepared.call(*next(turns)))
+    begun = time.perf_counter()
     warmup_ended_by, warmup_s = warm_up(lambda: [seconds(repetition(prepared, turns, 1, device))], rule)
     num_calls = calls_per_repeat(min(warmup_s), device)
     rows: list[dict[str, Any]] = []
@@ -108,7 +110,7 @@ def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.
         call_s.append(seconds(times))
         rows.append({"repetition": len(rows), "num_calls": num_calls, **by_clock(times)})
         on_repetition(len(rows), median(call_s))
-    return OperationTiming(rows, {"num_warmup_calls": len(warmup_s), "warmup_ended_by": warmup_ended_by}
+    return OperationTiming(rows, {"num_warmup_calls": num_unseen + len(warmup_s), "warmup_ended_by": warmup_ended_by}
                            | timing_facts(call_s, num_calls, reason, rule, rotated, device))
 
 

@@ -1,4 +1,4 @@
-"""Phase timers: an iteration's time by phase, from the host's clock and, on CUDA, from events on the device.
+"""Phase timers: an iteration's time by phase, from the host's clock and, on a GPU, from events on the device.
 
 A phase is the interval between entering and leaving its context manager. Phases do not overlap, and `other` is the
 remaining time, so their sum is the iteration's wall time.
@@ -63,6 +63,9 @@ class HostPhases:
         self._finished.clear()
         return taken
 
+    def keep_up(self) -> None:
+        """Wait until the device has finished all iterations but the last."""
+
     def _stamp(self) -> Any:
         return perf_counter_ns()
 
@@ -71,8 +74,8 @@ class HostPhases:
         return {phase: (ns / 1e9, None) for phase, ns in _exclusive(begin, end, stamps).items()}
 
 
-class CudaPhases(HostPhases):
-    """Phase timer with CUDA events in addition to the host's clock.
+class DevicePhases(HostPhases):
+    """Phase timer with a device's events in addition to the host's clock.
 
     An event is recorded on the current stream at each boundary, and read when the device has passed the iteration's
     last one: nothing synchronizes inside an iteration. A phase's device time includes idle intervals between its two
@@ -81,13 +84,14 @@ class CudaPhases(HostPhases):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._stream = torch.cuda.current_stream(device)
-        self._free: list[torch.cuda.Event] = []
+        self._module = torch.get_device_module(device)
+        self._streams = [self._module.current_stream(device)] if hasattr(self._module, "current_stream") else []
+        self._free: list[Any] = []
 
     def take(self, *, wait: bool = False) -> list[dict[str, tuple[float, float | None]]]:
         """See `HostPhases`; without `wait` only iterations that the device has finished."""
-        if wait:
-            self._stream.synchronize()
+        if wait and self._finished:
+            self._finished[-1][1][1].synchronize()
         num_done = 0
         while num_done < len(self._finished) and self._finished[num_done][1][1].query():
             num_done += 1
@@ -95,16 +99,21 @@ class CudaPhases(HostPhases):
         del self._finished[:num_done]
         return taken
 
-    def _stamp(self) -> tuple[int, torch.cuda.Event]:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(self._stream)
+    def keep_up(self) -> None:
+        """See `HostPhases`."""
+        if len(self._finished) > 1:
+            self._finished[-2][1][1].synchronize()
+
+    def _stamp(self) -> tuple[int, Any]:
+        event = self._free.pop() if self._free else self._module.Event(enable_timing=True)
+        event.record(*self._streams)
         return perf_counter_ns(), event
 
     def _durations(self, begin: Any, end: Any, stamps: list[tuple[str, Any, Any]]
                    ) -> dict[str, tuple[float, float | None]]:
         host = _exclusive(begin[0], end[0], [(name, a[0], b[0]) for name, a, b in stamps])
 
-        def since_begin_ms(stamp: tuple[int, torch.cuda.Event]) -> float:
+        def since_begin_ms(stamp: tuple[int, Any]) -> float:
             return float(begin[1].elapsed_time(stamp[1]))
 
         # All times are relative to one event, so that rounding cannot make phases overlap.
@@ -116,7 +125,7 @@ class CudaPhases(HostPhases):
 
 def phases_for(device: torch.device) -> HostPhases:
     """Return a phase timer for a device."""
-    return CudaPhases(device) if device.type == "cuda" else HostPhases()
+    return HostPhases() if device.type == "cpu" else DevicePhases(device)
 
 
 def _exclusive(begin: float, end: float, stamps: list[tuple[str, float, float]]) -> dict[str, float]:

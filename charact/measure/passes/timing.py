@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -10,6 +11,7 @@ from charact.core.statistics import median_interval
 from charact.execution.loop import Loop
 from charact.machine.core_use import CoreUse
 from charact.measure.passes.phase_timer import phases_for
+from charact.measure.passes.warm_device import warm_device
 
 MIN_ITERATIONS = 6  # the minimum for a 95 % interval of the median
 STABLE_ITERATIONS = 3
@@ -39,7 +41,7 @@ class Timing:
 
 
 def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None]) -> Timing:
-    """Warm up until iterations take similar time, then measure until the rule is met.
+    """Warm up until iterations take similar time and a GPU's clock is steady, then measure until the rule is met.
 
     The rule uses the device's wall time on CUDA and the host's on a CPU. At least 6 iterations are measured, unless
     `max_iterations` is smaller. For a compiled model, the fact `compile_s` is the difference between the first
@@ -55,6 +57,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     """
     begun, core_use = time.perf_counter(), CoreUse()
     warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
+    num_more = warm_device(loop.case.device, lambda: loop.iteration(_unmarked))
     phases = phases_for(loop.case.device)
     measured: list[Durations] = []
     wall_s: list[float] = []
@@ -64,21 +67,26 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
             loop.iteration(phases)
         num_started += 1
         measured += phases.take()
-        wall_s += [_wall_s(durations) for durations in measured[len(wall_s):]]
+        wall_s += [wall_s_of(durations) for durations in measured[len(wall_s):]]
         if wall_s:
             on_iteration(len(wall_s), median(wall_s))
     measured += phases.take(wait=True)
-    wall_s += [_wall_s(durations) for durations in measured[len(wall_s):]]
+    wall_s += [wall_s_of(durations) for durations in measured[len(wall_s):]]
     rows = [
         {"iteration": i, "phase": phase, "host_s": host_s, "device_s": device_s}
         for i, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()
     ]
     return Timing(rows, wall_s, {
-        "num_warmup_iterations": len(warmup_s), "warmup_ended_by": warmup_ended_by, "num_iterations": len(measured),
+        "num_warmup_iterations": len(warmup_s) + num_more, "warmup_ended_by": warmup_ended_by,
+        "num_iterations": len(measured),
         "ended_by": reason, "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(wall_s),
         "compile_s": max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,
         "core_use": core_use.facts(),
     })
+
+
+def _unmarked(_: str) -> nullcontext[None]:
+    return nullcontext()
 
 
 def _warm_up_loop(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
@@ -87,7 +95,7 @@ def _warm_up_loop(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
     def iterate() -> list[float]:
         with phases:
             loop.iteration(phases)
-        return [_wall_s(durations) for durations in phases.take(wait=True)]
+        return [wall_s_of(durations) for durations in phases.take(wait=True)]
 
     return warm_up(iterate, rule)
 
@@ -129,6 +137,6 @@ def spread_frac(wall_s: list[float]) -> float | None:
     return None if interval is None else (interval[1] - interval[0]) / 2 / median(wall_s)
 
 
-def _wall_s(durations: Durations) -> float:
+def wall_s_of(durations: Durations) -> float:
     """Return the wall time of an iteration in seconds: the device's if there is one, else the host's."""
     return sum(host_s if device_s is None else device_s for host_s, device_s in durations.values())

@@ -96,6 +96,24 @@ def find_gpu(uuid: str) -> Gpu:
     return _instance(name)
 
 
+@contextlib.contextmanager
+def sm_clock_reader(device: torch.device, uuid_of: UuidOf = torch_uuid) -> Iterator[Callable[[], float] | None]:
+    """Yield a function that returns the clock of a device's multiprocessors (Hz); None if NVML does not report it."""
+    with contextlib.ExitStack() as resources:
+        read: Callable[[], float] | None = None
+        try:
+            start(resources)
+            read = _sm_clock_of(find_gpu(uuid_of(device)))
+            read()
+        except (pynvml.NVMLError, UnavailableError, AttributeError):  # ROCm's properties may have no UUID
+            read = None
+        yield read
+
+
+def _sm_clock_of(gpu: Gpu) -> Callable[[], float]:
+    return lambda: float(pynvml.nvmlDeviceGetClockInfo(gpu.handle, pynvml.NVML_CLOCK_SM)) * 1e6
+
+
 def _instance(name: str) -> Gpu:
     try:
         instance = pynvml.nvmlDeviceGetHandleByUUID(name)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from charact.measure.passes.phase_timer import CudaPhases
+from charact.measure.passes.phase_timer import DevicePhases
 
 
 class Device:
@@ -19,10 +19,6 @@ class Device:
 
     def work(self, milliseconds: float) -> None:
         self.queued_ms += milliseconds
-
-    def synchronize(self) -> None:
-        self.num_synchronizations += 1
-        self.reached_ms = self.queued_ms
 
 
 @pytest.fixture
@@ -38,6 +34,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
             assert recorded_on is stream
             self.time_ms = stream.queued_ms
 
+        def synchronize(self) -> None:
+            stream.num_synchronizations += 1
+            stream.reached_ms = max(stream.reached_ms, self.time_ms)
+
         def query(self) -> bool:
             return self.time_ms <= stream.reached_ms
 
@@ -50,7 +50,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return stream
 
 
-def iterate(phases: CudaPhases, device: Device) -> None:
+def iterate(phases: DevicePhases, device: Device) -> None:
     with phases:
         with phases("data"):
             device.work(1)
@@ -62,7 +62,7 @@ def iterate(phases: CudaPhases, device: Device) -> None:
 
 
 def test_phases_are_read_after_the_iteration_and_sum_to_the_wall(device: Device) -> None:
-    phases = CudaPhases(torch.device("cuda", 0))
+    phases = DevicePhases(torch.device("cuda", 0))
     iterate(phases, device)
     assert phases.take() == []  # the device has done nothing yet: no wait, no synchronization
     assert device.num_synchronizations == 0
@@ -79,8 +79,17 @@ def test_phases_are_read_after_the_iteration_and_sum_to_the_wall(device: Device)
 
 
 def test_events_are_used_again(device: Device) -> None:
-    phases = CudaPhases(torch.device("cuda", 0))
+    phases = DevicePhases(torch.device("cuda", 0))
     for _ in range(5):
         iterate(phases, device)
         phases.take(wait=True)
     assert device.num_events == 2 + 2 * 3
+
+
+def test_the_host_is_at_most_one_iteration_ahead(device: Device) -> None:
+    phases = DevicePhases(torch.device("cuda", 0))
+    for number in range(4):
+        iterate(phases, device)
+        phases.keep_up()
+        assert device.reached_ms == 64 * number
+        assert len(phases.take()) == min(1, number)
