@@ -112,6 +112,10 @@ class OperatorProbe:
             self._work = replayed_work(tree, self._profiler, on_cuda=self._on_cuda)
         self._forget()
 
+    def profiled_s(self) -> float:
+        """Return the time (s) of the iterations so far, with the running one, and without reading their events."""
+        return sum(self._wall_s) + time.perf_counter() - self._begun
+
     def drop(self) -> None:
         """End the iteration and discard it."""
         self._stop()
@@ -159,7 +163,7 @@ def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = N
     # A hook inside a compiled model would break its graph: its operators belong to no layer.
     with contextlib.nullcontext() if loop.case.compiled else layer_marks(loop.model):
         loop.iteration(phase_mark)
-        begun, number, last = time.perf_counter(), 0, False
+        number, last = 0, False
         while not last:
             probe.begin()
             try:
@@ -168,7 +172,7 @@ def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = N
                 probe.drop()
                 raise
             number += 1
-            last = number >= fewest and (number >= most or time.perf_counter() - begun >= _MIN_PROFILED_S)
+            last = number >= fewest and (number >= most or probe.profiled_s() >= _MIN_PROFILED_S)
             probe.end(last=last)
     return probe.found()
 

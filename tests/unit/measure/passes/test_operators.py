@@ -286,3 +286,36 @@ def test_nothing_of_an_iteration_stays_behind(tmp_path: Path) -> None:
         assert (profiler(), results()) == (None, None)
     finally:
         gc.enable()
+
+
+def test_reading_the_events_does_not_count_as_profiled_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA every iteration's trace is written and read, which takes longer than the iteration."""
+    now_s = 0.0
+
+    class Probe:
+        def __init__(self, *_: object) -> None:
+            self._wall_s: list[float] = []
+
+        def begin(self) -> None:
+            self._begun = now_s
+
+        def end(self, *, last: bool) -> None:
+            nonlocal now_s
+            self._wall_s.append(now_s - self._begun)
+            now_s += 2.0
+
+        def found(self) -> int:
+            return len(self._wall_s)
+
+        profiled_s = OperatorProbe.profiled_s
+
+    def iteration(mark: object) -> None:
+        nonlocal now_s
+        now_s += 0.06
+
+    loop = Loop(small_case("infer"))
+    monkeypatch.setattr(loop, "iteration", iteration)
+    monkeypatch.setattr(operators, "OperatorProbe", Probe)
+    monkeypatch.setattr(operators.time, "perf_counter", lambda: now_s)
+    assert operator_pass(loop, tmp_path / "trace.json") == 9  # half a second of iterations
+    loop.close()
