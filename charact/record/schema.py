@@ -19,7 +19,8 @@ PHASES = ("data", "forward", "loss", "backward", "update", "communication", "oth
 LOAD_PHASES = ("build", "read", "place")
 """Phases of a load: creating the model, reading the file, moving the weights to the device."""
 
-MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "unknown")
+MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "workspaces",
+                     "unknown")
 
 MEMORY_ORIGINS = ("tensors", "workspaces", "rounding")
 """Origins of estimated bytes: tensors (exact), operators' workspaces (calibrated or modelled), rounding of each block

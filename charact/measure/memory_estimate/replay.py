@@ -131,7 +131,7 @@ def replay(trace: AllocationTrace, allocator: Allocator, workspaces: Sequence[in
         held[category, "tensors"] = 0
     for num_bytes in library_blocks:
         size = allocator.size_of(allocator.allocate(num_bytes))
-        held["temporary", "workspaces"] += size
+        held["workspaces", "workspaces"] += size
         total += size
     for number in trace.held:
         change(number, +1)

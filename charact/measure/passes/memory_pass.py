@@ -5,6 +5,7 @@ by the addresses of their tensors after the phase that creates them; other block
 """
 
 import contextlib
+import gc
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class MemoryProbe:
     - activations: allocated in the forward or loss, and kept longer than the operator that allocated them; also tensors
       that a workload keeps between iterations, such as a hidden state.
     - temporary: other blocks freed by the end of the iteration, inside an operator or gradients of activations.
+    - workspaces: what cuBLAS keeps between iterations (CUDA).
     - unknown: all other blocks.
 
     *Error*: memory that libraries allocate themselves (oneDNN's scratch memory, the CUDA context) is not included. On a
@@ -96,6 +98,10 @@ class MemoryProbe:
             failed: whether the iteration failed, so that temporary blocks were not freed.
         """
         tree = read_results(self._results)
+        if self._on_cuda:
+            workspaces = min(self._held["unknown"], released_workspaces(self._device))
+            self._held["workspaces"] += workspaces
+            self._held["unknown"] -= workspaces
         return tree, snapshots_of(tree, self._owners, self._held, failed=failed)
 
     def found(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -107,6 +113,20 @@ class MemoryProbe:
             "reserved_peak_bytes": torch.cuda.max_memory_reserved(self._device) if self._on_cuda else None,
             "process_peak_bytes": resident_peak_bytes(),
         }
+
+
+def released_workspaces(device: torch.device) -> int:
+    """Release cuBLAS's workspaces, and return their bytes on a device; cuBLAS allocates them again when it needs them.
+
+    None are released, and the result is 0, if the program has a CUDA graph, whose kernels may use them.
+    """
+    release = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if release is None or any(issubclass(type(obj), torch.cuda.CUDAGraph) for obj in gc.get_objects()):
+        return 0
+    torch.cuda.synchronize(device)
+    before_bytes = torch.cuda.memory_allocated(device)
+    release()
+    return before_bytes - torch.cuda.memory_allocated(device)
 
 
 def probe_for(loop: "Loop", *, operators: bool = True) -> MemoryProbe:

@@ -25,7 +25,7 @@ CASES = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#332
 
 CATEGORIES = {
     "weights": "#4477AA", "gradients": "#EE6677", "optimizer_state": "#228833", "activations": "#66CCEE",
-    "temporary": "#CCBB44", "input": "#AA3377", "unknown": "#BBBBBB",
+    "temporary": "#CCBB44", "input": "#AA3377", "workspaces": "#EE8866", "unknown": "#BBBBBB",
 }  # fmt: skip
 
 LIMITS = {
