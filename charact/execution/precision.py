@@ -45,6 +45,8 @@ def unsupported_reason(name: str, device: torch.device) -> str | None:
         return f"fp16 is not measured on a CPU: {_NO_FP16_ON_CPU}"
     if name == "tf32" and device.type == "cpu":
         return "tf32 is a mode of NVIDIA's tensor cores, which a CPU lacks: use --precision fp32 or a CUDA device"
+    if torch.version.hip is not None:  # AMD's numbers of architectures are not compute capabilities
+        return "tf32 is a mode of NVIDIA's tensor cores: use --precision fp32" if name == "tf32" else None
     if name in ("tf32", "bf16", "pure-bf16") and device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
         if capability < _FIRST_WITH_TF32:

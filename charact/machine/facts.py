@@ -115,7 +115,9 @@ def _gpu(index: int, driver: str | None) -> dict[str, Any]:
     uuid = str(properties.uuid)
     return {
         "index": index, "name": properties.name, "uuid": uuid if uuid.startswith("GPU-") else f"GPU-{uuid}",
-        "memory_bytes": properties.total_memory, "compute_capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "compute_capability": f"{properties.major}.{properties.minor}" if torch.version.hip is None
+        else properties.gcnArchName.partition(":")[0],
         "num_multiprocessors": properties.multi_processor_count, "driver": driver,
     }
 

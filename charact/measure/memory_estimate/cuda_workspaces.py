@@ -18,6 +18,8 @@ _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::add
 _CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 _CUBLAS_HOPPER_BYTES = 32 * MIB
 _FIRST_WITH_LARGE_CUBLAS = (9, 0)
+_HIPBLAS_BYTES, _HIPBLAS_LARGE_BYTES = 32 * MIB, 128 * MIB
+_WITH_LARGE_HIPBLAS = ("gfx94", "gfx95")
 """Source: pytorch/pytorch, `aten/src/ATen/cuda/CublasHandlePool.cpp`; the first is the 8,519,680 of issue #95668."""
 
 _TENSOR_CORES = (7, 0)
@@ -59,11 +61,14 @@ def cuda_inner(trace: AllocationTrace, target: Target, *, tf32: bool = False) ->
 
 
 def held(trace: AllocationTrace, target: Target) -> list[int]:
-    """Return bytes of cuBLAS's permanent workspaces, one for each thread that calls it.
+    """Return bytes of the permanent workspaces of cuBLAS (ROCm: hipBLAS), one for each thread that calls it.
 
     The backward pass runs in a separate thread.
     """
     with_products = {op.phase == "backward" for op in trace.ops if op.name in _PRODUCTS}
+    if target.rocm_architecture is not None:
+        large = target.rocm_architecture.startswith(_WITH_LARGE_HIPBLAS)
+        return [_HIPBLAS_LARGE_BYTES if large else _HIPBLAS_BYTES] * len(with_products)
     large = (target.capability or ASSUMED_CAPABILITY) >= _FIRST_WITH_LARGE_CUBLAS
     return [_CUBLAS_HOPPER_BYTES if large else _CUBLAS_BYTES] * len(with_products)
 

@@ -42,7 +42,9 @@ class Target:
     source: str
     """Source of `memory_bytes`."""
     capability: tuple[int, int] | None = None
-    """Compute capability, which determines the algorithms of CUDA's libraries; None on a CPU."""
+    """Compute capability, which determines the algorithms of CUDA's libraries; None on a CPU, assumed on ROCm."""
+    rocm_architecture: str | None = None
+    """AMD's name of the architecture, such as gfx942; None with CUDA."""
 
 
 _MESSAGES = "lowest total capacity in PyTorch's out-of-memory messages of public reports"
@@ -111,6 +113,9 @@ def this_device(device: "torch.device") -> Target:
     import torch
 
     properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:  # its major and minor number are not a compute capability
+        return Target(properties.name, "cuda", properties.total_memory, _context_bytes(ASSUMED_CAPABILITY),
+                      "torch.cuda.get_device_properties", ASSUMED_CAPABILITY, properties.gcnArchName.partition(":")[0])
     capability = (properties.major, properties.minor)
     return Target(properties.name, "cuda", properties.total_memory, _context_bytes(capability),
                   "torch.cuda.get_device_properties", capability)

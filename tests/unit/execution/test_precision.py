@@ -83,6 +83,14 @@ class TestRefused:
         assert {name for name, reason in reasons.items() if reason} == refused
         assert all("this one has 7.5: use --precision fp32 or fp16" in (reasons[name] or "") for name in refused)
 
+    @pytest.mark.parametrize("number", [(9, 0), (7, 0)])  # gfx90a, gfx700
+    def test_on_rocm(self, monkeypatch: pytest.MonkeyPatch, number: tuple[int, int]) -> None:
+        """Numbers of AMD's architectures are not compute capabilities."""
+        monkeypatch.setattr(torch.version, "hip", "6.2")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: number)
+        refused = [name for name in NAMES if unsupported_reason(name, torch.device("cuda"))]
+        assert refused == ["tf32"]
+
     def test_channels_last_for_text(self) -> None:
         workload = find_workload("rnn_lm").prepare()
         case = Case(workload, 4, 2, "infer", "fp32", torch.device("cpu"), DataRequest(), channels_last=True)

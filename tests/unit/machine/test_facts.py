@@ -358,6 +358,19 @@ def test_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         "compute_capability": "9.0", "num_multiprocessors": 132, "driver": "580.1"}], None)
 
 
+def test_the_architecture_of_an_amd_gpu_is_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        name, uuid, total_memory, major, minor, multi_processor_count = "MI300X", "ab-cd", 192 * 10**9, 9, 4, 304
+        gcnArchName = "gfx942:sramecc+:xnack-"
+
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    monkeypatch.setattr(hardware, "driver_version", lambda: None)
+    ((gpu,), _) = hardware.gpu_facts()
+    assert gpu["compute_capability"] == "gfx942"
+
+
 def test_name_of_the_processor() -> None:
     assert hardware.device_name(torch.device("cpu")) == hardware.cpu_model()
 

@@ -1,12 +1,23 @@
 """Devices that memory is predicted for: their sizes, their names, and amounts of memory as people write them."""
 
+from types import SimpleNamespace
+
 import psutil
 import pytest
 import torch
 
 from charact.core.errors import UserError
 from charact.measure.memory_estimate import target_devices
-from charact.measure.memory_estimate.target_devices import GIB, parse_memory, target_like, target_of_memory, this_device
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op
+from charact.measure.memory_estimate.cuda_workspaces import held
+from charact.measure.memory_estimate.target_devices import (
+    GIB,
+    MIB,
+    parse_memory,
+    target_like,
+    target_of_memory,
+    this_device,
+)
 
 
 @pytest.mark.parametrize(("text", "num_bytes"), [
@@ -77,3 +88,15 @@ def test_this_machine_offers_what_it_has_or_what_it_allows(monkeypatch: pytest.M
         monkeypatch.setattr("charact.machine.cgroups.memory_limit_bytes", lambda limit=limit: limit)
         target = this_device(torch.device("cpu"))
         assert (target.kind, target.memory_bytes, target.context_bytes) == ("cpu", expected, 0)
+
+
+@pytest.mark.parametrize(("name", "number", "workspace"), [
+    ("gfx942:sramecc+:xnack-", (9, 4), 128 * MIB), ("gfx90a", (9, 0), 32 * MIB), ("gfx1100", (11, 0), 32 * MIB)])
+def test_an_architecture_of_amd_is_not_hopper(
+        monkeypatch: pytest.MonkeyPatch, name: str, number: tuple[int, int], workspace: int) -> None:
+    properties = SimpleNamespace(name="AMD", total_memory=192 * GIB, major=number[0], minor=number[1], gcnArchName=name)
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    target = this_device(torch.device("cuda", 0))
+    assert (target.capability, target.memory_bytes) == (target_devices.ASSUMED_CAPABILITY, 192 * GIB)
+    assert held(AllocationTrace(ops=[Op("aten::mm", "forward", None)]), target) == [workspace]
