@@ -31,6 +31,8 @@ class Probe:
     """Number of threads; None for all."""
     on_host: bool = False
     """Whether the host's time counts for a call on a GPU."""
+    launch: Callable[[], object] | None = None
+    """The same call on single elements. Its time is subtracted: a GPU takes 2 to 3 µs from one kernel to the next."""
 
 
 def call_seconds(probe: Probe, device: torch.device) -> float:
@@ -42,13 +44,16 @@ def call_seconds(probe: Probe, device: torch.device) -> float:
 def seconds_per_call(probe: Probe, device: torch.device, num_calls: int) -> float:
     """Return the time of a probe's call (s), averaged over `num_calls`; GPU work by CUDA events."""
     with float32_products(probe.precision), _threads(probe.num_threads):
-        times = time_together(lambda: _call(probe, num_calls), num_calls, device, queued=not probe.on_host)
-    return times[0] if probe.on_host else seconds(times)
+        times = time_together(lambda: _repeat(probe.call, num_calls), num_calls, device, queued=not probe.on_host)
+        if probe.launch is None:
+            return times[0] if probe.on_host else seconds(times)
+        launch = time_together(partial(_repeat, probe.launch, num_calls), num_calls, device)
+    return max(seconds(times) - seconds(launch), seconds(times) / 2)  # subtract no noise of a slow moment
 
 
-def _call(probe: Probe, num_calls: int) -> None:
+def _repeat(call: Callable[[], object], num_calls: int) -> None:
     for _ in range(num_calls):
-        probe.call()
+        call()
 
 
 @contextlib.contextmanager
@@ -174,12 +179,16 @@ def _streams(device: torch.device, level: str, num_bytes: int, num_threads: int 
     itemsize = torch.float32.itemsize
     # Filled by all threads, as they will be read: NUMA places a page at the thread that first touches it.
     first, second, third = (torch.ones(num_bytes // 2 // itemsize, device=device) for _ in range(3))
+    in_cache = device.type == "cuda" and level != "memory"
+    few = [array[:1] for array in (first, second, third)]
     yield Probe("copy", "bytes_per_s", 2.0 * first.nbytes, partial(first.copy_, second), level=level,
-                working_set_bytes=2 * first.nbytes, num_threads=num_threads)
+                working_set_bytes=2 * first.nbytes, num_threads=num_threads,
+                launch=partial(few[0].copy_, few[1]) if in_cache else None)
     parts = [array[: num_bytes // 3 // itemsize] for array in (first, second, third)]
     yield Probe("triad", "bytes_per_s", 3.0 * parts[0].nbytes,
                 partial(torch.add, parts[1], parts[2], alpha=1.5, out=parts[0]), level=level,
-                working_set_bytes=3 * parts[0].nbytes, num_threads=num_threads)
+                working_set_bytes=3 * parts[0].nbytes, num_threads=num_threads,
+                launch=partial(torch.add, few[1], few[2], alpha=1.5, out=few[0]) if in_cache else None)
 
 
 def _transfers(device: torch.device, budget: int) -> Iterator[Probe]:

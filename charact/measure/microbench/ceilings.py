@@ -38,7 +38,8 @@ def measure_ceilings(device: torch.device) -> list[Ceiling]:
     *Error*: as the best of up to 5 medians, it is slightly above the typical value. A copy counts reads and writes
     (twice its size), a triad a = b + s c three times. Reads of cache lines that are overwritten (write allocation) are
     not counted, so up to a third of a copy's traffic is missing, unless PyTorch uses non-temporal stores. Cache values
-    include the time to wake threads if all threads are faster than one.
+    of a CPU include the time to wake threads if all threads are faster than one; from those of a GPU the time of a
+    launch is subtracted.
     """
     try:
         with torch.no_grad(), _current(device):

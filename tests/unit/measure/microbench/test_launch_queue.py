@@ -6,8 +6,9 @@ import pytest
 import torch
 from support.stub_cuda import StubGpu
 
-from charact.measure.microbench import call_timer
+from charact.measure.microbench import call_timer, ceiling_probes
 from charact.measure.microbench.call_timer import CudaClock, queued, time_together
+from charact.measure.microbench.ceiling_probes import Probe, seconds_per_call
 
 CUDA = torch.device("cuda", 0)
 KERNEL_S, LAUNCH_S = 8e-6, 25e-6
@@ -81,3 +82,20 @@ def test_the_sleep_before_a_call_that_waits_does_not_grow(gpu: StubGpu) -> None:
     for _ in range(30):
         clock.time(gpu.synchronize)
     assert gpu.host_s - before_s < 30 * 4e-3
+
+
+def test_a_launch_is_no_part_of_a_copy_in_the_cache(gpu: StubGpu) -> None:
+    copy = Probe("copy", "bytes_per_s", 3e7, lambda: gpu.launch(2.5e-6 + 5e-6, 4e-6), level="L2",
+                 launch=lambda: gpu.launch(2.5e-6, 4e-6))
+    assert seconds_per_call(copy, CUDA, 100) == pytest.approx(5e-6)
+
+
+def test_probes_of_a_cache_of_a_gpu_have_a_launch_to_subtract(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *sizes, device: ones(*sizes))
+    for level, subtracted in (("L2", True), ("memory", False)):
+        for probe in ceiling_probes._streams(CUDA, level, 2**20, None):
+            probe.call()
+            assert (probe.launch is not None) == subtracted
+            if probe.launch is not None:
+                probe.launch()
