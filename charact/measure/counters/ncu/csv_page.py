@@ -23,9 +23,16 @@ SHARES = {
 }
 """Metrics of counters that are shares."""
 _BYTES = "dram__bytes.sum"
-_FLOP_OF = {f"smsp__sass_thread_inst_executed_op_{width}{operation}_pred_on.sum": flop
-            for width in "hfd" for operation, flop in (("add", 1), ("mul", 1), ("fma", 2))}
-"""FLOP of an instruction executed by one thread."""
+_FLOP_OF = {f"smsp__sass_thread_inst_executed_op_{width}{operation}_pred_on.sum": flop * numbers
+            for width, numbers in (("h", 2), ("f", 1), ("d", 1))
+            for operation, flop in (("add", 1), ("mul", 1), ("fma", 2))}
+"""FLOP of an instruction executed by one thread. Instructions of 2 bytes compute two packed numbers.
+
+Source: Nsight Compute's section files, whose roofline charts weight `hadd`, `hmul` and `hfma` by 2, 2 and 4.
+"""
+_PACKED_FLOP_OF = {f"smsp__sass_thread_inst_executed_op_f{operation}2_pred_on.sum": flop
+                   for operation, flop in (("add", 2), ("mul", 2), ("fma", 4))}
+"""The same, of two packed numbers of 4 bytes, which chips have from Blackwell on."""
 _TENSOR = re.compile(r"sm__ops_path_tensor_src_(?:fp|bf|tf)\w+")
 _UNITS = {
     "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
@@ -109,7 +116,7 @@ def wanted_metrics(listed: AbstractSet[str]) -> list[str]:
     """
     tensor = sorted(name for name in listed if _TENSOR.fullmatch(name))
     whole = [name for name in tensor if not any(name.startswith(f"{other}_") for other in tensor)]
-    fixed = [DURATION, *SHARES.values(), _BYTES, *_FLOP_OF]
+    fixed = [DURATION, *SHARES.values(), _BYTES, *_FLOP_OF, *_PACKED_FLOP_OF]
     return [name for name in fixed if name.partition(".")[0] in listed] + [f"{name}.sum" for name in whole]
 
 
@@ -141,4 +148,5 @@ def _flop(values: Mapping[str, float]) -> float | None:
     counted = [values[name] * flop for name, flop in _FLOP_OF.items() if name in values]
     if len(counted) < len(_FLOP_OF):
         return None
+    counted += [values[name] * flop for name, flop in _PACKED_FLOP_OF.items() if name in values]
     return sum(counted) + sum(value for name, value in values.items() if _TENSOR.match(name))

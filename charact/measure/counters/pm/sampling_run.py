@@ -49,14 +49,14 @@ def sampled(loop: Loop) -> Found:
     index = loop.case.device.index or 0
     collector = Collector(device_index=index)
     with cupti_errors():
-        chip = chip_name(index)
-        offered = offered_metrics(chip)
-        chosen, missing = chosen_metrics(offered, fits)
-        sets = sets_of(chosen, fits)
+        collector.enable()  # first: it initializes CUPTI's profiler, which then knows the chip
+    try:
+        with cupti_errors():
+            chip = chip_name(index)
+            chosen, missing = chosen_metrics(offered_metrics(chip), fits)
+            sets = sets_of(chosen, fits)
         if not sets:
             raise UnavailableError(f"CUPTI can sample none of the counters on {chip}", "use --counters ncu")
-        collector.enable()
-    try:
         interval_ns = _interval_ns(loop)
         taken = [_sampled_set(collector, loop, one, interval_ns) for one in sets]
     finally:

@@ -12,6 +12,7 @@ class Result(enum.IntEnum):
     ERROR_INVALID_PARAMETER = 1
     ERROR_INVALID_DEVICE = 2
     ERROR_HARDWARE_BUSY = 26
+    ERROR_NOT_INITIALIZED = 15
     ERROR_NOT_SUPPORTED = 27
     ERROR_INSUFFICIENT_PRIVILEGES = 35
 
@@ -32,7 +33,12 @@ class DeviceGetChipNameParams:
         return self
 
 
+is_initialized = False
+
+
 def device_get_chip_name(p_params: Any) -> None:
+    if not is_initialized:
+        raise cuptiError(Result.ERROR_NOT_INITIALIZED)
     if p_params.struct_size != DEVICE_GET_CHIP_NAME_PARAMS_STRUCT_SIZE:
         raise cuptiError(Result.ERROR_INVALID_PARAMETER)
     if p_params.device_index:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cupti import profiler_host
+from cupti import cupti, profiler_host
 
 OFFSET_NS = 7_000_000_000_000
 OCCUPANCY = {"aten.mm.default": 25.0}
@@ -76,7 +76,7 @@ class Collector:
         if failure == "libraries":
             raise RuntimeError("CUPTI could not load the nvperf* libraries required for profiling. Ensure that they")
         assert not _enabled_before, "a second time ends the process"
-        _enabled_before = True
+        _enabled_before = cupti.is_initialized = True
         self._state = "enabled"
 
     def configure(self, *, metrics: list[str], hardware_buffer_size: int = 512 * 1024 * 1024,

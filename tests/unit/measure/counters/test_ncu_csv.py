@@ -50,7 +50,16 @@ def test_tensor_cores_and_every_width_count_to_flop() -> None:
     values = {f"smsp__sass_thread_inst_executed_op_{width}{operation}_pred_on.sum": 1.0
               for width in "hfd" for operation in ("add", "mul", "fma")}
     found = counters_of([launch(1.0, **values, **{"sm__ops_path_tensor_src_bf16_dst_fp32.sum": 100.0})])
-    assert found["executed_flop"] == 3 * (1 + 1 + 2) + 100
+    assert found["executed_flop"] == (2 + 2 + 4) + 2 * (1 + 1 + 2) + 100  # two numbers of 2 bytes an instruction
+
+
+def test_blackwell_has_instructions_of_two_numbers_of_four_bytes() -> None:
+    metrics = {f"smsp__sass_thread_inst_executed_op_{name}_pred_on" for name in (
+        *(f"{width}{operation}" for width in "hfd" for operation in ("add", "mul", "fma")), "fadd2", "fmul2", "ffma2")}
+    asked = [name for name in wanted_metrics(metrics) if "sass" in name]
+    assert {name.removesuffix(".sum") for name in asked} == metrics
+    found = counters_of([launch(1.0, **dict.fromkeys(asked, 1.0))])
+    assert found["executed_flop"] == (2 + 2 + 4) + 2 * (1 + 1 + 2) + (2 + 2 + 4)
 
 
 def test_a_sum_to_which_a_kernel_gives_nothing_is_left_out() -> None:
