@@ -42,12 +42,18 @@ def reason_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def host_memory_guard() -> Iterator[None]:
+def host_memory_guard(device: torch.device | None = None) -> Iterator[None]:
     """Limit the growth of this process's data to the memory that is free now.
 
     Linux overcommits memory and later kills the process that uses it, which would lose the record. With a limit the
     allocation raises an error instead. Child processes inherit it.
+
+    Args:
+        device: of the work in the block. CUDA is started before the limit is set, since it reserves more address space
+            than it uses.
     """
+    if device is not None and device.type == "cuda":
+        torch.zeros(1, device=device)
     if sys.platform != "linux":  # other systems have no such limit
         yield
         return

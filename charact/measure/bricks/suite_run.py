@@ -132,7 +132,7 @@ class _SuiteRun:
         rows = {} if before is None else self._rows_before(before)
         gradients = torch.enable_grad() if self._mode == "train" else torch.inference_mode()
         try:
-            with host_memory_guard(), brick_settings(self._precision), gradients:
+            with host_memory_guard(self._device), brick_settings(self._precision), gradients:
                 rounds = self._time(rows)
             self._entry["status"] = "ok"
             if not rounds.left:

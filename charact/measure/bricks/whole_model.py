@@ -33,7 +33,7 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
         device: by default the device of the source's case.
     """
     case = source.case if device is None else replace(source.case, device=device)
-    with host_memory_guard(), brick_settings(case.precision):
+    with host_memory_guard(case.device), brick_settings(case.precision):
         loop = Loop(case)
         try:
             batch = loop.next_batch()

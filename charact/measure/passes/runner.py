@@ -67,7 +67,7 @@ class _CaseRun:
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
         """Run the passes; a failure of the timing pass fails the case, another failure only its pass."""
         try:
-            with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
+            with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
                 self._run_passes()
         except KeyboardInterrupt:
             self._fail(**interrupt.ending())

@@ -67,7 +67,7 @@ class _InferenceRun:
     def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
         """Load and run inference; a failure fails the case."""
         try:
-            with host_memory_guard(), interrupt.allowed(), float32_products(self._case.precision):
+            with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
                 self._measure()
         except KeyboardInterrupt:
             self._fail(**interrupt.ending())

@@ -66,7 +66,7 @@ class _CaseTraining:
     def run(self) -> dict[str, Any]:
         """Train; return the case's manifest entry."""
         try:
-            with host_memory_guard(), float32_products(self._case.precision):
+            with host_memory_guard(self._case.device), float32_products(self._case.precision):
                 self._train()
             self._entry["status"] = "ok"
         except UserError:
