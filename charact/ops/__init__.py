@@ -50,6 +50,8 @@ class Prepared:
     """Returns the part of a result that the reference has, as one tensor."""
     tolerance: float
     """Largest allowed error, over the reference's largest magnitude; the kind's docstring gives the reason."""
+    excluded: Callable[..., Any] | None = None
+    """Does for the same inputs what the call does in addition to the operation; its time is subtracted."""
 
 
 class Kind(Protocol):

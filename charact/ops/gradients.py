@@ -27,6 +27,16 @@ def gradients(result: Tensor, gradient: Tensor, *tensors: Tensor) -> tuple[Tenso
     return torch.autograd.grad(result, wanted, gradient, retain_graph=True)
 
 
+def reserve_copy(result: Tensor, *_: Tensor) -> Tensor:
+    """Copy the reserve of a recurrent layer of cuDNN or MIOpen, as `gradients` does.
+
+    The backward pass changes the reserve, so autograd copies it if the graph is kept.
+    *Source*: pytorch/pytorch, `tools/autograd/derivatives.yaml`, `_cudnn_rnn` and `miopen_rnn`.
+    """
+    reserve: Tensor | None = getattr(result.grad_fn, "_saved_result3", None)
+    return torch.empty(0) if reserve is None else reserve.clone()
+
+
 def flattened(parts: Sequence[Any]) -> Tensor:
     """Return several tensors as one vector in float64 on the CPU."""
     return torch.cat([part.detach().double().cpu().flatten() for part in parts])

@@ -105,7 +105,8 @@ def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt
         if (refusal := case.refusal()) is not None:
             entry |= {"status": "error", "reason": refusal}
         else:
-            with host_memory_guard(case.device), interrupt.allowed(), float32_products(_float_precision(case.precision)):
+            with (host_memory_guard(case.device), interrupt.allowed(),
+                  float32_products(_float_precision(case.precision))):
                 for row in problem_rows:
                     observer.pass_started(row["direction"])
                     timing, checked = _measure(case, row["direction"], rule, observer, hot=hot)

@@ -116,13 +116,17 @@ def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.
 
 def repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device, *,
                queued: bool = True) -> Times:
-    """Return the times of a call (s), averaged over `num_calls` on the next inputs."""
-    def calls() -> None:
-        call = prepared.call
+    """Return the times of a call (s), averaged over `num_calls` on the next inputs, without what is excluded."""
+    def calls(call: Callable[..., Any]) -> None:
         for inputs in itertools.islice(turns, num_calls):
             call(*inputs)
 
-    return time_together(calls, num_calls, device, queued=queued)
+    host_s, device_s = time_together(lambda: calls(prepared.call), num_calls, device, queued=queued)
+    if (excluded := prepared.excluded) is None:
+        return host_s, device_s
+    other_host_s, other_device_s = time_together(lambda: calls(excluded), num_calls, device, queued=queued)
+    return (max(0.0, host_s - other_host_s),
+            None if device_s is None or other_device_s is None else max(0.0, device_s - other_device_s))
 
 
 def timing_facts(call_s: Sequence[float], num_calls: int, ended_by: str, rule: StopRule, rotated: Sequence[Inputs],

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened, gradients, with_graph
+from charact.ops.gradients import flattened, gradients, reserve_copy, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, ROUNDING, number_refusal, sum_tolerance
 
@@ -127,7 +127,8 @@ class _Recurrent(Kind):
 
         reference, compared = _check(problem, direction)
         call: Any = gradients if direction != "forward" else lambda *tensors: _run(cell, *tensors)
-        return Prepared(inputs, call, reference, compared, _tolerance(problem, direction, precision))
+        return Prepared(inputs, call, reference, compared, _tolerance(problem, direction, precision),
+                        reserve_copy if device.type == "cuda" and direction != "forward" else None)
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:

@@ -72,3 +72,13 @@ def test_an_operation_is_timed_at_full_clock(gpu: StubGpu, monkeypatch: pytest.M
     assert len(timing.rows) >= 6
     assert all(row["device_s"] == pytest.approx(1e-3) for row in timing.rows)
     assert timing.facts["num_warmup_calls"] > 100
+
+
+def test_what_is_excluded_from_an_operation_is_not_in_its_time(
+        gpu: StubGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=0))
+    prepared = Prepared(lambda: [torch.ones(1)], lambda tensor: gpu.launch(1.2e-3, 15e-6), torch.neg, torch.neg, 0.0,
+                        excluded=lambda tensor: gpu.launch(0.2e-3, 5e-6))
+    timing = operation_timing.time_direction(prepared, [[torch.ones(1)]], CUDA, StopRule(0.0, 10), lambda *_: None)
+    assert all(row["device_s"] == pytest.approx(1e-3) for row in timing.rows)
+    assert all(row["host_s"] == pytest.approx(10e-6) for row in timing.rows)
