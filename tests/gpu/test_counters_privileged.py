@@ -67,6 +67,7 @@ def test_pm_attributes_samples_to_phases() -> None:
     assert {row["phase"] for row in found.rows} >= {None, "forward", "backward", "update"}
     assert 0 < counter(found, "warp_occupancy_frac", "forward") <= 1
     weights_bytes = 4 * sum(one.numel() for one in case.workload.model(case.dataset()).parameters())
-    # An update reads weights, gradients and momentum, and writes two of them: some may come from the cache.
-    assert counter(found, "dram_bytes", "update") == pytest.approx(5 * weights_bytes, rel=0.6)
+    # Fused, an update reads weights, gradients and momentum, and writes weights and momentum: 5 times the weights. One
+    # kernel for each of its terms reads and writes 8 times as much, or 11 with weight decay, less what caches hold.
+    assert 4.5 <= counter(found, "dram_bytes", "update") / weights_bytes <= 11.5
     assert counter(found, "dram_bytes", None) > counter(found, "dram_bytes", "forward") > weights_bytes
