@@ -55,6 +55,10 @@ class BlockOwners:
         self.gradients: Blocks = {}
         self.optimizer_state: Blocks = {}
 
+    def is_on_device(self, name: str) -> bool:
+        """Return whether a name, such as `cuda:1`, is the device's, or one of its kind if it has no index."""
+        return name == str(self.device) or (self.device.index is None and name.partition(":")[0] == self.device.type)
+
     def begin(self) -> dict[str, int]:
         """Record the blocks at the start of an iteration; return their bytes by category."""
         self._forget()
@@ -115,7 +119,7 @@ class BlockOwners:
 
     def _storages(self, tensors: Iterable[Any]) -> list[torch.UntypedStorage]:
         return [part.untyped_storage() for tensor in tensors
-                if isinstance(tensor, torch.Tensor) and tensor.device.type == self.device.type
+                if isinstance(tensor, torch.Tensor) and self.is_on_device(str(tensor.device))
                 for part in _parts(tensor)]
 
     def _size(self, storage: torch.UntypedStorage) -> int:

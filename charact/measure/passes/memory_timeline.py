@@ -59,8 +59,8 @@ def snapshots_of(tree: EventTree, owners: BlockOwners, held: dict[str, int], *, 
         held: bytes by category at the iteration's start.
         failed: whether the iteration failed.
     """
-    held, device = held.copy(), owners.device.type
-    blocks = _pair(allocation for allocation in tree.allocations if allocation.device.startswith(device))
+    held = held.copy()
+    blocks = _pair(allocation for allocation in tree.allocations if owners.is_on_device(allocation.device))
     changes = [change for block in blocks for change in _changes(block, _category(block, tree, owners, failed))]
     changes += _unreported(tree, owners, {block.allocation.address for block in blocks})
     changes += [_Change(start_ns, "unknown", 0) for start_ns, _, _ in tree.phases]
