@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from charact.core.errors import UserError
+from charact.execution.case_outcome import one_line
 from charact.measure.passes.event_tree import EventTree, read_event_tree
 from charact.measure.passes.marks import layer_marks, phase_mark
 from charact.measure.passes.replayed_work import replayed_work
@@ -50,9 +51,9 @@ class OperatorPass:
     kernel_rows: list[dict[str, Any]]
     counter_rows: list[dict[str, Any]]
     facts: dict[str, Any]
-    flop_rows: list[dict[str, Any]]
-    flop_facts: dict[str, Any] | None
-    """None if the work was not replayed."""
+    flop_rows: Sequence[dict[str, Any]] = ()
+    flop_facts: dict[str, Any] | None = None
+    """Facts of the replayed work, or the reason why it failed; None if it was not replayed."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,10 @@ class OperatorProbe:
         tree = read_event_tree(self._profiler, with_inputs=replays)
         self._profiled.append(ProfiledIteration(tree, device_ns))
         if replays:
-            self._work = replayed_work(tree, self._profiler, on_cuda=self._on_cuda)
+            try:
+                self._work = replayed_work(tree, self._profiler, on_cuda=self._on_cuda)
+            except Exception as error:
+                self._work = [], {"status": "failed", "reason": one_line(error)}
         self._forget()
 
     def profiled_s(self) -> float:
@@ -134,7 +138,7 @@ class OperatorProbe:
         profiled = [self._profiled[number] for number in counted]
         traces = [self._traces[number] for number in counted] if self._on_cuda else []
         rows, (flop_rows, flop_facts) = operator_rows(profiled), self._work
-        if flop_facts is not None:
+        if flop_rows and flop_facts is not None:
             flop_facts = flop_facts | attribute_flop(rows, flop_rows)
         return OperatorPass(
             operator_rows=rows, flop_rows=flop_rows, flop_facts=flop_facts, kernel_rows=kernel_rows(traces),

@@ -130,7 +130,7 @@ class OperatorInstrument:
         found = self._probe.found()
         layers = [row for prefix, model in self._models.items() for row in layer_rows(model, prefix)]
         tables = {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
-                  "layers": layers, "flop": found.flop_rows}
+                  "layers": layers, "flop": list(found.flop_rows)}
         return tables, found.facts | {"flop": found.flop_facts}
 
     def clean(self) -> None:
