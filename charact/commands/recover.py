@@ -24,8 +24,11 @@ _ELSEWHERE = ("called no model of PyTorch in the watched thread, so there is not
 def command(
     partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-...")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
+    waiting: Annotated[int | None, typer.Option(
+        "--waiting", hidden=True, help="Descriptor of the program's process, which ends before the views are drawn."
+    )] = None,
 ) -> int:
-    """Complete the records of killed runs.
+    """Complete the records of killed runs, and add the report to a run that has none.
 
     \b
       charact recover runs/.partial-*
@@ -39,7 +42,7 @@ def command(
         for number, directory in enumerate(partial):
             try:
                 with interrupt.allowed():
-                    any_ok |= _recover(directory, quiet)
+                    any_ok |= _recover(directory, quiet, waiting)
             except UserError as error:  # a run that is still running must not prevent the others
                 errors.append(str(error))
             except KeyboardInterrupt:
@@ -52,23 +55,42 @@ def command(
     return 0 if any_ok else 1
 
 
-def _recover(directory: Path, quiet: bool) -> bool:
-    """Complete a partial run; return whether any of its cases succeeded.
+def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
+    """Complete a partial run, or add the views to a run without them; return whether any of its cases succeeded.
+
+    Args:
+        directory: of the run.
+        quiet: whether output is reduced.
+        waiting: descriptor at whose end a process waits for the record, but not for its views; None if none does.
 
     Raises:
-        UserError: it is not a partial run, or is empty and was removed; or the run cannot be written, and it is kept.
+        UserError: there is nothing to do, or the run is empty and was removed; or it cannot be written, and is kept.
     """
-    from charact.commands._shared.publish import publish, recover_command, report_outcome
-    from charact.record.in_progress import remove_unbegun
+    from charact.commands._shared.publish import (
+        has_views,
+        publish,
+        publish_before_views,
+        recover_command,
+        report_outcome,
+        write_views,
+    )
+    from charact.record.in_progress import PARTIAL_PREFIX, remove_unbegun
     from charact.record.reader import load_run
     from charact.record.writer import RunWriter
 
     if remove_unbegun(directory):
         raise UserError(_NOTHING.format(directory))
+    whole = directory.resolve()
+    if not whole.name.startswith(PARTIAL_PREFIX) and not has_views(whole):
+        run = load_run(whole)
+        write_views(run)
+        return report_outcome(run, quiet)
     writer = RunWriter.reopen(directory)
     try:
         if writer.manifest["status"] == "running":
             _close(writer)
+        if waiting is not None:
+            return publish_before_views(writer, quiet, waiting)
         publish(writer, load_run(writer.directory))
     except BaseException as error:
         if not writer.directory.exists():
@@ -98,16 +120,27 @@ def _close(writer: "RunWriter") -> None:
     writer.close(status)
 
 
-def _facts(hostname: str, devices: list[str]) -> dict[str, Any]:
-    """Return facts of the machine, its ceilings and its software, if the program ran on this machine."""
+def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None) -> dict[str, Any]:
+    """Return facts of the machine, its ceilings and its software, if the program ran on this machine.
+
+    Args:
+        hostname: where the program ran.
+        devices: on which it computed.
+        of_torch: facts that its process recorded; None if PyTorch must be imported for them.
+    """
     if hostname != os.uname().nodename:
         warn(f"charact: this is not {hostname}, where the program ran: the record has no facts of the machine")
         return {}
-    from charact.commands._shared.ceilings import recorded_ceilings
-    from charact.machine.facts import machine_facts, software_facts
+    from charact.machine.ceilings_cache import cached_ceilings
+    from charact.machine.facts import machine_facts, software_facts, torch_facts
 
-    machine = machine_facts()
-    return {"machine": machine, "software": software_facts(), **recorded_ceilings(machine["fingerprint"], devices)}
+    if of_torch is None:
+        import torch
+
+        of_torch = torch_facts() | {"num_threads": torch.get_num_threads()}
+    machine, software = machine_facts(of_torch), software_facts(of_torch)
+    return {"machine": machine, "software": software,
+            **cached_ceilings(machine["fingerprint"], software["torch"], of_torch["num_threads"], devices)}
 
 
 def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing: str) -> tuple[str, str]:
@@ -116,7 +149,6 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
     Raises:
         UserError: the event log is damaged from its beginning, or the record cannot be written.
     """
-    from charact.measure.counters import described
     from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
     from charact.record.in_progress import TRACE
 
@@ -128,9 +160,14 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
     if watched.damage and not cases:
         raise UserError(f"no iteration can be read from the damaged event log in {writer.directory}")
     if cases:
-        writer.manifest |= {"ending": watched.ending or "killed", "counters": described(),
+        writer.manifest |= {"ending": watched.ending or "killed",
                             "event_log_damage": [damage._asdict() for damage in watched.damage],
-                            **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases])}
+                            **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases],
+                                     watched.torch_facts)}
+        if "counters" in options.passes or any(tables.get("counters") for _, tables in cases):
+            from charact.measure.counters import described  # imports PyTorch
+
+            writer.manifest["counters"] = described()
         for entry, tables in cases:
             writer.add_case(entry, tables)
         if (trace := writer.directory / TRACE).exists():

@@ -2,15 +2,16 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
 from charact.core.files import user_cache, write_text, writing
 
+REMEDY = "charact doctor --ceilings measures them"
 UNDISTURBED_FRAC = 0.8
 """Lowest share of its cores' time that the process must have had, for ceilings to be cached."""
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -95,6 +96,30 @@ def read_ceilings(path: Path) -> CachedCeilings:
     if kept.charact != version("charact"):
         raise NotCached(f"they were measured by charact {kept.charact}")
     return kept
+
+
+def cached_ceilings(fingerprint: str, torch_version: str, num_threads: int, devices: Iterable[str]) -> dict[str, Any]:
+    """Return the manifest's entries `ceilings` of devices and, for those not in the cache, `ceilings_reason`.
+
+    Args:
+        fingerprint: fingerprint of the machine.
+        torch_version: version of PyTorch.
+        num_threads: number of PyTorch's threads.
+        devices: names; `cuda` is the first GPU.
+    """
+    rows: list[Ceiling] = []
+    reasons = []
+    for device in distinct_devices(devices):
+        try:
+            rows += read_ceilings(ceilings_file(fingerprint, torch_version, num_threads, device)).ceilings
+        except NotCached as missing:
+            reasons.append(f"ceilings of {device}: {missing}; {REMEDY}")
+    return {"ceilings": rows, "ceilings_reason": "; ".join(reasons) or None}
+
+
+def distinct_devices(devices: Iterable[str]) -> Sequence[str]:
+    """Return the distinct names of devices; `cuda` is the first GPU."""
+    return list(dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices))
 
 
 def cache_ceilings(path: Path, kept: CachedCeilings) -> None:

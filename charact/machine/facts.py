@@ -33,16 +33,39 @@ _GIT_KEPT = {"GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_F
              "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}  # fmt: skip
 
 
-def machine_facts() -> dict[str, Any]:
-    """Return facts about the machine; `fingerprint` is equal if everything that affects speed is."""
-    import psutil
+def torch_facts() -> dict[str, Any]:
+    """Return the facts of machine and software that only PyTorch knows."""
+    import torch
 
     gpus, no_gpu_reason = gpu_facts()
+    onednn = re.search(r"MKL-DNN v([\d.]+)", torch.__config__.show())
+    return {
+        "capability": torch.backends.cpu.get_cpu_capability(), "gpus": gpus, "no_gpu_reason": no_gpu_reason,
+        "software": {"torch": str(torch.__version__), "cuda": torch.version.cuda, "hip": torch.version.hip,
+                     "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+                     "mkldnn": onednn[1] if onednn else None},
+    }
+
+
+def machine_facts(of_torch: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return facts about the machine; `fingerprint` is equal if everything that affects speed is.
+
+    Args:
+        of_torch: result of `torch_facts`, if another process has called it: then PyTorch is not imported.
+    """
+    import psutil
+
+    known = torch_facts() if of_torch is None else of_torch
     facts: dict[str, Any] = {
         "hostname": socket.gethostname(), "os": _os_name(), "kernel": platform.release(),
-        "architecture": platform.machine(), "cpu": cpu_facts(),
+        "architecture": platform.machine(),
+        "cpu": {
+            "model": cpu_model(), "num_physical_cores": psutil.cpu_count(logical=False),
+            "num_logical_cores": psutil.cpu_count(), "num_usable_cores": usable_cores(),
+            "capability": known["capability"],
+        },
         "memory_bytes": psutil.virtual_memory().total, "memory_limit_bytes": memory_limit_bytes(),
-        "gpus": gpus, "no_gpu_reason": no_gpu_reason,
+        "gpus": known["gpus"], "no_gpu_reason": known["no_gpu_reason"],
     }
     return facts | {"fingerprint": fingerprint(facts)}
 
@@ -53,18 +76,6 @@ def fingerprint(facts: Mapping[str, Any]) -> str:
     # A kernel update changes the total memory by some megabytes, so it is rounded to GiB.
     speed = [facts["architecture"], facts["cpu"], round(facts["memory_bytes"] / 2**30), gpus]
     return hashlib.sha256(json.dumps(speed, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def cpu_facts() -> dict[str, Any]:
-    """Return the processor's model, number of cores, and the instruction set of PyTorch's own kernels."""
-    import psutil
-    import torch
-
-    return {
-        "model": cpu_model(), "num_physical_cores": psutil.cpu_count(logical=False),
-        "num_logical_cores": psutil.cpu_count(), "num_usable_cores": usable_cores(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-    }
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -136,17 +147,16 @@ def driver_version() -> str | None:
         pynvml.nvmlShutdown()
 
 
-def software_facts() -> dict[str, Any]:
-    """Return versions, the git state of the working directory, and the environment variables that affect speed."""
-    import torch
+def software_facts(of_torch: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return versions, the git state of the working directory, and the environment variables that affect speed.
 
-    onednn = re.search(r"MKL-DNN v([\d.]+)", torch.__config__.show())
+    Args:
+        of_torch: result of `torch_facts`, if another process has called it: then PyTorch is not imported.
+    """
+    known = torch_facts() if of_torch is None else of_torch
     return {
-        "charact": version("charact"), "python": platform.python_version(), "torch": torch.__version__,
-        "numpy": version("numpy"), "cuda": torch.version.cuda, "hip": torch.version.hip,
-        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
-        "mkldnn": onednn[1] if onednn else None,
-        "git": git_state(Path(".")), "environment": speed_variables(os.environ),
+        "charact": version("charact"), "python": platform.python_version(), "numpy": version("numpy"),
+        **known["software"], "git": git_state(Path(".")), "environment": speed_variables(os.environ),
     }
 
 

@@ -10,6 +10,7 @@ from support.forked import Flushed, Server, assert_clean, assert_holds, hidden, 
 from support.traces import training
 
 from charact.commands._shared.partial_runs import read_run
+from charact.commands._shared.publish import has_views
 from charact.record.reader import load_run
 
 QUICK = ["--threads", "1", "--quiet"]
@@ -63,7 +64,7 @@ def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], s
     watched = {name: count for partial in hidden(out) if command[0] == "run" and (partial / "run.json").exists()
                for name, count in iterations_of(partial).items()}
     became = "finished" if published(out) else "recovered"
-    while left := hidden(out):
+    while left := hidden(out) or [path for path in published(out) if not has_views(path)]:
         again = server.start("recover", "--quiet", *(f"runs/{path.name}" for path in left), cwd=cwd)
         if rng.random() < 0.3:
             time.sleep(rng.random() * 1.5)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from support.forked import Child, Server
 from support.programs import num_iterations, only_record
 
 from charact import load_run
+from charact.machine.facts import torch_facts
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.record.in_progress import begin_run
@@ -75,6 +78,27 @@ def test_a_run_that_goes_on_is_shown_and_one_that_was_killed_becomes_whole(
     again = here("recover", f"runs/{run.path.name}", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (2, f"error: {run.path} is finished: there is nothing to resume\n")
 
+    (run.path / "report.html").unlink()  # as if the process that writes views in the background had been killed
+    done = here("recover", "--quiet", str(run.path), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"Wrote {run.path}\n")
+    assert "endless-train" in (run.path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_program_does_not_wait_for_an_import_of_pytorch(tmp_path: Path) -> None:
+    begun = begun_run(tmp_path, "waited_for")
+    EventLogWriter(begun).notes([{"note": "torch", "facts": torch_facts() | {"num_threads": 1}}])
+    published, waiting = os.pipe()
+    program = ("import sys; from charact.commands._shared import publish; from charact.cli import run\n"
+               "publish.write_views = lambda _: sys.exit(40 + ('torch' in sys.modules))\n"
+               f"run(['recover', '--waiting', '{waiting}', '-q', {begun.name!r}])")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, pass_fds=[waiting], check=False)
+    assert (done.returncode, os.read(published, 9)) == (40, b"\n")
+    (path,) = tmp_path.iterdir()
+    assert load_run(path).manifest["machine"]["cpu"]["capability"]
+    os.close(published)
+    os.close(waiting)
+
 
 @pytest.mark.slow
 def test_one_that_cannot_be_recovered_leaves_the_others(tmp_path: Path, server: Server) -> None:
@@ -103,20 +127,25 @@ def test_one_that_holds_nothing_is_removed(tmp_path: Path, server: Server, here:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-@pytest.mark.slow_variants
-@pytest.mark.parametrize(("hostname", "is_told"), [(os.uname().nodename, True), ("elsewhere", False)])
-def test_facts_of_another_machine_are_not_taken_for_the_programs(
-        tmp_path: Path, here: Callable[..., Any], hostname: str, is_told: bool) -> None:
-    begun = begin_run(tmp_path, "killed", {
-        "hostname": hostname, "command_line": [], "started": "2026-11-21T10:00:00+0000", "machine": {}, "software": {},
+def begun_run(out: Path, name: str, **facts: Any) -> Path:
+    """A hidden run of a program that was killed after three iterations."""
+    begun = begin_run(out, name, {
+        "command_line": [], "started": "2026-11-21T10:00:00+0000", "machine": {}, "software": {}, **facts,
         "options": {"script": "train.py", "arguments": [], "skip": 0, "iterations": None, "passes": []}})  # fmt: skip
     os.close(begun.lock)
     kinds = 3 * [Kind.FORWARD, Kind.BACKWARD, Kind.STEP]
     EventLogWriter(begun.directory).slices(
         [Slice(kind, 10 * place, 10 * place + 9, kind, ends=True) for place, kind in enumerate(kinds)], int)
-    done = here("recover", begun.directory.name, cwd=tmp_path)
+    return begun.directory
+
+
+@pytest.mark.parametrize(("hostname", "is_told"), [(os.uname().nodename, True), ("elsewhere", False)])
+def test_facts_of_another_machine_are_not_taken_for_the_programs(
+        tmp_path: Path, here: Callable[..., Any], hostname: str, is_told: bool) -> None:
+    begun = begun_run(tmp_path, "killed", hostname=hostname)
+    done = here("recover", begun.name, cwd=tmp_path)
     assert done.returncode == 0
-    run = load_run(tmp_path / str(begun.manifest["run_id"]))
+    run = load_run(tmp_path / begun.name.removeprefix(".partial-"))
     assert bool(run.manifest["machine"]) == bool(run.manifest["software"]) == is_told
     assert ("this is not elsewhere, where the program ran" in done.stderr) != is_told
     assert "n/a (not recorded)" in (run.path / "report.html").read_text() or is_told

@@ -13,6 +13,8 @@ import pytest
 from support.forked import Server
 from support.programs import OURS, Ended, num_iterations, only_record, run_bare, run_watched
 
+from charact.commands._shared.publish import has_views
+
 # A program without PyTorch has no record, and so ends within a second. All else is as with it.
 ENDINGS = {
     "to its end": "print('out'); print('err', file=sys.stderr)\n"
@@ -282,14 +284,20 @@ def test_a_mistake_is_told_in_a_line_and_nothing_is_run(
 
 
 @pytest.mark.slow
-def test_an_impatient_ctrl_c_leaves_what_can_be_recovered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_record_is_written_does_not_prevent_it(tmp_path: Path, number: signal.Signals) -> None:
     path = script(tmp_path, TRAINING + "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
     child = subprocess.Popen([sys.executable, "-m", "charact", "run", "-q", str(path)], cwd=tmp_path,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert child.stderr is not None
     assert any("KeyboardInterrupt" in line for line in iter(child.stderr.readline, ""))  # the record is being made
-    time.sleep(0.5)
-    child.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    os.killpg(child.pid, number)
     said = child.communicate()[1]
-    (partial,) = (tmp_path / "runs").glob(".partial-*")
-    assert f"charact: the record is not finished (interrupted): run charact recover {partial}" in said
+    run = only_record(tmp_path)
+    assert said == f"Wrote {run.path}\n"
+    assert num_iterations(run) == 8
+    until = time.monotonic() + 60
+    while not has_views(run.path):
+        assert time.monotonic() < until
+        time.sleep(0.1)

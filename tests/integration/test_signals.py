@@ -14,6 +14,7 @@ import pytest
 from support.forked import Child, Server, assert_clean, assert_holds, hidden, published
 from support.traces import training
 
+from charact.commands._shared.publish import has_views
 from charact.execution.interrupt import Interrupt
 from charact.record.reader import load_run
 
@@ -98,13 +99,29 @@ def test_one_that_ends_an_import_leaves_a_run_of_the_traces_before(server: Serve
     assert_holds(load_run(path), child.flushed())
 
 
-@pytest.mark.parametrize(("script", "said"), [
-    (["run", "--quiet", "watched.py"], "charact: the record is not finished (ended by SIGTERM): run charact recover "),
-    pytest.param(["profiled.py"], "charact: the run is not written (ended by SIGTERM): run charact recover ",
-                 marks=pytest.mark.slow)])
-def test_a_second_one_to_a_watched_program_names_the_hidden_run(
-        server: Server, cwd: Path, script: list[str], said: str) -> None:
-    child = server.start(*script, cwd=cwd, recovers_afresh=True)
+def test_more_of_them_to_a_watched_program_end_it_and_its_record_is_written(server: Server, cwd: Path) -> None:
+    child = server.start("run", "--quiet", "watched.py", cwd=cwd, recovers_afresh=True)
+    until(lambda: "300" in child.output(), child)
+    child.kill(signal.SIGHUP)
+    until(lambda: recovering(child), child)
+    child.kill(signal.SIGTERM)
+    time.sleep(0.05)
+    child.kill(signal.SIGTERM)
+    done = child.wait()
+    assert done.status == -signal.SIGTERM
+    deadline = time.monotonic() + 100
+    while not all(map(has_views, published(cwd / "runs"))) or hidden(cwd / "runs"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (path,) = published(cwd / "runs")
+    assert f"charact: the record is being written to {path}\n" in done.error
+    assert load_run(path).manifest["ending"] == "ended by SIGHUP"
+    assert_clean(path)
+
+
+@pytest.mark.slow
+def test_a_second_one_to_a_program_with_a_profiler_names_the_hidden_run(server: Server, cwd: Path) -> None:
+    child = server.start("profiled.py", cwd=cwd, recovers_afresh=True)
     until(lambda: "300" in child.output(), child)
     child.kill(signal.SIGHUP)
     until(lambda: recovering(child), child)
@@ -112,7 +129,7 @@ def test_a_second_one_to_a_watched_program_names_the_hidden_run(
     done = child.wait()
     assert done.status == -signal.SIGTERM
     (partial,) = hidden(cwd / "runs")
-    assert f"{said}{partial}" in done.error
+    assert f"charact: the run is not written (ended by SIGTERM): run charact recover {partial}" in done.error
     again, _ = server.run("recover", "--quiet", partial, cwd=cwd)
     assert again.status == 0, again
     (path,) = published(cwd / "runs")

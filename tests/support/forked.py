@@ -278,15 +278,11 @@ class _Recovery:
             os._exit(_status_of(["recover", *command]) if command else 0)
         os.close(waiting)
 
-    def make(self, directory: Path) -> str | None:
+    def make(self, directory: Path, _: bool) -> str | None:
         """Do as `ExitHandler._recover`."""
         os.write(self._asks, "\0".join(["--quiet", str(directory)]).encode())
         os.close(self._asks)
-        try:
-            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except KeyboardInterrupt:
-            os.kill(self.pid, signal.SIGKILL)
-            raise
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return signal.Signals(-status).name if status < 0 else None
 
 

@@ -16,7 +16,9 @@ from charact.machine.ceilings_cache import (
     CachedCeilings,
     NotCached,
     cache_ceilings,
+    cached_ceilings,
     ceilings_file,
+    distinct_devices,
     is_disturbed,
     now_measured,
     raise_ceilings,
@@ -25,7 +27,6 @@ from charact.machine.ceilings_cache import (
 from charact.measure.microbench.ceilings import check_speed, measure_ceilings
 from charact.record.reader import Run
 
-REMEDY = "charact doctor --ceilings measures them"
 _FASTER, _SLOWER = 1.2, 0.75
 """Ratios of a short check's rate to that at the time of the ceilings, from which these are measured again."""
 
@@ -41,25 +42,26 @@ def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Inter
             is used.
         quiet: whether messages while measuring are suppressed.
     """
-    rows, reasons = [], [] if devices else ["the device is not present"]
-    for device in dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices):
+    if not devices:
+        return {"ceilings": [], "ceilings_reason": "the device is not present"}
+    if interrupt is None:
+        return cached_ceilings(fingerprint, torch.__version__, torch.get_num_threads(), devices)
+    rows, reasons = [], []
+    for device in distinct_devices(devices):
         try:
             kept = kept_ceilings(fingerprint, device)
-            if interrupt is None or _has_same_speed(kept, device, quiet=quiet):
+            if _has_same_speed(kept, device, quiet=quiet):
                 rows += kept.ceilings
                 continue
-        except NotCached as missing:
-            if interrupt is None:
-                reasons.append(f"ceilings of {device}: {missing}; {REMEDY}")
-                continue
-        if interrupt is not None:
-            try:
-                with interrupt.allowed():
-                    rows += new_ceilings(fingerprint, device, quiet=quiet).ceilings
-            except KeyboardInterrupt:
-                reasons.append(f"ceilings of {device}: interrupted")
-            except Exception as error:
-                reasons.append(f"ceilings of {device}: measuring them failed ({one_line(error)})")
+        except NotCached:
+            pass
+        try:
+            with interrupt.allowed():
+                rows += new_ceilings(fingerprint, device, quiet=quiet).ceilings
+        except KeyboardInterrupt:
+            reasons.append(f"ceilings of {device}: interrupted")
+        except Exception as error:
+            reasons.append(f"ceilings of {device}: measuring them failed ({one_line(error)})")
     return {"ceilings": rows, "ceilings_reason": "; ".join(reasons) or None}
 
 

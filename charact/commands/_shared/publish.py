@@ -1,6 +1,7 @@
 """Shared by commands that write a record: save finished cases, render views, publish, report. Does not import torch."""
 
 import contextlib
+import os
 import shlex
 import shutil
 import sys
@@ -14,6 +15,10 @@ from charact.core.files import write_text
 from charact.core.output import OUT, show, warn
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
+
+REPORT = "report.html"
+_VIEWS_NICENESS = 19
+"""So that the views of a run disturb the next one as little as possible."""
 
 if TYPE_CHECKING:
     from charact.execution.interrupt import Interrupt
@@ -123,18 +128,58 @@ def publish(writer: RunWriter, run: Run) -> None:
     Raises:
         UserError: the disk is full; the directory stays hidden, and publishing can be repeated.
     """
-    from charact.views.html.report import report
-    from charact.views.tensorboard.scalars import write_scalars
-
     try:
-        write_text(run.path / "report.html", report([run]))
-        write_scalars(run, run.path)
+        write_views(run)
     except UserError:
         raise
     except Exception:
         writer.publish()
         raise
     writer.publish()
+
+
+def publish_before_views(writer: RunWriter, quiet: bool, waiting: int) -> bool:
+    """Publish a closed record, report its outcome, and write its views when nobody waits any more.
+
+    Args:
+        writer: writer of the record.
+        quiet: whether output is reduced.
+        waiting: descriptor at whose other end a process waits for the record; a byte tells it that it is published.
+
+    Returns:
+        Whether any case succeeded.
+    """
+    writer.publish()
+    run = load_run(writer.final)
+    any_ok = report_outcome(run, quiet)
+    OUT.flush()
+    with contextlib.suppress(OSError):  # that process has ended
+        os.write(waiting, b"\n")
+    os.close(waiting)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # whoever reads the program's output must not wait for this process
+        os.dup2(nowhere, stream)
+    os.nice(_VIEWS_NICENESS)
+    write_views(run)
+    return any_ok
+
+
+def has_views(directory: Path) -> bool:
+    """Return whether a run has its report and its scalars."""
+    return (directory / REPORT).exists() and any(directory.glob("events.out.tfevents.*"))
+
+
+def write_views(run: Run) -> None:
+    """Write the report and TensorBoard's scalars into a run's directory.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    from charact.views.html.report import report
+    from charact.views.tensorboard.scalars import write_scalars
+
+    write_text(run.path / REPORT, report([run]))
+    write_scalars(run, run.path)
 
 
 def recover_command(directories: Iterable[Path]) -> str:
@@ -147,17 +192,18 @@ def report_outcome(run: Run, quiet: bool) -> bool:
 
     On a terminal the summary has the failures, so they are not repeated.
     """
-    from charact.views.terminal.summary import summary
-
     failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
     if not quiet:
+        from charact.views.terminal.summary import summary  # takes 0.2 s, for which a program would wait
+
         Console().print(summary(run))
     if quiet or not OUT.isatty():
         for case in failed:
             warn(f"{case['case']}: {case['status']} ({case['reason']})")
     show(f"Wrote {run.path}")
     if not quiet:
-        show(f"  report       {run.path / 'report.html'}")
+        soon = "" if has_views(run.path) else "  (in a few seconds)"
+        show(f"  report       {run.path / REPORT}{soon}")
         show(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
     return len(failed) < len(run.manifest["cases"])
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from charact.commands._shared.publish import has_views
 from charact.core.errors import UserError
 from charact.core.files import writing
 from charact.core.output import show
@@ -16,6 +17,8 @@ from charact.core.output import show
 _COMMANDS = ("profile", "run", "train", "infer", "ops", "memory")
 _MOST_SHOWN = 2000
 """Maximum number of characters of a failed command's error that are shown."""
+_VIEWS_LIMIT_S = 20.0
+"""Time limit for views that are written in the background (s): they would disturb the next run."""
 _OWN = [sys.executable, "-m", "charact"]
 """Words that start the charact that is running."""
 
@@ -84,7 +87,7 @@ def _measure(command: Sequence[str], out: Path) -> None:
     """
     place = next(number for number, word in enumerate(command) if word in _COMMANDS) + 1
     with_options = [*command[:place], "--out", str(out), "--quiet", *command[place:]]
-    num_before = len(list(out.iterdir()))
+    before = set(out.iterdir())
     try:
         done = subprocess.run(with_options, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                               errors="replace", check=False)
@@ -93,5 +96,9 @@ def _measure(command: Sequence[str], out: Path) -> None:
     if done.returncode != 0:
         message = done.stderr.strip()[-_MOST_SHOWN:] or "it printed no error"
         raise UserError(f"{_shown(command)} ended with status {done.returncode}: {message}")
-    if len(list(out.iterdir())) == num_before:
+    new = set(out.iterdir()) - before
+    if not new:
         raise UserError(f"{_shown(command)} wrote no run to {out}: leave out --out, which is set for it")
+    until = time.monotonic() + _VIEWS_LIMIT_S
+    while not all(map(has_views, new)) and time.monotonic() < until:  # `charact run` writes them in the background
+        time.sleep(0.1)

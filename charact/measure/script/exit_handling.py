@@ -17,7 +17,7 @@ from charact.core.files import release
 from charact.core.text import label
 from charact.measure.script.live_panel import end_panel
 from charact.measure.script.session import Session
-from charact.measure.script.termination_signals import SIGNALS, TerminationHandler
+from charact.measure.script.termination_signals import SIGNALS, TerminationHandler, deferred_signals
 from charact.record.in_progress import LOCK, BegunRun
 
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
@@ -77,7 +77,6 @@ class ExitHandler:
         self._exit_at_once = os._exit
         self._mask = threading.local()
         self._is_finishing = False
-        self._recovering: subprocess.Popen[bytes] | None = None
 
     def install(self) -> None:
         """Handle every end except a kill or a crash."""
@@ -107,7 +106,9 @@ class ExitHandler:
         def wrapper(path: Any, *arguments: Any, **options: Any) -> NoReturn:
             is_there = isinstance(path, int) or (os.access(path, os.X_OK) and not os.path.isdir(path))
             if self._session.needs_closing and is_there:
-                self._finish("replaced by another program")
+                # The other program must not inherit a child that it did not start.
+                for number in self._finish("replaced by another program", with_views=True):
+                    os.kill(os.getpid(), number)
             execute(path, *arguments, **options)
 
         return wrapper
@@ -116,9 +117,7 @@ class ExitHandler:
         if self._session.needs_closing:
             self._finish(ending)
         elif self._is_finishing:
-            if self._recovering is not None:
-                self._recovering.kill()  # without a wait: the interrupted code may be waiting for it
-            self._print_unfinished(ending)
+            self._print_in_background()
 
     def _before_fork(self) -> None:
         """Block the signals: Python loses a signal that has a handler and arrives during a fork."""
@@ -133,12 +132,15 @@ class ExitHandler:
         self._restore_signals()
         release(self._run.lock, self._run.directory / LOCK)
 
-    def _finish(self, ending: str) -> None:
+    def _finish(self, ending: str, *, with_views: bool = False) -> list[int]:
+        """Write the record; return the signals that the process received while it waited for that."""
         self._is_finishing = True
-        self._make_record(ending)
+        with deferred_signals(self._print_in_background) as received:
+            self._make_record(ending, with_views)
         self._is_finishing = False
+        return received
 
-    def _make_record(self, ending: str) -> None:
+    def _make_record(self, ending: str, with_views: bool) -> None:
         """Write the record in a separate process: the program may have changed anything in this one."""
         self._session.close(ending)
         directory = self._run.directory
@@ -149,33 +151,41 @@ class ExitHandler:
             return
         release(self._run.lock, directory / LOCK)
         try:
-            reason = self._recover(directory)
-        except KeyboardInterrupt:
-            reason = "interrupted"
+            reason = self._recover(directory, with_views)
         except OSError as error:
             reason = error.strerror or str(error)
         if reason is not None:
-            self._print_unfinished(reason.lower())
+            self._error.print_line(f"the record is not finished ({reason.lower()}): run charact recover {directory}")
 
-    def _print_unfinished(self, reason: str) -> None:
-        self._error.print_line(f"the record is not finished ({reason}): run charact recover {self._run.directory}")
+    def _print_in_background(self) -> None:
+        path = self._run.directory.parent / self._run.manifest["run_id"]
+        self._error.print_line(f"the record is being written to {path}")
 
-    def _recover(self, directory: Path) -> str | None:
-        """Run `charact recover`, which prints its own messages; return the signal that killed it, if any."""
-        command = [sys.executable, "-P", "-m", "charact", "recover", *(["--quiet"] if self._quiet else []),
-                   str(directory)]
+    def _recover(self, directory: Path, with_views: bool) -> str | None:
+        """Run `charact recover`, which prints its own messages; return the signal that killed it, if any.
+
+        Its process has a session of its own and blocks signals, so that it completes the record even if this process is
+        killed. It writes the views when this process no longer waits, unless `with_views` is set.
+        """
         working_directory = self._started_in if self._started_in.is_dir() else directory.parent
         output = self._error.descriptor
-        with self._first_limits():
-            self._recovering = child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=working_directory, env=self._environment)
+        with self._first_limits(), _blocked_signals():
+            published, waiting = os.pipe()
+            command = [sys.executable, "-P", "-m", "charact", "recover", *(["--quiet"] if self._quiet else []),
+                       *([] if with_views else ["--waiting", str(waiting)]), str(directory)]
+            try:
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=working_directory,
+                    env=self._environment, start_new_session=True, pass_fds=(waiting,))
+            finally:
+                os.close(waiting)
         try:
-            status = child.wait()
-        except KeyboardInterrupt:
-            child.kill()
-            child.wait()
-            raise
+            if os.read(published, 1):
+                child.returncode = 0  # it goes on, and nobody will wait for it
+                return None
+        finally:
+            os.close(published)
+        status = child.wait()
         return signal.Signals(-status).name if status < 0 else None
 
     @contextlib.contextmanager
@@ -190,6 +200,16 @@ class ExitHandler:
         finally:
             for limit, both in present.items():
                 resource.setrlimit(limit, both)
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Block signals that end a process, so that a child that is started inside the block never receives them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *SIGNALS})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _flush() -> None:

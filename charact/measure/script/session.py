@@ -11,6 +11,7 @@ from typing import Any
 
 from charact.core.errors import UserError
 from charact.machine.core_use import CoreUse
+from charact.machine.facts import torch_facts
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
@@ -68,6 +69,8 @@ class Session:
         self._counted: tuple[Kind, int] | None = None
         """Kind and owner of the spans counted as iterations: steps, else forwards or backwards."""
         self._num_iterations = 0
+        self._num_threads = 0
+        """PyTorch's default number of threads."""
         self._core_use: CoreUse | None = None
         """Use of the cores since the first iteration, until it is noted."""
         self._flushed = time.monotonic()
@@ -92,6 +95,7 @@ class Session:
     def start(self) -> None:
         """Install the patches; PyTorch has just been imported."""
         self.started = True
+        self._num_threads = sys.modules["torch"].get_num_threads()
         self._try(self._patches.install)
         self._try(self._look_for_device)
         if self._sampler is not None:
@@ -247,7 +251,24 @@ class Session:
         """
         facts = [self._facts(obj, number) for number, obj in self._objects.items()]
         end = {"note": "end", "ending": ending, "time_s": time.time()}
-        self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), end])
+        self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), *self._torch_facts(),
+                                end])
+
+    def _torch_facts(self) -> list[dict[str, Any]]:
+        """Return a note for the process that writes the record, which need not import PyTorch then.
+
+        None if asking for the GPUs would create a CUDA context.
+        """
+        torch = sys.modules.get("torch")
+        if not self.started or torch is None:
+            return []
+        has_gpus = torch.version.cuda is not None or torch.version.hip is not None
+        if has_gpus and not torch.cuda.is_initialized():
+            return []
+        try:
+            return [{"note": "torch", "facts": torch_facts() | {"num_threads": self._num_threads}}]
+        except Exception:  # the program may have changed anything; the other process then asks PyTorch itself
+            return []
 
     def _device_ns(self, event: Any) -> int:
         assert self._device_clock is not None

@@ -1,13 +1,45 @@
 """SIGTERM and SIGHUP in a program that handles neither: its record is written before it ends."""
 
+import contextlib
 import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def deferred_signals(on_second: Callable[[], None]) -> Iterator[list[int]]:
+    """Yield a list that collects the signals that would end the process; a second one ends it at once.
+
+    Outside of the main thread, signals act as before.
+
+    Args:
+        on_second: called before a second signal ends the process.
+    """
+    received: list[int] = []
+    handlers: dict[int, signal._HANDLER] = {}
+
+    def handle(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 2:
+            on_second()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, *SIGNALS):
+            if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None):
+                handlers[number] = handler
+                signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
 
 
 class TerminationHandler:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from charact.record.manifest import Gpu
 from charact.record.manifest_passes import CoreUse
 from charact.record.schema import TABLES
 
@@ -76,6 +77,18 @@ class _CoreUse(Struct):
     facts: CoreUse | None
 
 
+class _TorchFacts(Struct):
+    capability: str
+    gpus: list[Gpu]
+    no_gpu_reason: str | None
+    num_threads: _Count
+    software: dict[str, str | int | None]
+
+
+class _Torch(Struct):
+    facts: _TorchFacts
+
+
 class _Frames(Struct):
     places: list[tuple[str, str, str | None]]
     samples: list[tuple[_Int, _Count]]
@@ -126,7 +139,7 @@ class _Pass(Struct):
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
-                           "timing ended": _TimingEnded, "device": _Device, "pass": _Pass}
+                           "torch": _Torch, "timing ended": _TimingEnded, "device": _Device, "pass": _Pass}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
 _ROWS = {
     table: msgspec.defstruct(table, [(column.name, _TYPES[column.type], None) for column in TABLES[table]

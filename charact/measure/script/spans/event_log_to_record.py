@@ -42,6 +42,8 @@ class EventLog:
     """How warm-up and measurement ended, unless the program's end did it."""
     core_use: dict[str, Any] | None = None
     """Use of the cores over the timed iterations, see `charact.machine.core_use`."""
+    torch_facts: dict[str, Any] | None = None
+    """Facts that only PyTorch knows, see `charact.machine.facts.torch_facts`, and its default number of threads."""
     passes: Passes = field(default_factory=Passes)
     """Results of the passes after the timing."""
     samples: Samples = field(default_factory=Samples)
@@ -110,6 +112,8 @@ def read_event_log(directory: Path) -> EventLog:
             log.rule = note["facts"]
         elif note["note"] == "core use":
             log.core_use = note["facts"]
+        elif note["note"] == "torch":
+            log.torch_facts = note["facts"]
         elif note["note"] == "frames":
             log.samples.add(note)
         elif note["note"] == "full":
