@@ -148,7 +148,9 @@ class Session:
             from torch.nn.parameter import is_lazy
 
             sizes = [parameter.numel() for parameter in obj.parameters() if not is_lazy(parameter)]
-            return facts | {"kind": "model", "num_parameters": sum(sizes)}
+            modules = {id(module) for module in obj.modules()} - {id(obj)}
+            parts = [other for other, one in self._objects.items() if id(one) in modules]
+            return facts | {"kind": "model", "num_parameters": sum(sizes), "parts": parts}
         sampler = getattr(obj, "_index_sampler", None)
         return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None)}
 

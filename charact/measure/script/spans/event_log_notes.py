@@ -36,6 +36,7 @@ class _Owned(Struct):
 
 class _Model(_Owned, kw_only=True):
     num_parameters: _Count
+    parts: list[_Int] = []
 
 
 class _Optimizer(_Owned, kw_only=True):

@@ -176,7 +176,7 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
         "batch_size": loaders_batch_size(log.owners, iterations), "mode": mode, "precision": "as written",
         "device": _device(log, on_device=on_device),
         "device_name": log.device["name"] if log.device else None, "data": "as written",
-        "num_parameters": sum(log.owners.get(model, {}).get("num_parameters", 0) for model in models) or None,
+        "num_parameters": _num_parameters(log, models),
         "source": source, "status": "ok", "reason": None, "requested_bytes": None,
         "passes": {"timing": {
             "status": "ok", "reason": None, "num_warmup_iterations": num_skipped, "warmup_ended_by": "number",
@@ -202,6 +202,17 @@ def _device(log: EventLog, *, on_device: bool) -> str:
         return "cuda" if on_device else "cpu"
     device = str(log.device["device"])
     return "cuda" if device == "cuda:0" else device
+
+
+def _num_parameters(log: EventLog, models: set[int]) -> int | None:
+    """Return the number of parameters of the models that an optimizer updates, else of all; None if there are none.
+
+    So a copy that only averages or follows the trained weights does not count.
+    """
+    trained = {model for one in log.owners.values() if one["kind"] == "optimizer" for model in one["models"]}
+    inner = {part for model in models for part in log.owners.get(model, {}).get("parts", ())}
+    counted = (models & trained or models) - inner
+    return sum(log.owners.get(model, {}).get("num_parameters", 0) for model in counted) or None
 
 
 def iteration_rows(number: int, iteration: Iteration, parts: dict[int, str]) -> Rows:

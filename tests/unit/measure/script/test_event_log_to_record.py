@@ -1,9 +1,22 @@
 """What the record of a log program says of its loaders and models."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel
 
 from charact.core.errors import UserError
-from charact.measure.script.spans.event_log_to_record import EventLog, loaders_batch_size, script_cases, script_options
+from charact.measure.script.session import Plan, Session
+from charact.measure.script.spans.event_log_to_record import (
+    EventLog,
+    loaders_batch_size,
+    read_event_log,
+    script_cases,
+    script_options,
+)
 from charact.measure.script.spans.iterations import Interval, Iteration
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
@@ -48,6 +61,40 @@ def test_models_of_one_name_and_class_that_follow_one_another_are_one() -> None:
     assert parts([1], [1], [2], [3], classes="AAA") == 4 * [[None]]
     assert parts([1, 2], [3, 4], classes="AAAA") == 2 * [["model", "model #2"]]
     assert parts([1], [2], classes="AB") == [["model"], ["model #2"]]
+
+
+def cases_of(directory: Path, step: Callable[[], Any]) -> list[dict[str, Any]]:
+    """Entries of the cases of a program of eight steps."""
+    session = Session(directory, Plan())
+    session.start()
+    for _ in range(8):
+        step()
+    session.close("to its end")
+    return [entry for entry, _ in script_cases(read_event_log(directory), "mine", "mine.py", 0, None)]
+
+
+def test_parameters_are_those_of_the_trained_model(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    average = AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step() -> None:
+        model(torch.ones(1, 4)).sum().backward()
+        model[0](torch.ones(1, 4))
+        optimizer.step()
+        average.update_parameters(model)
+        with torch.no_grad():
+            average(torch.ones(1, 4))
+
+    training, *_ = cases_of(tmp_path, step)
+    assert training["num_parameters"] == 40
+
+
+def test_parameters_of_an_inference_are_those_of_all_models(tmp_path: Path) -> None:
+    encoder, decoder = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    with torch.no_grad():
+        (case,) = cases_of(tmp_path, lambda: decoder(encoder(torch.ones(1, 4))))
+    assert case["num_parameters"] == 40
 
 
 def test_options_of_a_program_are_read_or_refused_in_a_line() -> None:
