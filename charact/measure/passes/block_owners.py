@@ -1,12 +1,17 @@
 """Owners of memory blocks: weights, gradients, optimizer state, input, and tensors kept between iterations."""
 
+import contextlib
+import gc
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from charact.measure.passes.marks import mark_release
@@ -36,11 +41,15 @@ class BlockOwners:
         models: owners of weights and gradients.
         optimizers: owners of optimizer state.
         carriers: objects whose attributes hold tensors between iterations, such as a hidden state.
+        others: whether all other tensors of the process on a CPU are of the category `unknown`: those that the program
+            holds, such as a copy of the weights, and the buckets of `DistributedDataParallel`. On CUDA, the
+            allocator's statistics include them.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
-                 optimizers: Sequence[torch.optim.Optimizer], carriers: Sequence[Any] = ()) -> None:
-        self.device = device
+                 optimizers: Sequence[torch.optim.Optimizer], carriers: Sequence[Any] = (), *,
+                 others: bool = False) -> None:
+        self.device, self._others = device, others and device.type == "cpu"
         self._models, self._optimizers, self._carriers = models, optimizers, carriers
         self._finalizers: list[weakref.finalize[..., Any]] = []
         self._forget()
@@ -67,14 +76,21 @@ class BlockOwners:
                                   ("optimizer_state", self._state()), ("activations", self._carried())):
             for storage in self._storages(tensors):
                 self._hold(category, storage)
+        if self._others:
+            resident_bytes = psutil.Process().memory_info().rss
+            for storage in self._storages_of_live_tensors():
+                if self._size(storage) <= resident_bytes:  # else it is a mapped file
+                    self._hold("unknown", storage)
         held = dict.fromkeys(MEMORY_CATEGORIES, 0)
         for block in self.before:
             held[block.category] += block.num_bytes
+        if self._others:
+            held["unknown"] += sum(map(_bucket_bytes, self._models))
         return held
 
     def fetched(self, batch: Any) -> None:
         """Record a fetched or moved batch as input."""
-        self.batch = self._blocks(tree_leaves(batch))
+        self.batch = self._new(tree_leaves(batch))
         self.input |= self.batch
 
     def note(self) -> None:
@@ -122,15 +138,42 @@ class BlockOwners:
                 if isinstance(tensor, torch.Tensor) and self.is_on_device(str(tensor.device))
                 for part in _parts(tensor)]
 
+    def _storages_of_live_tensors(self) -> list[torch.UntypedStorage]:
+        """Return the storages of all tensors that Python knows; a tensor without a storage is left out."""
+        storages = []
+        for tensor in [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]:
+            with contextlib.suppress(Exception):  # subclasses of others may do anything
+                storages += [one for one in self._storages([tensor])
+                             if one.device.type == self.device.type and one.nbytes() and one.data_ptr()]
+        return storages
+
     def _size(self, storage: torch.UntypedStorage) -> int:
         num_bytes: int = storage.nbytes()
         return -(-num_bytes // CUDA_UNIT_BYTES) * CUDA_UNIT_BYTES if self.device.type == "cuda" else num_bytes
 
 
+def _bucket_bytes(model: torch.nn.Module) -> int:
+    """Return the bytes of the buckets in which `DistributedDataParallel` reduces gradients, next to the gradients."""
+    bytes_of_buckets = 0
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel) and not module.gradient_as_bucket_view:
+            facts = module._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+            sizes = facts.get("rebuilt_bucket_sizes") or facts.get("bucket_sizes") or ""
+            bytes_of_buckets += sum(int(size) for size in str(sizes).split(",") if size.strip())
+    return bytes_of_buckets
+
+
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors with storage: indices and values of a sparse tensor; none of a lazy one."""
+    """Return the tensors with storage: those inside a sparse tensor or a wrapper (DTensor); none of a lazy one."""
     if is_lazy(tensor):
         return []
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return [part for name in names for part in _parts(getattr(tensor, name))]
     if tensor.layout == torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return [tensor] if tensor.layout == torch.strided else []

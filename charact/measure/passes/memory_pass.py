@@ -38,23 +38,24 @@ class MemoryProbe:
     - unknown: all other blocks.
 
     *Error*: memory that libraries allocate themselves (oneDNN's scratch memory, the CUDA context) is not included. On a
-    CPU, neither are blocks that the user's program still holds from the previous iteration. On CUDA, compare the peak
-    with the allocator's statistics (fact `allocator_peak_bytes`).
+    CPU, neither are blocks of the previous iteration that only the autograd graph still holds. On CUDA, compare the
+    peak with the allocator's statistics (fact `allocator_peak_bytes`).
 
     Args:
         device: whose memory is recorded.
         models: owners of weights and gradients.
         optimizers: owners of optimizer state.
         carriers: objects whose attributes hold tensors between iterations.
+        others: whether to find the program's other tensors, see `BlockOwners`.
         operators: whether operators are recorded. Without them the overhead is small, but blocks that the forward
             allocates and frees inside an operator count as activations.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
                  optimizers: Sequence[torch.optim.Optimizer], carriers: Sequence[Any] = (), *,
-                 operators: bool = True) -> None:
+                 others: bool = False, operators: bool = True) -> None:
         self._device, self._on_cuda = device, device.type == "cuda"
-        self._owners = BlockOwners(device, models, optimizers, carriers)
+        self._owners = BlockOwners(device, models, optimizers, carriers, others=others)
         self.operators = operators
         self._results: Any = None
 

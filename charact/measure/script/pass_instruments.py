@@ -144,7 +144,7 @@ class MemoryInstrument:
     num_iterations = 1
 
     def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
-        self._probe = MemoryProbe(_device(), list(seen.models().values()), seen.optimizers())
+        self._probe = MemoryProbe(_device(), list(seen.models().values()), seen.optimizers(), others=True)
         self._marks = PhaseMarks(recorder, self._probe.phase_ended)
         self._replacements = Replacements()
         self._silence = contextlib.ExitStack()

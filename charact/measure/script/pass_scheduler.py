@@ -49,6 +49,11 @@ class PassScheduler:
         """Models that ran in training mode with gradients."""
         self._num_discarded = 0
 
+    @property
+    def needs_more(self) -> bool:
+        """Whether a pass is running or waiting."""
+        return self._instrument is not None or bool(self._waiting)
+
     def advance(self, *, iteration_ended: bool) -> bool:
         """Start or end passes at a boundary; return whether more iterations are needed.
 
@@ -64,7 +69,7 @@ class PassScheduler:
             self._attempt(self._next_iteration)
         else:
             self._attempt(self._look_for_validation)
-        return self._instrument is not None or bool(self._waiting)
+        return self.needs_more
 
     def stop(self) -> None:
         """Record the running pass as failed and the waiting passes as skipped."""

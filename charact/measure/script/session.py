@@ -165,6 +165,7 @@ class Session:
         """Count iterations and flush after a step, forward, backward or fetch, when no span is open."""
         if kind is Kind.FETCH:
             self.flush_if_due()
+            self._stop_if_measured()
             return
         if kind is Kind.STEP or not self._patches.optimizer_created:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
@@ -177,11 +178,26 @@ class Session:
         timed = plan.iterations is not None and self._num_iterations > plan.skip + plan.iterations
         if timed:
             self._try(self._note_core_use)
-        more = timed and self._pass_scheduler.advance(iteration_ended=self._counted == (kind, owner))
+        ended = self._counted == (kind, owner)
+        if timed and ended and kind is Kind.FORWARD and self._pass_scheduler.needs_more:
+            # Nothing marks the end of the iteration. The next one begins with its fetch, or else its forward.
+            self.recorder.on_open = self._on_open
+            ended = False
+        more = timed and self._pass_scheduler.advance(iteration_ended=ended)
         self.flush_if_due()
         if timed and not more:
             self._end_watching()
-        if plan.stop and not self.recorder.on and self.problem is None:
+        self._stop_if_measured()
+
+    def _on_open(self, kind: Kind, owner: int) -> None:
+        """End an iteration of a program without an optimizer where the next one begins."""
+        if kind is Kind.FETCH or self._counted == (kind, owner):
+            self.recorder.on_open = None
+            if not self._pass_scheduler.advance(iteration_ended=True):
+                self._end_watching()
+
+    def _stop_if_measured(self) -> None:
+        if self._plan.stop and not self.recorder.on and self.problem is None:
             raise EnoughMeasured(0)
 
     def _watch_cores(self) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
@@ -14,19 +15,34 @@ def variable_name(obj: Any) -> str | None:
     The outermost function wins, since a `train(model)` names every model the same. A submodule of a model that a
     variable holds is named like `model.encoder`.
     """
-    frames: list[FrameType] = []
+    variables: list[dict[str, Any]] = []
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_PROGRAM:
-            frames.append(frame)
+            variables.append(_locals(frame))
         frame = frame.f_back
-    owners = [vars(one.f_locals["self"]) for one in frames if hasattr(one.f_locals.get("self"), "__dict__")]
+    owners = [vars(one["self"]) for one in variables if hasattr(one.get("self"), "__dict__")]
     modules = [attributes["_modules"] for attributes in owners if isinstance(attributes.get("_modules"), dict)]
-    scopes = *(one.f_locals for one in reversed(frames)), *reversed(owners), *reversed(modules)
-    named = [(name, value) for variables in scopes for name, value in list(variables.items())
+    scopes = *reversed(variables), *reversed(owners), *reversed(modules)
+    named = [(name, value) for scope in scopes for name, value in list(scope.items())
              if isinstance(name, str) and name.isidentifier() and name[0] != "_" and name != "self"]
     found = (name for name, value in named if value is obj)
     return next(found, None) or next(_paths(obj, named), None)
+
+
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """Return a copy of a frame's local variables.
+
+    Up to Python 3.12, a function's frame keeps the dictionary that `f_locals` returns, and so its values, until the
+    function returns. It is emptied here, unless the program itself holds it: `locals()` returns the same one.
+    """
+    kept = frame.f_locals
+    copied = dict(kept)
+    held_by_frame_and_here = 3  # and by the call of `getrefcount`
+    if frame.f_code.co_flags & CO_OPTIMIZED and isinstance(kept, dict) \
+            and sys.getrefcount(kept) <= held_by_frame_and_here:
+        kept.clear()
+    return copied
 
 
 def _paths(obj: Any, named: list[tuple[str, Any]]) -> Iterator[str]:

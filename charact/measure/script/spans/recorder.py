@@ -121,6 +121,8 @@ class SpanRecorder:
         """Records and returns an event of the device; None without a GPU in use."""
         self.on_change: Callable[[Kind | None], None] | None = None
         """Called with the kind that runs from now on, None outside of all spans: for profiler annotations."""
+        self.on_open: Callable[[Kind, int], None] | None = None
+        """Called with kind and owner before an outermost span opens: to begin an iteration there."""
         self._clock = clock
         self._stack: list[_Span] = []
         self._on = False
@@ -149,6 +151,8 @@ class SpanRecorder:
             self._cut(ends=False)
             phase = stack[-1].phase
         else:
+            if self.on_open is not None:
+                self.on_open(kind, owner)
             self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
         may_open = _MAY_OPEN[kind]
         stack.append(_Span(kind, owner, grad, training, len(self.slices), phase, may_open))

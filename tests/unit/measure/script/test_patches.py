@@ -287,3 +287,17 @@ class TestNames:
     def test_what_has_no_name_has_none(self) -> None:
         name = variable_name(object())
         assert name is None
+
+
+class TestLocals:
+    def test_no_local_variable_outlives_its_value(self) -> None:
+        model, value = nn.Linear(1, 1), torch.ones(1)
+        gone = weakref.ref(value)
+        assert variable_name(model) == "model"
+        del value
+        assert gone() is None
+
+    def test_the_program_keeps_what_it_got_from_locals(self) -> None:
+        model, kept = nn.Linear(1, 1), locals()
+        variable_name(model)
+        assert kept["model"] is model
