@@ -169,7 +169,8 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
         return []
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
-        return [part for name in names for part in _parts(getattr(tensor, name))]
+        inner = [getattr(tensor, name) for name in names]  # DTensor names its mesh, too
+        return [part for one in inner if isinstance(one, torch.Tensor) for part in _parts(one)]
     if tensor.layout == torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

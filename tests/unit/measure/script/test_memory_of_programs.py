@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.data import DataLoader, TensorDataset
@@ -119,6 +121,14 @@ def one_process() -> Iterator[None]:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_distributed_tensor_is_found() -> None:
+    holder = nn.Module()
+    mesh = init_device_mesh("cpu", (1,))
+    holder.weight = nn.Parameter(distribute_tensor(torch.ones(10), mesh, [Shard(0)]))
+    assert held(holder)["weights"] == 40
 
 
 @pytest.mark.usefixtures("one_process")
