@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 _NOTHING = "{} had no measurements, and is removed"
 _BLIND = ("called no model of PyTorch outside of fully compiled functions, so there is nothing to report: run it "
           "without torch.compile, or name its phases with charact.Profiler")
-_ELSEWHERE = ("called no model of PyTorch in the watched thread, so there is nothing to report. charact.Profiler "
-              "watches another thread, charact run another process (torchrun --no-python charact run train.py)")
+_NO_MODEL = "called no model of PyTorch in the watched thread, so there is nothing to report"
+_ELSEWHERE = (f"{_NO_MODEL}. charact.Profiler watches another thread, charact run another process (torchrun "
+              "--no-python charact run train.py)")
 
 
 def command(
@@ -149,6 +150,7 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
     Raises:
         UserError: the event log is damaged from its beginning, or the record cannot be written.
     """
+    from charact.measure.script.spans.blind_spots import unwatched
     from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
     from charact.record.in_progress import TRACE
 
@@ -178,5 +180,8 @@ def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing
         nothing = (f"{options.script} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
                    "give a smaller number")
     else:
+        elsewhere = "; ".join(unwatched(watched.num_children, watched.num_threads))
         nothing = f"{options.script} {_BLIND if watched.compiled_whole else _ELSEWHERE}"
+        if elsewhere:
+            nothing = f"{options.script} {_NO_MODEL}; {elsewhere}"
     return "complete", nothing

@@ -1,5 +1,6 @@
 """Profiling session of a program: installs the patches, writes the event log, counts iterations."""
 
+import contextlib
 import os
 import sys
 import time
@@ -120,9 +121,15 @@ class Session:
         self._notes.append(note)
 
     def stop_in_child(self) -> None:
-        """Stop recording in a forked child."""
+        """Stop recording in a forked child, but note in the event log if it trains."""
         self._pass_scheduler.stop_in_child()
-        self.recorder.on = False
+        if self.recorder.on:
+            self.problem = "forked children are not recorded"  # so that nothing else is written here
+            self.recorder.stop_in_child(self._note_training_child)
+
+    def _note_training_child(self, *_: Any) -> None:
+        with contextlib.suppress(UserError):  # the parent has ended
+            self._event_log.notes([{"note": "unwatched", "children": 1, "threads": 0}])
 
     def _on_owner(self, obj: Any, number: int) -> None:
         """Record the facts of a new owner of slices."""
@@ -269,8 +276,10 @@ class Session:
         """
         facts = [self._facts(obj, number) for number, obj in self._objects.items()]
         end = {"note": "end", "ending": ending, "time_s": time.time()}
+        unwatched = {"note": "unwatched", "children": self._patches.num_children,
+                     "threads": self._patches.num_training_threads}
         self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), *self._torch_facts(),
-                                end])
+                               unwatched, end])
 
     def _torch_facts(self) -> list[dict[str, Any]]:
         """Return a note for the process that writes the record, which need not import PyTorch then.

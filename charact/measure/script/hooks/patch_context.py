@@ -84,6 +84,8 @@ class PatchContext:
         self.on_owner, self.on_span_end = on_owner, on_span_end
         self.replacements = Replacements()
         self.thread = get_ident()
+        self.training_threads: set[int] = set()
+        """Other threads that computed a backward or an optimizer's step while no span was open."""
         self.is_compiling: Callable[[], bool] = bool
         """Whether a compiler traces; always False until PyTorch is imported."""
         self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}
@@ -103,15 +105,21 @@ class PatchContext:
 
     def may_open(self, kind: Kind) -> bool:
         """Return whether a span of a kind may open now."""
-        return not self.is_compiling() and kind in self.recorder.may_open and get_ident() == self.thread
+        return not self.is_compiling() and kind in self.recorder.may_open and self._is_watched_thread(kind)
+
+    def _is_watched_thread(self, kind: Kind) -> bool:
+        thread = get_ident()
+        if thread != self.thread and kind in (Kind.BACKWARD, Kind.STEP) and self.recorder.idle:
+            self.training_threads.add(thread)
+        return thread == self.thread
 
     def span(self, kind: Kind, *, notify: bool = False) -> Callable[[Any], Any]:
         """Return a wrapper that opens a span of a kind; with `notify` its end calls `on_span_end`."""
-        recorder, is_compiling, thread = self.recorder, self.is_compiling, self.thread
+        recorder, is_compiling, is_watched_thread = self.recorder, self.is_compiling, self._is_watched_thread
 
         def wrap(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if is_compiling() or kind not in recorder.may_open or get_ident() != thread:
+                if is_compiling() or kind not in recorder.may_open or not is_watched_thread(kind):
                     return original(*args, **kwargs)
                 recorder.enter(kind)
                 try:

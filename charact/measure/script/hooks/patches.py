@@ -10,6 +10,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.compile_patches import CompilePatches
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
@@ -39,8 +40,19 @@ class Patches:
         self._context = PatchContext(recorder, on_owner, on_span_end)
         self._optimizers = OptimizerPatches(self._context)
         self._compiling = CompilePatches(self._context)
+        self._children = ChildPatches(self._context)
         self._stop_waiting: Callable[[], None] = lambda: None
         """Cancels the patches of a module that is not imported yet."""
+
+    @property
+    def num_training_threads(self) -> int:
+        """Number of other threads that trained."""
+        return len(self._context.training_threads)
+
+    @property
+    def num_children(self) -> int:
+        """Number of child processes, not forked ones, that imported PyTorch."""
+        return self._children.num_with_torch
 
     @property
     def optimizer_created(self) -> bool:
@@ -78,6 +90,7 @@ class Patches:
                 replace(torch.distributed, name, self._context.span(Kind.COMMUNICATION))
             replace(torch.distributed.Work, "wait", self._context.span(Kind.COMMUNICATION))
             self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, self._patch_functional_collectives)
+        self._children.install()
         self._optimizers.install()
         self._compiling.install()
 

@@ -21,6 +21,9 @@ AFTER_LOSS = ("{} of the time lies between the loss and its backward, and counts
               "phase()")
 NO_DEVICE_TIMES = ("device times are n/a (no timed events on {}: {}): phases hold the host's times, which are those of "
                    "launching the work")
+CHILDREN = ("{} with PyTorch {} not recorded: start charact run in each (torchrun --no-python charact run train.py), "
+            "or enter a charact.Profiler in the function that it runs")
+THREADS = "training in {} is not recorded: enter a charact.Profiler there"
 _MUCH_FRAC = 0.1
 """Share of the time outside of all phases from which a missing phase is reported."""
 _AFTER_LOSS_FRAC = 0.02
@@ -53,6 +56,17 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
     if after_loss_frac > _AFTER_LOSS_FRAC:
         spots.append(AFTER_LOSS.format(share(after_loss_frac)))
     return spots
+
+
+def unwatched(num_children: int, num_threads: int) -> list[str]:
+    """Return messages about child processes with PyTorch, and other threads that train."""
+    messages = []
+    if num_children:
+        messages.append(CHILDREN.format(*(("1 child process", "was") if num_children == 1
+                                          else (f"{num_children} child processes", "were"))))
+    if num_threads:
+        messages.append(THREADS.format("another thread" if num_threads == 1 else f"{num_threads} other threads"))
+    return messages
 
 
 def _after_loss_ns(iteration: Iteration) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
-from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole
+from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
@@ -42,6 +42,10 @@ class EventLog:
     """How warm-up and measurement ended, unless the program's end did it."""
     core_use: dict[str, Any] | None = None
     """Use of the cores over the timed iterations, see `charact.machine.core_use`."""
+    num_children: int = 0
+    """Number of child processes that trained or imported PyTorch; they are not recorded."""
+    num_threads: int = 0
+    """Number of other threads that trained; they are not recorded."""
     torch_facts: dict[str, Any] | None = None
     """Facts that only PyTorch knows, see `charact.machine.facts.torch_facts`, and its default number of threads."""
     passes: Passes = field(default_factory=Passes)
@@ -112,6 +116,9 @@ def read_event_log(directory: Path) -> EventLog:
             log.rule = note["facts"]
         elif note["note"] == "core use":
             log.core_use = note["facts"]
+        elif note["note"] == "unwatched":
+            log.num_children += note["children"]
+            log.num_threads += note["threads"]
         elif note["note"] == "torch":
             log.torch_facts = note["facts"]
         elif note["note"] == "frames":
@@ -186,6 +193,7 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
             "blind_spots": [*(f"the event log was damaged: {one}" for one in log.damage),
                             *([NO_DEVICE_TIMES.format(log.device["device"], log.device["reason"])]
                               if log.device and log.device["reason"] else []),
+                            *unwatched(log.num_children, log.num_threads),
                             *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
                                          any_loader=any(one["kind"] == "loader" for one in log.owners.values()))],
             "core_use": log.core_use, **log.rule,

@@ -71,6 +71,7 @@ _MAY_OPEN_IN_ANNOTATED: dict[Kind, frozenset[Kind]] = {
 """Kinds that may open in a phase named by the program: only those that identify iterations, models and loaders."""
 _MAY_OPEN_OUTERMOST = _MAY_OPEN[OUTERMOST]
 _NOTHING: frozenset[Kind] = frozenset()
+_TRAINS: frozenset[Kind] = frozenset({Kind.BACKWARD, Kind.STEP})
 
 
 @dataclass(slots=True)
@@ -139,6 +140,11 @@ class SpanRecorder:
     def on(self, value: bool) -> None:
         self._on = value
         self._update_top()
+
+    def stop_in_child(self, on_open: Callable[[Kind, int], None]) -> None:
+        """Stop recording in a forked child, but report the first backward or step that it computes."""
+        self._stack, self.slices, self.on_change = [], [], None
+        self.on, self.on_open, self.may_open = False, on_open, _TRAINS
 
     def is_top(self, kind: Kind) -> bool:
         """Return whether the innermost open span is of a kind."""

@@ -1,0 +1,93 @@
+"""Training in other processes and threads is not recorded; the record tells where it was."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data._utils.worker import _worker_loop
+
+from charact.measure.script.hooks import child_patches
+from charact.measure.script.hooks.child_patches import ChildPatches
+from charact.measure.script.hooks.patch_context import PatchContext
+from charact.measure.script.session import Plan, Session
+from charact.measure.script.spans.blind_spots import unwatched
+from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
+from charact.measure.script.spans.recorder import SpanRecorder
+
+
+def train() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(4):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
+def predict() -> None:
+    with torch.no_grad():
+        torch.nn.Linear(2, 2)(torch.ones(1, 2))
+
+
+def watched(directory: Path, program: Callable[[], object]) -> EventLog:
+    session = Session(directory, Plan())
+    session.start()
+    program()
+    session.close("to its end")
+    return read_event_log(directory)
+
+
+def in_child(function: Callable[[], None]) -> None:
+    process = os.fork()
+    if process == 0:
+        function()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+
+def in_thread(function: Callable[[], None]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_forked_children_that_train_are_counted_once_each(tmp_path: Path) -> None:
+    log = watched(tmp_path, lambda: [in_child(train), in_child(predict), train(), in_child(train)])
+    assert (log.num_children, log.num_threads) == (2, 0)
+    assert sum(one.training for one in log.iterations) == 4  # nothing of the children
+    ((entry, _),) = script_cases(log, "mine", "mine.py", 0, None)
+    assert unwatched(2, 0)[0] in entry["passes"]["timing"]["blind_spots"]
+
+
+def test_threads_that_train_are_counted(tmp_path: Path) -> None:
+    log = watched(tmp_path, lambda: [in_thread(predict), in_thread(train), train()])
+    assert (log.num_children, log.num_threads) == (0, 1)
+
+
+@pytest.mark.parametrize(("method", "target", "num_children"), [
+    ("spawn", train, 1), ("forkserver", train, 1), ("spawn", _worker_loop, 0), ("fork", train, 0)])
+def test_children_that_import_pytorch_are_counted(
+        method: str, target: Callable[..., None], num_children: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_patches, "_INTERVAL_S", 0.001)
+    patches = ChildPatches(PatchContext(SpanRecorder(), lambda *_: None, lambda *_: None))
+    start = patches._start(lambda _: None)
+    start(SimpleNamespace(pid=os.getpid(), _target=target, _popen=SimpleNamespace(method=method)))
+    until = time.monotonic() + 30
+    while patches._waiting and time.monotonic() < until:
+        time.sleep(0.001)
+    assert patches.num_with_torch == num_children
+
+
+def test_messages_have_numbers_and_a_remedy() -> None:
+    assert unwatched(0, 0) == []
+    (children, thread) = unwatched(1, 1)
+    assert children.startswith("1 child process with PyTorch was not recorded: start charact run in each ")
+    assert thread == "training in another thread is not recorded: enter a charact.Profiler there"
+    children, threads = unwatched(3, 2)
+    assert children.startswith("3 child processes with PyTorch were not recorded: ")
+    assert threads.startswith("training in 2 other threads is not recorded: ")
