@@ -49,7 +49,7 @@ def command(
              "counters. Timing then takes 50 iterations, unless --iterations is given.")] = "timing",
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(
-        "--sample", help="Sample the script's source line every 10 ms outside of phases, for the report.")] = False,
+        "--sample", help="Sample the script's source line every 10 ms outside of phases, not every 100 ms.")] = False,
     live: Annotated[bool, typer.Option(
         "--live", help="Show where time goes at the bottom of the terminal while it runs.")] = False,
     out: Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")] = Path("runs"),

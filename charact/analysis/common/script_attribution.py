@@ -86,8 +86,8 @@ def sampled_frames(run: Run) -> pd.DataFrame:
     calling (null if the line itself was running); num_samples; share_frac of all the case's samples in `other`, also
     of lines that were not recorded; time_s, this share of the case's mean `other` time per iteration.
 
-    *Error*: a sample is taken every 10 ms. A share p of n samples has a standard error of at least
-    sqrt(p (1 - p) / n).
+    *Error*: a sample is taken every 100 ms, or every 10 ms with `--sample`. A share p of n samples has a standard error
+    of at least sqrt(p (1 - p) / n).
     """
     rows: list[dict[str, Any]] = []
     for entry in run.manifest["cases"]:

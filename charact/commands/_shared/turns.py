@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from charact.commands._shared.publish import has_views
 from charact.core.errors import UserError
 from charact.core.files import writing
 from charact.core.output import show
@@ -96,6 +95,8 @@ def _measure(command: Sequence[str], out: Path) -> None:
     if done.returncode != 0:
         message = done.stderr.strip()[-_MOST_SHOWN:] or "it printed no error"
         raise UserError(f"{_shown(command)} ended with status {done.returncode}: {message}")
+    from charact.commands._shared.publish import has_views  # heavy, and `charact --help` imports this module
+
     new = set(out.iterdir()) - before
     if not new:
         raise UserError(f"{_shown(command)} wrote no run to {out}: leave out --out, which is set for it")

@@ -19,6 +19,7 @@ from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.live_panel import start_panel
 from charact.measure.script.session import EnoughMeasured, Plan, Session
 from charact.measure.script.spans.event_log_to_record import MAX_WARMUP_ITERATIONS
+from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S
 from charact.record.in_progress import begin_run
 
 
@@ -45,7 +46,7 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         iterations: number of iterations to measure; None measures all.
         stop: whether to end the program after these iterations and the passes.
         passes: names of the passes to run after the timing.
-        sample: whether a thread samples the program's stack while no phase runs.
+        sample: whether a thread samples the program's stack often while no phase runs.
         live: whether a separate process shows the progress.
         out: parent directory of the run's directory.
         label: name of the run.
@@ -74,7 +75,8 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
     error = StandardError()
     warmup = MAX_WARMUP_ITERATIONS if skip is None and iterations is not None else skip or 0
     session = Session(run.directory, Plan(warmup, iterations, stop, tuple(passes)),
-                      lambda reason: error.print_line(f"stopped measuring: {reason}"), sample=sample)
+                      lambda reason: error.print_line(f"stopped measuring: {reason}"),
+                      sample_interval_s=INTERVAL_S if sample else SPARSE_INTERVAL_S)
     ending = ExitHandler(session, run, error, environment, quiet=quiet)
     ending.install()
     when_imported("torch", session.start)

@@ -51,18 +51,19 @@ class Session:
         directory: of the event log; it exists.
         plan: what to measure.
         on_problem: called with the reason when recording ends early; `problem` holds the reason, too.
-        sample: whether a thread samples the program's stack while no span is open.
+        sample_interval_s: interval at which a thread samples the program's stack while no span is open; None: never.
     """
 
     def __init__(self, directory: Path, plan: Plan, on_problem: Callable[[str], None] | None = None, *,
-                 sample: bool = False) -> None:
+                 sample_interval_s: float | None = None) -> None:
         self.recorder = SpanRecorder()
         self.problem: str | None = None
         self._plan = plan
         self._on_problem = on_problem
         self._event_log = EventLogWriter(directory)
         self._patches = Patches(self.recorder, self._on_owner, self._on_span_end)
-        self._sampler = FrameSampler(self.recorder, self._event_log) if sample else None
+        self._sampler = (None if sample_interval_s is None
+                         else FrameSampler(self.recorder, self._event_log, sample_interval_s))
         self.started = False
         """Whether PyTorch has been imported."""
         self._process = os.getpid()

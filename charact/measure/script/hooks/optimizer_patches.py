@@ -3,6 +3,7 @@
 import functools
 import gc
 from collections.abc import Callable
+from inspect import isfunction
 from types import MethodType
 from typing import Any
 
@@ -17,11 +18,13 @@ class OptimizerPatches:
         self.any_created = False
         """Whether the program has created an optimizer."""
         self._context = context
+        self._base: type[Any] = object
 
     def install(self) -> None:
         """Install the patches, also on existing optimizers."""
         import torch
 
+        self._base = torch.optim.Optimizer
         replace, span = self._context.replacements.wrap, self._context.span
         replace(torch.optim.Optimizer, "_patch_step_function", self._optimizer_created)
         replace(torch.optim.Optimizer, "zero_grad", span(Kind.UPDATE))
@@ -38,9 +41,18 @@ class OptimizerPatches:
         def wrapper(optimizer: Any) -> None:
             self.any_created = True
             original(optimizer)
-            self._context.replacements.wrap(type(optimizer), "step", self._optimizer_step)
+            self._patch_class(type(optimizer))
 
         return wrapper
+
+    def _patch_class(self, kind: Any) -> None:
+        """Patch the `step` of a class, and parts of it that others define, such as `first_step` of SAM."""
+        self._context.replacements.wrap(kind, "step", self._optimizer_step)
+        for base in kind.__mro__:
+            if issubclass(base, self._base) and not base.__module__.startswith("torch."):
+                for name, method in list(vars(base).items()):
+                    if name.endswith("_step") and not name.startswith("_") and isfunction(method):
+                        self._context.replacements.wrap(base, name, self._part_of_step)
 
     def _patch_existing_optimizers(self, base: Any) -> None:
         """Patch the steps of optimizers that already exist.
@@ -50,7 +62,7 @@ class OptimizerPatches:
         """
         wrapped = [kind for kind in subclasses(base) if hasattr(vars(kind).get("step"), "hooked")]
         for kind in wrapped:
-            self._context.replacements.wrap(kind, "step", self._optimizer_step)
+            self._patch_class(kind)
         for obj in gc.get_objects() if wrapped else []:
             if issubclass(type(obj), base) and "step" in vars(obj):
                 own = obj.step
@@ -70,6 +82,25 @@ class OptimizerPatches:
             elif callable(kwargs.get("closure")):
                 kwargs["closure"] = watch_closure(kwargs["closure"])
             return self._step(optimizer, original, optimizer, *args, **kwargs)
+
+        return wrapper
+
+    def _part_of_step(self, original: Any) -> Any:
+        """Wrap a method that updates weights, and may call the step of another optimizer."""
+        recorder = self._context.recorder
+
+        def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._context.may_open(Kind.UPDATE):
+                return original(optimizer, *args, **kwargs)
+            begin = len(recorder.slices)
+            recorder.enter(Kind.UPDATE)
+            try:
+                return original(optimizer, *args, **kwargs)
+            finally:
+                recorder.leave()
+                stepped = [one.owner for one in recorder.slices[begin:] if one.kind is Kind.STEP]
+                if stepped and recorder.idle:
+                    self._context.on_span_end(Kind.STEP, stepped[-1])
 
         return wrapper
 

@@ -199,8 +199,9 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
             "core_use": log.core_use, **log.rule,
         }},
     }
-    if log.samples.any:
-        entry["passes"]["frames"] = log.samples.in_other(iterations)
+    frames = log.samples.in_other(iterations, other_s / sum(walls_s))
+    if frames is not None:
+        entry["passes"]["frames"] = frames
     return entry, {"iterations": rows}
 
 

@@ -49,7 +49,7 @@ _INSIDE: dict[Kind, frozenset[Kind | None]] = {
     Kind.FORWARD: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
     Kind.LOSS: frozenset({OUTERMOST, Kind.FORWARD, Kind.STEP, Kind.CLOSURE}),
     Kind.BACKWARD: frozenset({OUTERMOST, Kind.FORWARD, Kind.LOSS, Kind.STEP, Kind.CLOSURE}),
-    Kind.STEP: frozenset({OUTERMOST, Kind.BACKWARD}),
+    Kind.STEP: frozenset({OUTERMOST, Kind.BACKWARD, Kind.UPDATE}),
     Kind.UPDATE: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
     Kind.COMMUNICATION: frozenset({OUTERMOST, Kind.FORWARD, Kind.BACKWARD, Kind.STEP, Kind.UPDATE, Kind.CLOSURE}),
     Kind.COMPILE: frozenset({OUTERMOST, *Kind} - {Kind.COMPILE}),

@@ -1,4 +1,4 @@
-"""Stack sampler: with `--sample` a thread samples the program every 10 ms while no phase runs. No torch in here."""
+"""Stack sampler: a thread samples the program while no phase runs, every 10 ms with `--sample`. No torch in here."""
 
 import os
 import sys
@@ -17,9 +17,15 @@ from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.recorder import SpanRecorder
 
 INTERVAL_S = 0.01
+SPARSE_INTERVAL_S = 0.1
+"""Interval without `--sample`: enough to name the largest parts of `other`."""
+_MIN_SPARSE = 5
+"""Smallest number of samples from which they are shown without `--sample`."""
 MAX_SAMPLES = 500_000
 """Maximum number of samples, some 80 minutes in `other`; enough for shares within 0.1 %."""
 NUM_KEPT = 20
+_MUCH_FRAC = 0.1
+"""Share of the time from which `other` is explained without `--sample`."""
 _WRITE_S = 1.0
 _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
                     for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -30,18 +36,19 @@ CodeLocation = tuple[str, str, str | None]
 
 
 class FrameSampler:
-    """Samples the stack of the thread that starts it every 10 ms, unless a span is open.
+    """Samples the stack of the thread that starts it, unless a span is open.
 
-    *Error*: the thread needs the GIL, so it is up to 5 ms late while the program computes in Python. It uses 0.3 to 0.6
-    % of a CPU core, and slowed a loop of small operators by up to 2 % with all cores busy.
+    *Error*: the thread needs the GIL, so it is up to 5 ms late while the program computes in Python. At 10 ms, it uses
+    0.3 to 0.6 % of a CPU core, and slowed a loop of small operators by up to 2 % with all cores busy.
 
     Args:
         recorder: of the program's spans.
         event_log: takes the notes.
+        interval_s: time between two samples.
     """
 
-    def __init__(self, recorder: SpanRecorder, event_log: EventLogWriter) -> None:
-        self._recorder, self._event_log = recorder, event_log
+    def __init__(self, recorder: SpanRecorder, event_log: EventLogWriter, interval_s: float = INTERVAL_S) -> None:
+        self._recorder, self._event_log, self._interval_s = recorder, event_log, interval_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="charact-sampler", daemon=True)
         self._thread_id = 0
@@ -71,7 +78,7 @@ class FrameSampler:
     def _watch(self) -> None:
         try:
             written = time.monotonic()
-            while self._num_samples < MAX_SAMPLES and not self._ended.wait(INTERVAL_S):
+            while self._num_samples < MAX_SAMPLES and not self._ended.wait(self._interval_s):
                 self._look()
                 if self._samples and time.monotonic() - written > _WRITE_S:
                     self._write()
@@ -96,7 +103,8 @@ class FrameSampler:
     def _write(self) -> None:
         locations, samples = self._new, self._samples
         self._new, self._samples = [], []
-        self._event_log.notes([{"note": "frames", "places": locations, "samples": samples}])
+        self._event_log.notes([{"note": "frames", "places": locations, "samples": samples,
+                                "interval_s": self._interval_s}])
 
 
 def location_of(frame: FrameType) -> CodeLocation | None:
@@ -129,26 +137,37 @@ class Samples:
     """Stack samples of an event log."""
 
     def __init__(self) -> None:
-        self.any = False
-        """Whether a sampler ran."""
+        self.interval_s: float | None = None
+        """Time between two samples; None if no sampler ran."""
         self._locations: list[CodeLocation] = []
         self._samples: list[tuple[int, int]] = []
 
     def add(self, note: dict[str, Any]) -> None:
         """Add the samples of a note."""
-        self.any = True
+        self.interval_s = note.get("interval_s", INTERVAL_S)
         self._locations += [(location, function, library) for location, function, library in note["places"]]
         self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
 
-    def in_other(self, iterations: Sequence[Iteration]) -> dict[str, Any]:
-        """Return facts of the pass `frames` of a case: the most frequent locations while its time was `other`."""
+    def in_other(self, iterations: Sequence[Iteration], other_frac: float) -> dict[str, Any] | None:
+        """Return facts of the pass `frames` of a case: the most frequent locations while its time was `other`.
+
+        None if no sampler ran; or nobody asked for samples, and `other` takes little of the time or got few samples.
+
+        Args:
+            iterations: of the case.
+            other_frac: share of the time in `other`.
+        """
+        if self.interval_s is None or (self.interval_s > INTERVAL_S and other_frac <= _MUCH_FRAC):
+            return None
         counts = Counter(number for time_ns, number in self._samples
                          if number < len(self._locations) and _is_other(time_ns, iterations))
         frames = [
             dict(zip(("place", "function", "library"), self._locations[number], strict=True)) | {"num_samples": count}
             for number, count in counts.most_common(NUM_KEPT)
         ]
-        return {"status": "ok", "reason": None, "interval_s": INTERVAL_S, "num_samples": counts.total(),
+        if self.interval_s > INTERVAL_S and counts.total() < _MIN_SPARSE:
+            return None
+        return {"status": "ok", "reason": None, "interval_s": self.interval_s, "num_samples": counts.total(),
                 "frames": frames}
 
 

@@ -23,14 +23,15 @@ def other(run: Run) -> Body:
     columns = [
         CASE, Column("place", "Line"), Column("function", "In", unbroken=True),
         Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
-        Column("num_samples", "Samples", fmt.number, "of 10 ms each"),
+        Column("num_samples", "Samples", fmt.number, "while the time was “other”"),
         share_column("share_frac", "Share of “other”", "part of the samples in “other”"),
         Column("time_s", "Time", fmt.seconds, "per iteration: share × mean time of “other”"),
     ]  # fmt: skip
     blocks = [Block(table=table(frames, "What “other” was", columns))] if len(frames) else []
     lead = (
-        "Every 10 ms, unless a phase was running, a sampler thread recorded the main thread’s stack: the "
-        "innermost line of the program’s own code, and the outermost library function that it called."
+        "Every 100 ms, or every 10 ms with --sample, unless a phase was running, a sampler thread recorded the main "
+        "thread’s stack: the innermost line of the program’s own code, and the outermost library function that it "
+        "called."
     )
     return Body(lead=lead, blocks=[*blocks, *_without_samples(run, frames)])
 
@@ -56,12 +57,13 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     ]
     if has_unexplained_other(run, str(case["case"])):
         return [Text(fmt.UNEXPLAINED, style="dim")]
-    return [Text("\n".join(["other was", *lines]))] if lines else []
+    num_samples = run.passes(case["case"])["frames"]["num_samples"] if lines else 0
+    return [Text("\n".join([f"other was, in {num_samples} samples", *lines]))] if lines else []
 
 
 SECTION = Section("other", "What “other” was", 120, other, ("frames",), terminal=_terminal,
                   points={"frames": [
-    ("What “other” was", "a sampler thread in the program’s process, every 10 ms. A sample is late while "
-     "the main thread computes in Python, and its position is known by line, not by call. It may lengthen an "
-     "iteration of short operators by up to 2 %."),
+    ("What “other” was", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with --sample. "
+     "A sample is late while the main thread computes in Python, and its position is known by line, not by call. "
+     "Every 10 ms, it may lengthen an iteration of short operators by up to 2 %."),
 ]})

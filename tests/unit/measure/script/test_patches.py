@@ -66,6 +66,20 @@ class Failing(nn.Module):
         raise ValueError("it fails")
 
 
+class SharpnessAware(torch.optim.Optimizer):
+    """An optimizer whose second step is another's."""
+
+    def __init__(self, weights: list[nn.Parameter]) -> None:
+        super().__init__(weights, {})
+        self.inner = torch.optim.SGD(weights)
+
+    def first_step(self) -> None:
+        self.zero_grad()
+
+    def second_step(self) -> None:
+        self.inner.step()
+
+
 class Warner(nn.Module):
     """Its warning is to name the line that calls it, beyond two frames of PyTorch's."""
 
@@ -244,6 +258,18 @@ class TestWhatIsSeen:
         assert [kind for kind, _ in watched.ended] == 2 * [Kind.BACKWARD, Kind.STEP]
         steps = [one for one in watched.recorder.take() if one.kind is Kind.STEP]
         assert sum(one.begins for one in steps) == sum(one.ends for one in steps) == 2
+
+    def test_both_steps_of_sharpness_aware_minimization_are_updates(self, watched: Watched) -> None:
+        weight = nn.Parameter(torch.ones(1))
+        optimizer = SharpnessAware([weight])
+        for _ in range(2):
+            weight.sum().backward()
+            optimizer.first_step()
+            weight.sum().backward()
+            optimizer.second_step()
+        step = [Kind.UPDATE, Kind.STEP, Kind.UPDATE]
+        assert watched.kinds() == 2 * [Kind.BACKWARD, Kind.UPDATE, Kind.BACKWARD, *step]
+        assert [kind for kind, _ in watched.ended] == 2 * [Kind.BACKWARD, Kind.BACKWARD, Kind.STEP]
 
     def test_optimizers_that_were_there_before(self) -> None:
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])

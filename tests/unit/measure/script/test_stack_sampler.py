@@ -12,7 +12,14 @@ import pytest
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
-from charact.measure.script.spans.stack_sampler import NUM_KEPT, FrameSampler, Samples, location_of
+from charact.measure.script.spans.stack_sampler import (
+    INTERVAL_S,
+    NUM_KEPT,
+    SPARSE_INTERVAL_S,
+    FrameSampler,
+    Samples,
+    location_of,
+)
 
 pytestmark = pytest.mark.clock
 
@@ -134,7 +141,9 @@ def samples(*times_ns: int) -> Samples:
 
 def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
     iterations = [iteration(100, 200, ("forward", 110, 150)), iteration(300, 400, ("loss", 300, 320))]
-    facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).in_other(iterations)
+    facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).in_other(iterations, 0.01)
+    assert facts is not None
+    assert facts["interval_s"] == INTERVAL_S
     assert facts["num_samples"] == 5  # 100, 101, 151, 199 and 321
     assert facts["frames"] == [
         {"place": "a.py:2", "function": "f", "library": "library.g", "num_samples": 4},
@@ -146,14 +155,28 @@ def test_places_beyond_the_most_frequent_are_counted_only() -> None:
     found = Samples()
     found.add({"places": [[f"a.py:{number}", "f", None] for number in range(30)],
                "samples": [[time_ns, time_ns % 30] for time_ns in range(900)]})
-    facts = found.in_other([iteration(0, 900)])
+    facts = found.in_other([iteration(0, 900)], 1.0)
+    assert facts is not None
     assert (facts["num_samples"], len(facts["frames"])) == (900, NUM_KEPT)
 
 
 def test_places_of_several_notes_are_numbered_through() -> None:
     found = Samples()
-    assert not found.any
+    assert found.in_other([iteration(0, 9)], 1.0) is None
     found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]]})
     found.add({"places": [["b.py:1", "g", None]], "samples": [[2, 1], [3, 1]]})
-    assert found.any
-    assert [frame["function"] for frame in found.in_other([iteration(0, 9)])["frames"]] == ["g", "f"]
+    facts = found.in_other([iteration(0, 9)], 1.0)
+    assert facts is not None
+    assert [frame["function"] for frame in facts["frames"]] == ["g", "f"]
+
+
+@pytest.mark.parametrize(("num_samples", "other_frac", "is_shown"), [
+    (5, 0.11, True), (5, 0.09, False), (4, 0.5, False)])
+def test_samples_that_nobody_asked_for_are_shown_where_other_is_large(
+        num_samples: int, other_frac: float, is_shown: bool) -> None:
+    found = Samples()
+    found.add({"places": [["a.py:1", "f", None]], "samples": [[time_ns, 0] for time_ns in range(num_samples)],
+               "interval_s": SPARSE_INTERVAL_S})
+    facts = found.in_other([iteration(0, 9)], other_frac)
+    assert (facts is not None) == is_shown
+    assert facts is None or (facts["interval_s"], facts["num_samples"]) == (SPARSE_INTERVAL_S, num_samples)
