@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from charact.core.errors import UserError
@@ -75,7 +76,7 @@ class Session:
         """PyTorch's default number of threads."""
         self._core_use: CoreUse | None = None
         """Use of the cores since the first iteration, until it is noted."""
-        self._flushed = time.monotonic()
+        self._flushed = monotonic()
         self._device_clock: DeviceClock | None = None
         self._device: dict[str, Any] | None = None
         """Note on the device of the program's tensors, if it is not the CPU."""
@@ -182,8 +183,11 @@ class Session:
             if self._num_iterations == self._plan.skip + 1 and self._core_use is None:
                 self._try(self._watch_cores)
         plan = self._plan
+        if plan.iterations is None:
+            self.flush_if_due()
+            return
         # One more than requested: an iteration ends where the next begins.
-        timed = plan.iterations is not None and self._num_iterations > plan.skip + plan.iterations
+        timed = self._num_iterations > plan.skip + plan.iterations
         if timed:
             self._try(self._note_core_use)
         ended = self._counted == (kind, owner)
@@ -219,7 +223,7 @@ class Session:
 
     def flush_if_due(self) -> None:
         """Write the finished slices at intervals; call it when no span is open."""
-        if len(self.recorder.slices) > FLUSH_SLICES or time.monotonic() - self._flushed > FLUSH_S:
+        if len(self.recorder.slices) > FLUSH_SLICES or monotonic() - self._flushed > FLUSH_S:
             self._try(lambda: self._flush(wait=False))
             if self._event_log.num_slices > MAX_SLICES:
                 self._notes.append({"note": "full"})
@@ -250,7 +254,7 @@ class Session:
         self._event_log.slices(slices, self._device_ns)
         if self._device is None:
             self._look_for_device()
-        self._flushed = time.monotonic()
+        self._flushed = monotonic()
 
     def _look_for_device(self) -> None:
         """Record device times as soon as a device holds the program's tensors."""
