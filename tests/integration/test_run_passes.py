@@ -120,7 +120,7 @@ class TestATraining:
     def test_each_pass_has_iterations_of_its_own_after_those_that_were_timed(self, trained: tuple[Run, str]) -> None:
         run, _ = trained
         assert statuses(run, "script-train") == {
-            "timing": "ok", "operators": "ok", "memory": "ok", "counters": "ok", "kernels": "skipped"}
+            "timing": "ok", "operators": "ok", "flop": "ok", "memory": "ok", "counters": "ok", "kernels": "skipped"}
         passes = run.passes("script-train")
         assert passes["timing"]["num_warmup_iterations"] + passes["timing"]["num_iterations"] == 3 + 14
         # The timing ends with the 18th step; each pass then has one iteration to get going. A validation comes after
@@ -141,6 +141,12 @@ class TestATraining:
             if row.operator == "aten::mm":
                 calls[str(row.phase), str(row.layer)] += float(row.num_calls)  # type: ignore[arg-type]
         assert calls == {("forward", "0"): 1, ("forward", "2"): 1, ("backward", "0"): 1, ("backward", "2"): 2}
+
+    def test_flop_are_those_of_the_products(self, trained: tuple[Run, str]) -> None:
+        first, second = 2 * BATCH * FEATURES * WIDTH, 2 * BATCH * WIDTH * CLASSES
+        flop = trained[0].flop.groupby("phase")["flop"].sum()
+        assert flop["forward"] == first + second
+        assert flop["backward"] == first + 2 * second  # the first layer needs no gradient of its inputs
 
     def test_a_loss_by_hand_is_found_in_the_gap(self, trained: tuple[Run, str]) -> None:
         phases = trained[0].operators.set_index("operator")["phase"]

@@ -105,11 +105,21 @@ class _TimingEnded(Struct):
     time_ns: _Int
 
 
+class _WorkFacts(Struct):
+    uncounted: list[str] | UnsetType = UNSET
+    product_precision: str | UnsetType | None = UNSET
+    unplaced_flop: float | UnsetType = UNSET
+    unplaced_bytes: float | UnsetType = UNSET
+    status: Literal["failed"] | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
 class _OperatorFacts(Struct):
     num_iterations: _Count
     num_counted_iterations: _Count
     iteration_s: _Seconds
     phase_s: dict[str, float | None]
+    flop: _WorkFacts | UnsetType | None = UNSET
 
 
 class _MemoryFacts(Struct):
@@ -152,7 +162,7 @@ _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64":
 _ROWS = {
     table: msgspec.defstruct(table, [(column.name, _TYPES[column.type], None) for column in TABLES[table]
                                      if column.name != "case"], forbid_unknown_fields=True)
-    for table in ("operators", "kernels", "layers", "memory", "counters")
+    for table in ("operators", "kernels", "layers", "memory", "counters", "flop")
 }
 
 
