@@ -15,6 +15,8 @@ CONTEXT = {"allow_interspersed_args": False}
 """Arguments after the script belong to the script."""
 PASSES = ("timing", "operators", "memory", "counters")
 """Passes in the order in which they run."""
+DEFAULT_PASSES = ["operators", "memory"]
+"""Passes that run if neither these nor the number of iterations are chosen."""
 TIMED_BEFORE_PASSES = 50
 """Number of iterations to time if other passes follow."""
 
@@ -44,9 +46,11 @@ def command(
         min=1, help="Number of iterations to measure; then the script continues unmeasured. Default: all.")] = None,
     skip: Annotated[int | None, typer.Option(
         min=0, help="Warm-up iterations to leave out. Default: a quarter, at most 3.")] = None,
-    passes: Annotated[str, typer.Option(
-        help="What to measure in addition to timing, each in separate iterations afterwards: operators, memory, "
-             "counters. Timing then takes 50 iterations, unless --iterations is given.")] = "timing",
+    passes: Annotated[str | None, typer.Option(
+        help="What to measure in addition to timing, each in separate iterations afterwards: operators (with FLOP), "
+             "memory, counters. Timing then takes 50 iterations, unless --iterations is given. Default: all iterations "
+             "are timed but 6, on which operators and memory run once the timing is precise; timing with --iterations.",
+        show_default=False)] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(
         "--sample", help="Sample the script's source line every 10 ms outside of phases, not every 100 ms.")] = False,
@@ -74,10 +78,13 @@ def command(
     program = [*(script or [])]
     if module is None and not program:
         raise UserError("give a script: charact run train.py, or a module: charact run -m package.module")
-    chosen = parse_choices(passes, "--passes", PASSES)
-    further = [one for one in PASSES if one in chosen and one != "timing"]
-    if further and iterations is None:
-        iterations = TIMED_BEFORE_PASSES
+    if passes is None:
+        further = DEFAULT_PASSES if iterations is None else []
+    else:
+        chosen = parse_choices(passes, "--passes", PASSES)
+        further = [one for one in PASSES if one in chosen and one != "timing"]
+        if further and iterations is None:
+            iterations = TIMED_BEFORE_PASSES
     if stop and iterations is None:
         raise UserError("--stop ends the script after --iterations: give a number")
     label = name or (module if module is not None else Path(program[0]).stem)

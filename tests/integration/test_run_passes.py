@@ -112,6 +112,28 @@ def trained(tmp_path_factory: pytest.TempPathFactory, server: Server) -> tuple[R
     return load_run(path), watched.stderr
 
 
+def test_by_default_passes_interrupt_the_timing_and_answer_all_questions(tmp_path: Path, server: Server) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "script.py").write_text(TRAINING)
+    watched = server.charact("run", "--quiet", "script.py", "5", cwd=place)
+    assert watched.returncode == 0, watched.stderr
+    (path,) = (place / "runs").iterdir()
+    run = load_run(path)
+    assert set(run.cases["case"]) == {"script-train", "script-infer"}
+    assert statuses(run, "script-train") == {
+        "timing": "ok", "operators": "ok", "flop": "ok", "memory": "ok", "kernels": "skipped"}
+    passes = run.passes("script-train")
+    used = [*passes["operators"]["iterations"], *passes["memory"]["iterations"]]
+    assert 13 <= min(used) < max(used) < 80
+    # Each pass warms up for an iteration, gives up one that a validation interrupts, and shares one with the timing.
+    num_left_out = 5 * NUM_BATCHES - passes["timing"]["num_iterations"] - passes["timing"]["num_warmup_iterations"]
+    assert len(used) + 2 <= num_left_out <= len(used) + 6
+    assert run.passes("script-infer")["timing"]["num_iterations"] > NUM_BATCHES
+    assert run.flop["flop"].sum() > 0
+    assert passes["flop"]["product_precision"] == "fp32"
+
+
 class TestATraining:
     def test_nothing_is_said_but_where_the_run_is(self, trained: tuple[Run, str]) -> None:
         run, said = trained

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter_ns
 from typing import Any
 
 from charact.core.errors import UserError
@@ -21,6 +21,7 @@ from charact.measure.script.spans.device_clock import DeviceClock, device_name, 
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
+from charact.measure.script.timing_precision import TimingPrecision
 
 FLUSH_S = 0.25
 FLUSH_SLICES = 4096
@@ -30,13 +31,16 @@ MAX_SLICES = 500_000
 
 @dataclass(frozen=True)
 class Plan:
-    """Iterations to measure: after the first `skip`, that many (None: all), and whether the program then ends."""
+    """Iterations to measure: after the first `skip`, that many (None: all), and whether the program then ends.
+
+    If all are measured, the passes run as soon as the timing is precise enough (`TimingPrecision`), and timing resumes.
+    """
 
     skip: int = 0
     iterations: int | None = None
     stop: bool = False
     passes: tuple[str, ...] = ()
-    """Passes that run after the timing, each on its own iterations."""
+    """Passes, each on its own iterations."""
 
 
 class EnoughMeasured(SystemExit):
@@ -74,6 +78,8 @@ class Session:
         self._num_iterations = 0
         self._num_threads = 0
         """PyTorch's default number of threads."""
+        self._precision = TimingPrecision() if plan.iterations is None and plan.passes else None
+        """Decides when the passes run if all iterations are measured; None afterwards."""
         self._core_use: CoreUse | None = None
         """Use of the cores since the first iteration, until it is noted."""
         self._flushed = monotonic()
@@ -183,14 +189,16 @@ class Session:
             if self._num_iterations == self._plan.skip + 1 and self._core_use is None:
                 self._try(self._watch_cores)
         plan = self._plan
-        if plan.iterations is None:
-            self.flush_if_due()
-            return
-        # One more than requested: an iteration ends where the next begins.
-        timed = self._num_iterations > plan.skip + plan.iterations
-        if timed:
-            self._try(self._note_core_use)
         ended = self._counted == (kind, owner)
+        if plan.iterations is None:
+            timed = self._precision is not None and self._precision.is_enough(iteration_ended=ended)
+            if not timed:
+                self.flush_if_due()
+                return
+        else:  # one more than requested: an iteration ends where the next begins
+            timed = self._num_iterations > plan.skip + plan.iterations
+            if timed:
+                self._try(self._note_core_use)
         if timed and ended and kind is Kind.FORWARD and self._pass_scheduler.needs_more:
             # Nothing marks the end of the iteration. The next one begins with its fetch, or else its forward.
             self.recorder.on_open = self._on_open
@@ -198,7 +206,7 @@ class Session:
         more = timed and self._pass_scheduler.advance(iteration_ended=ended)
         self.flush_if_due()
         if timed and not more:
-            self._end_watching()
+            self._passes_ended()
         self._stop_if_measured()
 
     def _on_open(self, kind: Kind, owner: int) -> None:
@@ -206,7 +214,15 @@ class Session:
         if kind is Kind.FETCH or self._counted == (kind, owner):
             self.recorder.on_open = None
             if not self._pass_scheduler.advance(iteration_ended=True):
-                self._end_watching()
+                self._passes_ended()
+
+    def _passes_ended(self) -> None:
+        """Resume the timing if all iterations are measured, else end it."""
+        if self._precision is None:
+            self._end_watching()
+        else:
+            self._precision = None
+            self.note({"note": "timing resumed", "time_ns": perf_counter_ns()})
 
     def _stop_if_measured(self) -> None:
         if self._plan.stop and not self.recorder.on and self.problem is None:

@@ -156,7 +156,8 @@ class _Pass(Struct):
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
-                           "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded, "device": _Device,
+                           "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
+                           "timing resumed": _TimingEnded, "device": _Device,
                            "pass": _Pass}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
 _ROWS = {

@@ -18,6 +18,8 @@ class Passes:
 
     timing_ended_ns: int | None = None
     """Start of the first pass's warm-up; None without passes."""
+    timing_resumed_ns: int | None = None
+    """End of the last pass, if iterations after it were timed again."""
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Result of each pass, by name."""
     damaged: bool = False
@@ -27,14 +29,17 @@ class Passes:
         """Add a note of the event log if it belongs to a pass."""
         if note["note"] == "timing ended":
             self.timing_ended_ns = note["time_ns"]
+        elif note["note"] == "timing resumed":
+            self.timing_resumed_ns = note["time_ns"]
         elif note["note"] == "pass":
             self.notes[note["pass"]] = note
 
     def timed(self, iterations: Sequence[Iteration]) -> list[Iteration]:
-        """Return the iterations that ended before the first pass, recorded without other instruments."""
+        """Return the iterations before the first and after the last pass, recorded without other instruments."""
         if self.timing_ended_ns is None:
             return list(iterations)
-        return [one for one in iterations if one.end_ns <= self.timing_ended_ns]
+        return [one for one in iterations if one.end_ns <= self.timing_ended_ns
+                or (self.timing_resumed_ns is not None and one.start_ns >= self.timing_resumed_ns)]
 
     def add_to(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
                iterations: Sequence[Iteration]) -> None:

@@ -1,0 +1,35 @@
+"""Precision of a profiled program's timing: when enough iterations were timed for the passes to run."""
+
+from itertools import pairwise
+from time import perf_counter_ns
+
+from charact.core.statistics import median_interval
+
+_WARMUP, _FEWEST, _MOST = 3, 10, 50
+"""Iterations at the start that do not count, and least and most iterations to time."""
+_TARGET_FRAC = 0.02
+"""Half the width of the median's 95 % interval over the median, at which the timing is precise enough."""
+
+
+class TimingPrecision:
+    """Times iterations roughly, from end to end, until their median is precise or `_MOST` have ended."""
+
+    def __init__(self) -> None:
+        self._ends_ns: list[int] = []
+        self._is_enough = False
+
+    def is_enough(self, *, iteration_ended: bool) -> bool:
+        """Return whether the timing is precise enough; call it at every boundary, once it is at the others, too."""
+        if not self._is_enough and iteration_ended:
+            self._ends_ns.append(perf_counter_ns())
+            self._is_enough = self._decide()
+        return self._is_enough
+
+    def _decide(self) -> bool:
+        ends = self._ends_ns[_WARMUP:]
+        times = [after - before for before, after in pairwise(ends)]
+        if len(times) < _FEWEST or len(times) % 5:
+            return False
+        interval = median_interval(times)
+        return len(times) >= _MOST or (
+            interval is not None and interval[1] - interval[0] <= _TARGET_FRAC * (interval[1] + interval[0]))

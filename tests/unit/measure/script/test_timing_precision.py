@@ -1,0 +1,33 @@
+"""When a program's timing is precise enough for the passes to run."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from charact.measure.script import timing_precision
+from charact.measure.script.timing_precision import TimingPrecision
+
+
+@pytest.mark.parametrize(("times_s", "num_iterations"), [
+    ([0.010], 14),  # 3 at the start, then 10 from end to end, whose first begins at the end of the 4th
+    ([0.010, 0.030], 54),  # the median stays unknown: 50 at most
+    ([0.010, 0.0101], 14),
+])
+def test_it_is_enough_once_the_median_is_precise(
+        monkeypatch: pytest.MonkeyPatch, times_s: list[float], num_iterations: int) -> None:
+    def clock() -> Iterator[int]:
+        now_ns = 0
+        while True:
+            for time_s in times_s:
+                now_ns += round(1e9 * time_s)
+                yield now_ns
+
+    ticks = clock()
+    monkeypatch.setattr(timing_precision, "perf_counter_ns", lambda: next(ticks))
+    precision = TimingPrecision()
+    assert not precision.is_enough(iteration_ended=False)
+    seen = 1
+    while not precision.is_enough(iteration_ended=True):
+        seen += 1
+    assert seen == num_iterations
+    assert precision.is_enough(iteration_ended=False)
