@@ -34,7 +34,7 @@ def _lines(table: Table) -> list[str]:
 def summary(judged: pd.DataFrame, sides: Sequence[Group]) -> str:
     """Return the gate's summary: the outcome, its table, explanations of regressions, and other differences."""
     others = [comparison_tables.context_table(sides), comparison_tables.failed_table(sides),
-              comparison_tables.unmatched_table(sides)]  # fmt: skip
+              comparison_tables.unmatched_table(sides), comparison_tables.disturbed_table(sides)]  # fmt: skip
     tables = [gate_table(judged, sides), *_explanations(judged, sides), *(each for each in others if each is not None)]
     against = f"{', '.join(side.label for side in sides[1:])} against {sides[0].label}"
     return document(f"charact: {headline(judged)} ({against})", tables)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from charact.analysis.compare import Group
 from charact.analysis.compare.gate import OUTCOMES
+from charact.analysis.compare.group_facts import disturbed_cases
 from charact.core.units import digits
 from charact.views.tables import format as fmt
 from charact.views.tables.comparison_speedups import exact_ratio
@@ -54,7 +55,16 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Group]) -> Table:
         Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason),
     ]  # fmt: skip
     single = rows["low"].notna().any() and any(len(side.runs) == 1 for side in sides)
-    return table(rows, "Gate", columns, f"{_NOTE} {_SINGLE}" if single else _NOTE)
+    notes = [_NOTE, *([_SINGLE] if single else []), *_disturbed(rows, sides)]
+    return table(rows, "Gate", columns, " ".join(notes))
+
+
+def _disturbed(rows: pd.DataFrame, sides: Sequence[Group]) -> list[str]:
+    """Return a sentence if other programs disturbed runs of the cases that were judged."""
+    found = disturbed_cases(sides)
+    num_runs = len(found[found["case"].isin(rows["case"])][["side", "run"]].drop_duplicates())
+    return [f"Other programs disturbed cases in {num_runs} run{'' if num_runs == 1 else 's'}: measure these again."
+            ] if num_runs else []
 
 
 def values(row: Any) -> tuple[str, str]:

@@ -37,6 +37,16 @@ def judged(sides: list[Group]) -> pd.DataFrame:
     return judge([parse(rule) for rule in ("accuracy < 0.99", "time > 1.05", "time > 1.5")], sides)
 
 
+def test_disturbed_runs_are_marked(tmp_path: Path) -> None:
+    base, new = scattered(tmp_path, seed=1), scattered(tmp_path, {"backward": 1.2}, seed=2)
+    new.manifest["cases"][0]["passes"]["timing"]["core_use"] = {
+        "length_s": 10.0, "num_usable_cores": 2, "processor_s": 10.0, "others_s": 14.0, "waiting_s": 9.0}
+    sides = [side("base", base), side("new", new)]
+    judged = judge([parse("time > 1.05")], sides)
+    assert gate_table(judged, sides).note.endswith("Other programs disturbed cases in 1 run: measure these again.")
+    assert "other programs held 1.4 of 2 cores" in summary(judged, sides)
+
+
 class TestJUnit:
     def test_it_counts_and_names_what_failed(self, judged: pd.DataFrame) -> None:
         root = ElementTree.fromstring(junit(judged).encode())
