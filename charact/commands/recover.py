@@ -26,7 +26,7 @@ def command(
     partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-...")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
     waiting: Annotated[int | None, typer.Option(
-        "--waiting", hidden=True, help="Descriptor of the program's process, which ends before the views are drawn."
+        "--waiting", hidden=True, help="Descriptor to which a byte is written when the record is published."
     )] = None,
 ) -> int:
     """Complete the records of killed runs, and add the report to a run that has none.
@@ -62,7 +62,7 @@ def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
     Args:
         directory: of the run.
         quiet: whether output is reduced.
-        waiting: descriptor at whose end a process waits for the record, but not for its views; None if none does.
+        waiting: write end of a pipe, see `publish_before_views`; None if no process waits for the record.
 
     Raises:
         UserError: there is nothing to do, or the run is empty and was removed; or it cannot be written, and is kept.

@@ -48,8 +48,9 @@ def command(
         min=0, help="Warm-up iterations to leave out. Default: a quarter, at most 3.")] = None,
     passes: Annotated[str | None, typer.Option(
         help="What to measure in addition to timing, each in separate iterations afterwards: operators (with FLOP), "
-             "memory, counters. Timing then takes 50 iterations, unless --iterations is given. Default: all iterations "
-             "are timed but 6, on which operators and memory run once the timing is precise; timing with --iterations.",
+             "memory, counters. Timing then takes 50 iterations, unless --iterations is given. Default with "
+             "--iterations: timing only. Default without: operators and memory take 6 iterations once the timing is "
+             "precise, and all others are timed.",
         show_default=False)] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(

@@ -40,7 +40,7 @@ class Ceiling(TypedDict):
     cores_frac: Annotated[float, msgspec.Meta(ge=0)] | None
     """For a CPU's `gemm`: share of its cores' time that the process had; below 1 other processes were running."""
     origin: str | None
-    """For `gemm`: the case whose operators exceeded all probes; null for a probe."""
+    """For `gemm`: operator type, layer and case whose rate exceeded all probes; null for a probe."""
 
 
 class CachedCeilings(msgspec.Struct, forbid_unknown_fields=True):

@@ -51,7 +51,7 @@ class Prepared:
     tolerance: float
     """Largest allowed error, over the reference's largest magnitude; the kind's docstring gives the reason."""
     excluded: Callable[..., Any] | None = None
-    """Does for the same inputs what the call does in addition to the operation; its time is subtracted."""
+    """Repeats, on the same inputs, the work that `call` does in addition to the operation; its time is subtracted."""
 
 
 class Kind(Protocol):

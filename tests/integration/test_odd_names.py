@@ -81,7 +81,7 @@ def test_run_directories_of_any_name_are_read_and_written(tmp_path: Path, here: 
         assert SHOWN in done.stdout
         assert (tmp_path / made).exists()
         (tmp_path / made).read_bytes().decode()
-    for arguments in (["report", f"{ODD}-none"], ["recover", ODD], ["export", ODD, "--format", ODD]):
+    for arguments in (["report", f"{ODD}-none"], ["recover", f"{ODD}-none"], ["export", ODD, "--format", ODD]):
         done = here(*arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert SHOWN in done.stderr

@@ -206,7 +206,7 @@ def test_a_workload_of_a_third_party(tmp_path: Path) -> None:
     (site / "their_workloads.py").write_text(
         "from dataclasses import dataclass\n"
         "from torch import nn\n"
-        "from charact.workload.base import ImageClassification\n"
+        "from charact.workload import ImageClassification\n"
         "@dataclass(kw_only=True)\n"
         "class Tiny(ImageClassification):\n"
         "    smallest_input_size: int = 1\n"

@@ -209,7 +209,8 @@ class TestATraining:
 @pytest.mark.slow
 def test_a_program_that_only_predicts_has_them_too(tmp_path: Path) -> None:
     run, _ = charact_run(PREDICTION, "--passes", "operators,memory", "--iterations", "10", cwd=tmp_path)
-    assert statuses(run, "script-infer") == {"timing": "ok", "operators": "ok", "memory": "ok", "kernels": "skipped"}
+    assert statuses(run, "script-infer") == {"timing": "ok", "operators": "ok", "flop": "ok", "memory": "ok",
+                                          "kernels": "skipped"}
     products = run.operators.query("operator == 'aten::mm'")
     assert set(zip(products["phase"], products["layer"], products["num_calls"], strict=True)) == {
         ("forward", "0", 1.0), ("forward", "2", 1.0)}
@@ -229,7 +230,8 @@ def test_layers_of_several_models_bear_their_names(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_compiled_model_is_compiled_no_oftener_and_has_no_layers(tmp_path: Path) -> None:
     run, _ = charact_run(COMPILED, "--passes", "operators,memory", "--iterations", "10", cwd=tmp_path, bare=True)
-    assert statuses(run, "script-train") == {"timing": "ok", "operators": "ok", "memory": "ok", "kernels": "skipped"}
+    assert statuses(run, "script-train") == {"timing": "ok", "operators": "ok", "flop": "skipped", "memory": "ok",
+                                          "kernels": "skipped"}
     assert run.operators["layer"].isna().all()
     assert run.operators.query("operator == 'aten::mm'")["num_calls"].sum() == 5
 

@@ -8,6 +8,8 @@ import pytest
 from support.forked import Server
 from support.programs import OURS, num_iterations, only_record
 
+from charact.measure.script.spans.blind_spots import NO_LOADER
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TOLERANCE_S, TOLERANCE_FRAC = 0.002, 0.03
 """Of an iteration's mean."""
@@ -49,12 +51,15 @@ def test_a_public_example_runs_as_it_is_and_its_iterations_are_right(
     rows = run.iterations[run.iterations["case"] == case]
     phases_s = rows.pivot_table(values="host_s", index="iteration", columns="phase", aggfunc="sum")
     other_frac = phases_s["other"] / phases_s.sum(axis=1)
+    no_loader = NO_LOADER in run.passes(case)["timing"]["blind_spots"]
     # Of the typical iteration: in the others much else may happen between two phases on a machine that is busy.
-    assert other_frac.median() <= 0.03
+    assert other_frac.median() <= (0.1 if no_loader else 0.03)
     recorded = rows.groupby("phase")["host_s"].sum() / true["num_iterations"]["train"]
     seconds = {phase: total / true["num_iterations"]["train"] for phase, total in true["seconds"].items()}
     if name == "mingpt":  # its loss is inside the model
         seconds["forward"] -= seconds["loss"]
+    if name == "word_language_model":  # it makes its batches by hand
+        assert no_loader
     for phase, expected in seconds.items():
         assert recorded[phase] == pytest.approx(expected, rel=TOLERANCE_FRAC, abs=TOLERANCE_S), phase
     assert (recorded >= 0).all()

@@ -16,7 +16,7 @@ for number in range(6):
         loss = criterion(outputs, torch.tensor([number % 3]))
     with truth("backward"):
         loss.backward()
-    with truth("update"):
+    with truth("other"):  # the update: without a loader nothing tells it from making the next batch
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         for parameter in model.parameters():
             parameter.data.add_(parameter.grad, alpha=-0.1)

@@ -38,8 +38,8 @@ def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Inter
     Args:
         fingerprint: fingerprint of this machine.
         devices: names; `cuda` is the first GPU. Empty if the estimates are for a device of another machine.
-        interrupt: allows a signal to end measuring, again if the machine's speed has changed; if None, only the cache
-            is used.
+        interrupt: allows a signal to end measuring. Ceilings are measured if they are not in the cache, or if the
+            machine's speed has changed. If None, only the cache is used.
         quiet: whether messages while measuring are suppressed.
     """
     if not devices:
@@ -114,7 +114,7 @@ def _has_same_speed(kept: CachedCeilings, device: str, *, quiet: bool) -> bool:
     if ratio <= _FASTER and (ratio >= _SLOWER or now.cores_frac < UNDISTURBED_FRAC):
         return True
     if not quiet:
-        warn(f"Products run at {ratio:.2f} times the rate of {kept.when}, when the ceilings of {device} were measured")
+        warn(f"Products on {device} run at {ratio:.2f} times the rate of {kept.when}: measuring its ceilings again")
     return False
 
 

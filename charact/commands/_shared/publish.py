@@ -144,7 +144,7 @@ def publish_before_views(writer: RunWriter, quiet: bool, waiting: int) -> bool:
     Args:
         writer: writer of the record.
         quiet: whether output is reduced.
-        waiting: descriptor at whose other end a process waits for the record; a byte tells it that it is published.
+        waiting: write end of a pipe; another process waits for the byte that is written when the record is published.
 
     Returns:
         Whether any case succeeded.

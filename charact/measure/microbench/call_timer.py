@@ -167,7 +167,10 @@ def clock_for(device: torch.device) -> HostClock:
 
 
 def queued(clock: HostClock, measure: Callable[[], Measured]) -> Measured:
-    """Return what calls by a clock measured, repeated if the host did not queue them within the GPU's sleep."""
+    """Return the result of `measure`, which times calls with `clock`.
+
+    Repeat it, up to 3 times in total, if the host did not queue the calls within the GPU's sleep.
+    """
     for _ in range(MAX_QUEUED_ATTEMPTS):
         clock.outlasted = False
         found = measure()

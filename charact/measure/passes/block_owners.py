@@ -41,9 +41,8 @@ class BlockOwners:
         models: owners of weights and gradients.
         optimizers: owners of optimizer state.
         carriers: objects whose attributes hold tensors between iterations, such as a hidden state.
-        others: whether all other tensors of the process on a CPU are of the category `unknown`: those that the program
-            holds, such as a copy of the weights, and the buckets of `DistributedDataParallel`. On CUDA, the
-            allocator's statistics include them.
+        others: whether to count all other live tensors, such as a copy of the weights, and the buckets of
+            `DistributedDataParallel` as `unknown`. It has no effect on CUDA, whose allocator's statistics include them.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],

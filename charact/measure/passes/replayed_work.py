@@ -161,7 +161,7 @@ def _precision(call: Operator, arguments: list[Any], settings: Mapping[str, Any]
 
 @contextlib.contextmanager
 def _no_modes() -> Any:
-    """Call operators without the program's autocast, gradients and dispatch modes."""
+    """Disable the program's autocast, gradients and dispatch modes inside the block."""
     with (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False),
           torch.autocast("cuda", enabled=False)):
         yield

@@ -12,7 +12,7 @@ _MAX_S = 2.0
 _BURST_S = 0.05
 """Approximate time between two readings of the clock."""
 _NUM_STEADY, _STEADY_FRAC = 3, 0.03
-"""The last readings, and the largest difference among them, for a clock to be steady."""
+"""A clock is steady if this many readings in succession differ by at most this share."""
 _SIDE = 2048
 
 

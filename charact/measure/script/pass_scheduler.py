@@ -77,7 +77,8 @@ class PassScheduler:
             self._fail("the program ended before it had run enough iterations for this pass")
         for name in self._waiting:
             self._note({"note": "pass", "pass": name, "status": "skipped", "windows": [],
-                        "reason": "the program ended before this pass could begin: choose fewer --iterations"})
+                        "reason": "the program ended before this pass could begin: give --passes, and fewer "
+                                  "--iterations"})
         self._waiting.clear()
 
     def stop_in_child(self) -> None:

@@ -148,7 +148,7 @@ class Session:
         self._variables[number] = variable_name(obj)
         self._notes.append(self._facts(obj, number))
         if hasattr(obj, "named_modules"):
-            self._look_for_device()  # the device of a model's weights counts more than that of earlier tensors
+            self._look_for_device()  # earlier tensors may have been on another device
 
     def _facts(self, obj: Any, number: int) -> dict[str, Any]:
         """Return the facts known of a model, an optimizer or a loader's iterator."""
@@ -303,9 +303,9 @@ class Session:
                                unwatched, end])
 
     def _torch_facts(self) -> list[dict[str, Any]]:
-        """Return a note for the process that writes the record, which need not import PyTorch then.
+        """Return notes with PyTorch's facts, so that the process that writes the record need not import PyTorch.
 
-        None if asking for the GPUs would create a CUDA context.
+        The list is empty if a query of the GPUs would create a CUDA context.
         """
         torch = sys.modules.get("torch")
         if not self.started or torch is None:

@@ -12,14 +12,17 @@ _TARGET_FRAC = 0.02
 
 
 class TimingPrecision:
-    """Times iterations roughly, from end to end, until their median is precise or `_MOST` have ended."""
+    """Rough times of iterations, from end to end, until their median is precise or `_MOST` have ended."""
 
     def __init__(self) -> None:
         self._ends_ns: list[int] = []
         self._is_enough = False
 
     def is_enough(self, *, iteration_ended: bool) -> bool:
-        """Return whether the timing is precise enough; call it at every boundary, once it is at the others, too."""
+        """Return whether the passes may run: the median is precise, or `_MOST` iterations were timed.
+
+        Call it at every boundary. It decides only at the end of an iteration; once True, the result stays True.
+        """
         if not self._is_enough and iteration_ended:
             self._ends_ns.append(perf_counter_ns())
             self._is_enough = self._decide()

@@ -25,7 +25,7 @@ class ChildPatches:
         self._context = context
         self._lock = threading.Lock()
         self._waiting: dict[int, float] = {}
-        """Time at which each child was started that has not loaded them yet, by process ID."""
+        """Start time of each child that has not loaded PyTorch yet, by process ID."""
 
     def install(self) -> None:
         """Install the patch."""
@@ -46,7 +46,7 @@ class ChildPatches:
         return wrapper
 
     def _watch(self) -> None:
-        """Look at the children until each has loaded PyTorch, or has ended; Linux lists the libraries of a process."""
+        """Check the libraries of each child (on Linux) until it has loaded PyTorch, has ended, or is 60 s old."""
         is_waiting = True
         while is_waiting:
             time.sleep(_INTERVAL_S)

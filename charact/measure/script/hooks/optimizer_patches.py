@@ -46,7 +46,7 @@ class OptimizerPatches:
         return wrapper
 
     def _patch_class(self, kind: Any) -> None:
-        """Patch the `step` of a class, and parts of it that others define, such as `first_step` of SAM."""
+        """Patch `step`, and `..._step` methods that are defined outside of PyTorch, such as `first_step` of SAM."""
         self._context.replacements.wrap(kind, "step", self._optimizer_step)
         for base in kind.__mro__:
             if issubclass(base, self._base) and not base.__module__.startswith("torch."):

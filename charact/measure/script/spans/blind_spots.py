@@ -24,7 +24,7 @@ NO_DEVICE_TIMES = ("device times are n/a (no timed events on {}: {}): phases hol
 CHILDREN = ("{} with PyTorch {} not recorded: start charact run in each (torchrun --no-python charact run train.py), "
             "or enter a charact.Profiler in the function that it runs")
 THREADS = "training in {} is not recorded: enter a charact.Profiler there"
-_MUCH_FRAC = 0.1
+_MISSING_FRAC = 0.02
 """Share of the time outside of all phases from which a missing phase is reported."""
 _AFTER_LOSS_FRAC = 0.02
 """Share of the time between losses and backwards from which it is reported."""
@@ -50,7 +50,7 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
         spots.append(WHOLE)
     wall_ns = sum(one.end_ns - one.start_ns for one in iterations)
     in_phases_ns = sum(one.end_ns - one.start_ns for one in intervals if one.phase != "other")
-    if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MUCH_FRAC * wall_ns:
+    if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MISSING_FRAC * wall_ns:
         spots.append(BY_HAND if "update" not in phases else NO_FETCH if any_loader else NO_LOADER)
     after_loss_frac = sum(map(_after_loss_ns, iterations)) / wall_ns
     if after_loss_frac > _AFTER_LOSS_FRAC:

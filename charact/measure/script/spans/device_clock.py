@@ -12,9 +12,9 @@ _WITH_INDICES = ("cuda", "xpu")
 
 
 def program_device() -> "torch.device | None":
-    """Return the accelerator that holds most bytes of tensors, and does not have to be the current one.
+    """Return the accelerator that holds the most bytes of tensors; it need not be the current device.
 
-    None if none holds any. It initializes no accelerator.
+    None if no accelerator holds a tensor. The function initializes no accelerator.
     """
     import torch
 

@@ -207,7 +207,7 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
 
 def _device(log: EventLog, *, on_device: bool) -> str:
     """Return the name of the program's device; the first CUDA device has no index."""
-    if log.device is None:  # of an older version
+    if log.device is None:  # on a CPU, or in the log of an older version
         return "cuda" if on_device else "cpu"
     device = str(log.device["device"])
     return "cuda" if device == "cuda:0" else device

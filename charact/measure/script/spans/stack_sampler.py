@@ -151,7 +151,8 @@ class Samples:
     def in_other(self, iterations: Sequence[Iteration], other_frac: float) -> dict[str, Any] | None:
         """Return facts of the pass `frames` of a case: the most frequent locations while its time was `other`.
 
-        None if no sampler ran; or nobody asked for samples, and `other` takes little of the time or got few samples.
+        None if no sampler ran. Without `--sample`, also None if `other` takes at most 10 % of the time, or has fewer
+        than 5 samples.
 
         Args:
             iterations: of the case.

@@ -28,7 +28,8 @@ _LEAD = (
     "of matrix products, and the memory bandwidth. FLOP are those of convolutions, matrix products and attention; "
     "one multiply-add is 2 FLOP. Pointwise work is not counted, so rates are lower bounds. Bytes are each "
     "operator’s inputs and outputs once, unless a counter measured them. Work on cached data can exceed "
-    "the ceiling of memory: shares above 100 % are shown. Rates of products above the probes’ replace them."
+    "the ceiling of memory: shares above 100 % are shown. If a workload’s products are faster than all "
+    "probes, their rate becomes the ceiling."
 )
 _RATES = {"gemm": "matrix products", "copy": "copy", "triad": "triad", "launch": "launch of an operator",
           "host_to_device": "host to device", "device_to_host": "device to host"}  # fmt: skip

@@ -114,7 +114,8 @@ class TestTheOrder:
         program.scheduler.stop()
         assert program.endings == [
             ("first", "failed", "the program ended before it had run enough iterations for this pass"),
-            ("second", "skipped", "the program ended before this pass could begin: choose fewer --iterations")]
+            ("second", "skipped",
+             "the program ended before this pass could begin: give --passes, and fewer --iterations")]
         assert Fake.calls == ["prepare", "begin", "drop", "clean"]
         program.scheduler.stop()
         assert len(program.endings) == 2
