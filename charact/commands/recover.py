@@ -29,7 +29,7 @@ def command(
         "--waiting", hidden=True, help="Descriptor to which a byte is written when the record is published."
     )] = None,
 ) -> int:
-    """Complete the records of killed runs, and add the report to a run that has none.
+    """Complete records of killed runs, and draw missing reports.
 
     \b
       charact recover runs/.partial-*
