@@ -81,7 +81,7 @@ def values(found: Found, phase: str | None) -> dict[str, float]:
 
 
 def check_phases(found: Found) -> None:
-    """Hold the counters to those of the stub's device: each operator moves as much, and products use a quarter of it."""
+    """Hold the counters to those of the stub's device, on which each operator moves as many bytes."""
     whole, forward, update = values(found, None), values(found, "forward"), values(found, "update")
     assert set(whole) | set(found.missing) == {counter.name for counter in pm.SOURCE.counters} | {"flop_per_s"} >= FIVE
     assert "--counters ncu" in found.missing["flop_per_s"]
