@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.script_attribution import is_imported, is_watched
-from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling
+from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.core.units import quantity, share
@@ -103,7 +103,7 @@ def _compute_evidence(case: Situation) -> str:
     origin = case.over["peak_origin"]
     note = _disturbed_note(case) if origin is None else f" (reached by {origin})"
     peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + note
-    return (f"it runs at {share(case.reached_frac('compute'))} of the {case.entry['precision']} ceiling of {peak}"
+    return (f"it runs at {share(case.reached_frac('compute'))} of the {product_precision(case.entry)} ceiling of {peak}"
             f"{_above(case, 'compute')}, {_where_most(case, 'compute')}")
 
 

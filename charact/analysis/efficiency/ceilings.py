@@ -79,7 +79,7 @@ def observed_ceilings(run: Run) -> pd.DataFrame:
     Columns: device; precision, as in `ceilings`; value (FLOP/s), FLOP over time of the operators of one type, phase and
     layer that take 1 ms or more of an iteration; origin, their type, layer and case.
     """
-    places = {entry["case"]: (_numbered(entry["device"]), _product_precision(entry)) for entry in run.manifest["cases"]}
+    places = {entry["case"]: (_numbered(entry["device"]), product_precision(entry)) for entry in run.manifest["cases"]}
     keys = ["case", "operator_type", "layer", "phase"]
     groups = operator_times(run).groupby(keys, dropna=False, sort=False, as_index=False)
     sums = groups[["flop", "time_s"]].sum()
@@ -108,7 +108,7 @@ def transfer_ceiling(run: Run, device: str, way: str) -> float:
     return float(rows.loc[(rows["ceiling"] == way) & (rows["device"] == _numbered(device)), "value"].max())
 
 
-def _product_precision(entry: dict[str, Any]) -> str:
+def product_precision(entry: dict[str, Any]) -> str:
     """Return the precision in which a case computes products; of a watched program that of most of its FLOP."""
     precision = str(entry["precision"])
     if precision == "as written":
@@ -124,7 +124,7 @@ def _numbered(device: str) -> str:
 def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame,
           observed: pd.DataFrame) -> tuple[float, float, float, str | None, str | None]:
     """Return a case's rate of products, bandwidth and launch cost, the rate's origin, and why a rate is unknown."""
-    device, precision = _numbered(entry["device"]), _product_precision(entry)
+    device, precision = _numbered(entry["device"]), product_precision(entry)
     here = measured[measured["device"] == device]
     rate, origin = product_ceiling(run, device, precision), None
     probed = here[(here["ceiling"] == "gemm") & (here["precision"] == precision)]

@@ -13,6 +13,7 @@ from charact.analysis.efficiency.ceilings import (
     ceilings_disturbed_frac,
     ceilings_reason,
     observed_ceilings,
+    product_precision,
 )
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
@@ -107,7 +108,7 @@ def roof_over(run: Run, case: str) -> Roof | None:
     here = measured[measured["ceiling"].isin(["copy", "triad"]) & measured["device"].str.startswith(entry["device"])]
     caches = here[here["level"] != "memory"].groupby("level", sort=False)["value"].max()
     levels = [(str(level), float(value)) for level, value in caches.items()]
-    return Roof(str(entry["precision"]), float(over["peak_flop_per_s"]),
+    return Roof(product_precision(entry), float(over["peak_flop_per_s"]),
                 [*levels, ("memory", float(over["peak_bytes_per_s"]))])
 
 
