@@ -126,11 +126,9 @@ def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame,
     """Return a case's rate of products, bandwidth and launch cost, the rate's origin, and why a rate is unknown."""
     device, precision = _numbered(entry["device"]), product_precision(entry)
     here = measured[measured["device"] == device]
-    rate, origin = product_ceiling(run, device, precision), None
-    probed = here[(here["ceiling"] == "gemm") & (here["precision"] == precision)]
-    above = observed[(observed["device"] == device) & (observed["precision"] == precision)]
-    for row in pd.concat([probed, above]).sort_values("value").tail(1).to_dict("records"):
-        rate, origin = row["value"], row["origin"] if isinstance(row["origin"], str) else None
+    products = pd.concat([here[here["ceiling"] == "gemm"], observed[observed["device"] == device]])
+    best = products[products["precision"] == precision].sort_values("value").tail(1)
+    rate, origin = best["value"].max(), next(iter(best["origin"].dropna()), None)
     memory = here[here["ceiling"].isin(["copy", "triad"]) & (here["level"] == "memory")]
     reason = ceilings_reason(run)
     if reason is None and here.empty:

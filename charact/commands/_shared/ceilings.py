@@ -49,15 +49,8 @@ def recorded_ceilings(fingerprint: str, devices: Sequence[str], interrupt: Inter
     rows, reasons = [], []
     for device in distinct_devices(devices):
         try:
-            kept = kept_ceilings(fingerprint, device)
-            if _has_same_speed(kept, device, quiet=quiet):
-                rows += kept.ceilings
-                continue
-        except NotCached:
-            pass
-        try:
             with interrupt.allowed():
-                rows += new_ceilings(fingerprint, device, quiet=quiet).ceilings
+                rows += _present_ceilings(fingerprint, device, quiet=quiet).ceilings
         except KeyboardInterrupt:
             reasons.append(f"ceilings of {device}: interrupted")
         except Exception as error:
@@ -103,6 +96,15 @@ def keep_observed(run: Run) -> None:
             cache_ceilings(_file(run.manifest["machine"]["fingerprint"], str(device)), raise_ceilings(kept, reached))
         except (NotCached, UserError):
             continue
+
+
+def _present_ceilings(fingerprint: str, device: str, *, quiet: bool) -> CachedCeilings:
+    """Return the ceilings from the cache, or measure them if there are none or the machine's speed has changed."""
+    try:
+        kept = kept_ceilings(fingerprint, device)
+    except NotCached:
+        return new_ceilings(fingerprint, device, quiet=quiet)
+    return kept if _has_same_speed(kept, device, quiet=quiet) else new_ceilings(fingerprint, device, quiet=quiet)
 
 
 def _has_same_speed(kept: CachedCeilings, device: str, *, quiet: bool) -> bool:
