@@ -8,7 +8,7 @@ from support import brick_records as made
 from support.brick_records import Models
 from support.event_files import read
 from support.pages import HOSTILE, Page
-from support.records import drop_table, write_record
+from support.records import write_record
 
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
@@ -105,19 +105,6 @@ def test_a_suite_without_a_brick_that_has_a_time(tmp_path: Path) -> None:
     assert "no brick has a time" in words(html["summary"])
     assert "99ff: error: it broke" in words(html["bricks"])
     assert "nan" not in re.findall(r"\w+", words(report([run])))
-
-
-@pytest.mark.parametrize("table", ["bricks", "brick_times", "pieces", "constructions", "iterations", "memory"])
-@pytest.mark.slow
-def test_a_missing_table_leaves_reasons(tmp_path: Path, table: str) -> None:
-    runs = [made.suite_run(tmp_path), made.three_models(tmp_path)]
-    for path in [run.path for run in runs if (run.path / f"{table}.parquet").exists()]:
-        drop_table(path, table)
-        told = words(report([load_run(path)]))
-        assert "nan" not in re.findall(r"\w+", told)
-        assert {"bricks": "the record has no data", "brick_times": "the record has no times",
-                "pieces": "the record has no data", "constructions": "the record has no",
-                "iterations": "No model was measured", "memory": "Every strategy"}[table] in told  # fmt: skip
 
 
 @pytest.mark.slow

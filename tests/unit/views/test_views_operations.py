@@ -9,7 +9,7 @@ from rich.console import Console
 from support import operation_records as made
 from support.operation_records import Operations
 from support.pages import HOSTILE, Page
-from support.records import drop_table, write_record
+from support.records import write_record
 
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
@@ -234,17 +234,6 @@ def test_an_operation_without_work_that_can_be_counted(tmp_path: Path) -> None:
     html = html_of(run)
     for section in ("summary", "operations"):
         assert "n/a (neither FLOP nor bytes are counted)" in words(html[section])
-
-
-@pytest.mark.parametrize("table", ["problems", "repetitions"])
-def test_a_missing_table_leaves_reasons(tmp_path: Path, table: str) -> None:
-    path = mixed(tmp_path).path
-    drop_table(path, table)
-    run = load_run(path)
-    told = words(report([run]))
-    assert "nan" not in re.findall(r"\w+", told + screen(run))
-    assert "the record has no r" in told
-    assert "out of memory: asked for 40.0 GB" in screen(run)
 
 
 def test_all_problems_failed(tmp_path: Path) -> None:

@@ -168,10 +168,3 @@ def test_trainings_and_inferences_are_each_set_up(tmp_path: Path) -> None:
     assert saved["speedup"] == pytest.approx(0.014 / 0.006)
     wanted = (7 * 0.008 + 20 * 0.006) / (7 * 0.004 + 20 * 0.002 + 0.5)
     assert saved["speedup_with_set_up"] == pytest.approx(wanted)
-
-
-def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:
-    run = load_run(RunWriter(tmp_path, "e", {}).close("complete"))
-    for table in (brick_summary, suite_summary, brick_types, suite_times, model_summary, record_pieces,
-                  time_by_layers, time_saved):  # fmt: skip
-        assert table(run).empty

@@ -263,14 +263,6 @@ class TestEnergy:
 
 @pytest.mark.parametrize("analyse", ANALYSES, ids=lambda analyse: analyse.__name__)
 class TestContract:
-    def test_an_empty_run_has_the_columns_of_a_full_one(self, gpu: Run, tmp_path: Path,
-                                                        analyse: Callable[[Run], pd.DataFrame]) -> None:  # fmt: skip
-        empty = analyse(load_run(RunWriter(tmp_path / "e", "r", {}).close("complete")))
-        full = analyse(gpu)
-        assert len(full) > 0
-        assert list(empty.columns) == list(full.columns)
-        assert empty.empty
-
     def test_a_record_of_before_there_was_a_counter_pass(self, tmp_path: Path,
                                                          analyse: Callable[[Run], pd.DataFrame]) -> None:  # fmt: skip
         writer = RunWriter(tmp_path, "r", {})

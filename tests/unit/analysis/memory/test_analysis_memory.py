@@ -1,12 +1,10 @@
 """Memory against the input, through an iteration, predicted beside measured, and what fits: known numbers."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from support import memory_records as made
-from support import records
 
 from charact.analysis.compare import Group, metric_ratios
 from charact.analysis.memory.composition import (
@@ -18,7 +16,7 @@ from charact.analysis.memory.composition import (
     peak_moments,
     weights_and_intermediate,
 )
-from charact.analysis.memory.growth import case_series, memory_by_size, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.growth import case_series, memory_growth, of_series, training_to_inference
 from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run, load_run
@@ -27,13 +25,6 @@ from charact.record.writer import RunWriter
 
 TRAIN, INFER = "resnet18-256-b8-train-fp32-cpu", "resnet18-256-b8-infer-fp32-cpu"
 RAN_OUT, TOO_LARGE = "resnet18-384-b8-train-fp32-cpu", "resnet18-352-b8-train-fp32-cpu"
-ANALYSES: list[Callable[[Run], pd.DataFrame]] = [
-    case_series, memory_fits, memory_growth, memory_needs, memory_peaks,
-    memory_timeline, out_of_memory, out_of_memory_composition, peak_moments,
-    training_to_inference, weights_and_intermediate, memory_by_size,
-]  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return load_run(made.write_memory(tmp_path_factory.mktemp("runs")))
@@ -243,20 +234,3 @@ def test_memory_runs_are_compared_by_their_peaks(run: Run, record: Path) -> None
     assert compared.set_index("case").loc[TRAIN, ["value", "ratio"]].tolist() == [
         2 * true_bytes("image", "train", 256), 2]
     assert metric_ratios([Group("one", (run,)), Group("profile", (load_run(record),))]).empty
-
-
-@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
-def test_an_empty_run_gives_all_columns_and_no_rows(noun: Callable[[Run], pd.DataFrame], run: Run,
-                                                    tmp_path: Path) -> None:
-    empty = load_run(RunWriter(tmp_path, "r", {}).close("complete"))
-    assert noun(empty).empty
-    assert list(noun(empty).columns) == list(noun(run).columns)
-
-
-@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
-@pytest.mark.parametrize("table", ["memory", "fits"])
-def test_a_missing_table_changes_no_columns(noun: Callable[[Run], pd.DataFrame], table: str, run: Run,
-                                            tmp_path: Path) -> None:
-    path = made.write_memory(tmp_path, kinds=("image",))
-    records.drop_table(path, table)
-    assert list(noun(load_run(path)).columns) == list(noun(run).columns)

@@ -7,7 +7,6 @@ import pytest
 from support import operation_records as made
 from support.judged import CEILINGS, ceiling
 from support.operation_records import Operations
-from support.records import drop_table, write_record
 
 from charact.analysis.operations.sparsity import sparse_crossover, sparse_speeds
 from charact.analysis.operations.timings import operation_cases, operation_shares, operation_times, suite_totals
@@ -190,28 +189,3 @@ def test_too_few_repetitions_make_no_crossover_certain(tmp_path: Path) -> None:
 def test_without_a_dense_product_there_is_no_crossover(tmp_path: Path) -> None:
     (found,) = sparse_crossover(made.sparse(tmp_path, {0.1: 1.0, 0.2: 2.0}, dense_s=None)).to_dict("records")
     assert found["reason"] == "no dense product of this size was measured"
-
-
-ANALYSES = [operation_times, operation_cases, operation_shares, suite_totals,
-            sparse_speeds, sparse_crossover]  # fmt: skip
-
-
-@pytest.mark.parametrize("nouns", ANALYSES)
-def test_runs_without_operations_have_no_rows_but_all_columns(tmp_path: Path, nouns) -> None:
-    full = nouns(made.sparse(tmp_path / "s", {0.1: 1.0}))
-    empty = load_run(RunWriter(tmp_path, "empty", {}).close("complete"))
-    for run in (empty, load_run(write_record(tmp_path))):
-        rows = nouns(run)
-        assert rows.empty
-        assert list(rows) == list(full)
-
-
-@pytest.mark.parametrize("nouns", ANALYSES)
-@pytest.mark.parametrize("table", ["problems", "repetitions"])
-def test_a_missing_table_is_no_error(tmp_path: Path, nouns, table: str) -> None:
-    path = made.suite(tmp_path, 2).path
-    drop_table(path, table)
-    rows = nouns(load_run(path))
-    for column in ("median_s", "time_s", "total_s", "share_frac"):
-        if column in rows:
-            assert rows[column].isna().all()

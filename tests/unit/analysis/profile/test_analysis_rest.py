@@ -1,9 +1,7 @@
 """Memory, passes, and what every analysis makes of a record that lacks things."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from support import records
 
@@ -14,28 +12,15 @@ from charact.analysis.common.pass_status import (
     pass_reason,
     stop_rules,
 )
-from charact.analysis.efficiency.bottleneck import bottlenecks
-from charact.analysis.efficiency.ceilings import case_ceilings
-from charact.analysis.efficiency.layers import top_layers
-from charact.analysis.efficiency.time_bounds import time_limits
 from charact.analysis.memory.composition import memory_by_phase, memory_composition
 from charact.analysis.memory.growth import memory_by_size
-from charact.analysis.profile.breakdown import operator_coverage, operator_types, phase_breakdown, top_operators
-from charact.analysis.profile.case_summary import case_summary, iteration_times
-from charact.record.reader import Run, load_run
+from charact.analysis.profile.case_summary import case_summary
+from charact.record.reader import load_run
 from charact.record.schema import MEMORY_CATEGORIES
 from charact.record.writer import RunWriter
 from charact.views.tables import format as fmt
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
-ANALYSES: list[Callable[[Run], pd.DataFrame]] = [
-    case_summary, iteration_times, phase_breakdown, operator_types,
-    top_operators, operator_coverage, top_layers, memory_composition,
-    memory_by_phase, memory_by_size, case_ceilings, time_limits,
-    bottlenecks, pass_outcomes, stop_rules,
-]  # fmt: skip
-
-
 def test_memory_composition_sums_to_the_peak(record: Path) -> None:
     held = memory_composition(load_run(record)).query("case == @TRAIN")
     # A record of before workspaces had a category.
@@ -78,25 +63,6 @@ def test_stop_rules(tmp_path: Path) -> None:
     assert rules.loc[TRAIN, ["num_warmup_iterations", "num_iterations", "ended_by"]].tolist() == [3, 10, "precision"]
     assert rules.loc[TRAIN, "overhead_ratio"] == 1.04
     assert rules.loc["resnet50-4096-b8-train-fp32-cpu"].isna().all()
-
-
-@pytest.mark.parametrize("noun", ANALYSES, ids=lambda noun: noun.__name__)
-def test_an_empty_run_gives_all_columns_and_no_rows(
-    noun: Callable[[Run], pd.DataFrame], tmp_path: Path, record: Path
-) -> None:
-    run = load_run(RunWriter(tmp_path / "empty", "r", {}).close("complete"))
-    assert noun(run).empty
-    assert list(noun(run).columns) == list(noun(load_run(record)).columns)
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("table", records.PROFILE_TABLES)
-def test_a_missing_table_changes_no_columns(table: str, record: Path) -> None:
-    whole = load_run(record)
-    columns = {noun.__name__: list(noun(whole).columns) for noun in ANALYSES}
-    records.drop_table(record, table)
-    left = load_run(record)
-    assert {noun.__name__: list(noun(left).columns) for noun in ANALYSES} == columns
 
 
 def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:

@@ -1,6 +1,5 @@
 """Training and inference: totals, curves, time to target and latencies of records with known numbers."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -21,12 +20,6 @@ from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
 FIRST, SECOND, DIVERGED = (f"resnet18-32-b{batch_size}-train-fp32-cpu" for batch_size in (10, 20, 40))
-NOUNS: list[Callable[[Run], pd.DataFrame]] = [
-    stage_times, stage_breakdown, training_summary, learning_curves,
-    inference_summary, inference_breakdown, prediction_metrics,
-]  # fmt: skip
-
-
 @pytest.fixture
 def training(tmp_path: Path) -> Run:
     return load_run(records.write_training(tmp_path))
@@ -178,27 +171,3 @@ def test_a_load_that_could_not_be_cold_has_no_cold_total(tmp_path: Path) -> None
 def test_metrics_of_a_prediction(inference: Run) -> None:
     rows = prediction_metrics(inference)
     assert rows[["metric", "value"]].to_numpy().tolist() == [["loss", 0.25], ["accuracy", 0.93]] * 2
-
-
-@pytest.mark.parametrize("noun", NOUNS, ids=lambda noun: noun.__name__)
-def test_other_runs_have_the_columns_and_no_rows(
-    noun: Callable[[Run], pd.DataFrame], record: Path, training: Run, inference: Run, tmp_path: Path
-) -> None:
-    full = noun(training) if len(noun(training)) else noun(inference)
-    assert len(full)
-    empty = load_run(RunWriter(tmp_path / "empty", "r", {}).close("complete"))
-    for run in (empty, load_run(record)):
-        assert noun(run).empty
-        assert list(noun(run).columns) == list(full.columns)
-
-
-@pytest.mark.parametrize("noun", NOUNS, ids=lambda noun: noun.__name__)
-@pytest.mark.parametrize("table", ["stages", "metrics"])
-@pytest.mark.parametrize("write", [records.write_training, records.write_inference], ids=["training", "inference"])
-def test_a_missing_table_changes_no_columns(
-    noun: Callable[[Run], pd.DataFrame], table: str, write: Callable[[Path], Path], tmp_path: Path
-) -> None:
-    path = write(tmp_path)
-    columns = list(noun(load_run(path)).columns)
-    records.drop_table(path, table)
-    assert list(noun(load_run(path)).columns) == columns

@@ -143,16 +143,6 @@ def test_one_case(tmp_path: Path, mode: str) -> None:
     assert ("n/a (inference)" in words) == (mode == "infer")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("table", records.PROFILE_TABLES)
-def test_a_missing_table(record: Path, table: str) -> None:
-    records.drop_table(record, table)
-    words = Page(report([load_run(record)])).words
-    assert "nan" not in re.findall(r"\w+", words)
-    if table in ("iterations", "operators", "memory", "flop"):
-        assert "n/a (the record has no data)" in words
-
-
 def test_a_failed_pass_says_why_where_its_numbers_would_be(tmp_path: Path) -> None:
     entry, tables = records.case_entry("r", 32, "train"), records.case_tables("train", 32)
     entry["passes"]["operators"] = {"status": "failed", "reason": "profiler busy"}

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from support import counter_records as made
 from support.damage import unseal
-from support.records import case_entry, case_tables, drop_table, manifest
+from support.records import case_entry, case_tables, manifest
 
 from charact.record.reader import Run, load_run
 from charact.record.schema import Rows
@@ -192,17 +192,6 @@ class TestContract:
                 if "<figure" in block:
                     assert re.search(r'role="img"[^>]*><title>[^<]+</title>', block)
                     assert "<table" in block
-
-    @pytest.mark.parametrize("write", [made.write_gpu, made.write_cpu])
-    @pytest.mark.parametrize("table", ["counters", "kernels", "flop", "iterations"])
-    @pytest.mark.slow
-    def test_a_missing_table(self, tmp_path: Path, write: Any, table: str) -> None:
-        path = write(tmp_path)
-        if (path / f"{table}.parquet").exists():
-            drop_table(path, table)
-        for name in BUILDERS:
-            words = re.sub("<[^>]*>", " ", html_of(load_run(path), name))
-            assert "nan" not in re.findall(r"\w+", words)
 
     def test_an_empty_run_has_none_of_the_sections(self, tmp_path: Path) -> None:
         run = load_run(RunWriter(tmp_path, "r", {}).close("complete"))

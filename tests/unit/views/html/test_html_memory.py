@@ -233,16 +233,6 @@ def test_a_prediction_that_was_not_possible_says_why(tmp_path: Path) -> None:
     assert "predicted n/a (aten::nonzero: its output depends on data)" in words_of(run)["summary"]
 
 
-@pytest.mark.parametrize("table", ["memory", "fits"])
-@pytest.mark.slow
-def test_a_missing_table(table: str, tmp_path: Path) -> None:
-    path = made.write_memory(tmp_path, kinds=("image",))
-    records.drop_table(path, table)
-    words = Page(report([load_run(path)])).words
-    assert "nan" not in re.findall(r"\w+", words)
-    assert ("the record has no data" in words) == (table == "memory")
-
-
 def test_long_tables_are_cut_with_a_note(run: Run) -> None:
     table = memory_tables.by_phase(pd.concat([
         memory_by_phase(run).assign(case=lambda rows, number=number: rows["case"] + f"-{number}")

@@ -141,18 +141,6 @@ def test_compile_times_are_shown_where_there_are_any(record: Path, tmp_path: Pat
     assert "compiled in 7.50 s" in shown["summary"]
 
 
-@pytest.mark.parametrize("table", ["stages", "metrics"])
-@pytest.mark.parametrize("write", [records.write_training, records.write_inference], ids=["training", "inference"])
-@pytest.mark.slow
-def test_a_missing_table(write: Callable[[Path], Path], table: str, tmp_path: Path) -> None:
-    path = write(tmp_path)
-    records.drop_table(path, table)
-    words = Page(report([load_run(path)])).words
-    assert "nan" not in re.findall(r"\w+", words.replace("loss was nan", ""))
-    if table == "stages":
-        assert "the record has no data)" in words
-
-
 def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     entry, tables = records.training_entry(HOSTILE, 10), records.training_tables(10)
     entry["passes"]["training"]["protocol"] = {

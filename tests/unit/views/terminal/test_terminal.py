@@ -55,15 +55,6 @@ def test_all_cases_failed(tmp_path: Path) -> None:
     assert shown(writer.close("complete")).strip() == "r-32-b8-train-fp32-cpu  error: model [broke]"
 
 
-@pytest.mark.parametrize("table", records.PROFILE_TABLES)
-def test_a_missing_table(record: Path, table: str) -> None:
-    records.drop_table(record, table)
-    text = shown(record)
-    assert "nan" not in text
-    if table in ("iterations", "operators", "memory", "flop"):
-        assert "n/a" in text
-
-
 def test_a_failed_pass_says_why(tmp_path: Path) -> None:
     entry = records.case_entry("r", 32, "train")
     entry["passes"]["memory"] = {"status": "failed", "reason": "no events"}

@@ -98,15 +98,6 @@ def test_cases_that_failed_say_why(tmp_path: Path) -> None:
     assert text.strip() == "r-32-b8-train-fp32-cpu  error: model [broke]"
 
 
-@pytest.mark.parametrize("table", ["memory", "fits"])
-def test_a_missing_table(table: str, tmp_path: Path) -> None:
-    path = made.write_memory(tmp_path, kinds=("image",))
-    records.drop_table(path, table)
-    text = shown(path)
-    assert "nan" not in text
-    assert ("is the largest that fits" in text) == (table == "memory")
-
-
 def test_names_are_no_markup(tmp_path: Path) -> None:
     entry, rows = (make("image", "train", 64, measured=True) for make in (made.memory_entry, made.memory_rows))
     for row in rows:

@@ -1,0 +1,102 @@
+"""What every analysis and every view does with any run, also with one that lacks a table or has no cases."""
+
+import importlib
+import inspect
+import math
+import pkgutil
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support import brick_records, counter_records, memory_records, operation_records, records
+from support.pages import Page
+from support.terminal import shown
+
+import charact.analysis
+from charact.record.reader import Run, load_run
+from charact.record.schema import TABLES
+from charact.record.writer import RunWriter
+from charact.views.html.report import report
+from charact.views.tensorboard.scalars import scalars
+
+RUNS: dict[str, Callable[[Path], Path]] = {
+    "profile": records.write_record,
+    "training": records.write_training,
+    "inference": records.write_inference,
+    "watched": records.write_watched,
+    "memory": memory_records.write_memory,
+    "gpu counters": counter_records.write_gpu,
+    "cpu counters": counter_records.write_cpu,
+    "operations": lambda out: operation_records.suite(out, 8).path,
+    "sparse": lambda out: operation_records.sparse(out, {0.1: 1.0, 0.01: 0.5}).path,
+    "bricks": lambda out: brick_records.suite_run(out).path,
+    "constructed models": lambda out: brick_records.three_models(out).path,
+}
+"""Writers of a run of each kind, of which together every analysis finds what it needs."""
+REASONS = {
+    "iterations": "n/a (the record has no data)", "operators": "n/a (the record has no data)",
+    "memory": "n/a (the record has no data)", "flop": "n/a (the record has no data)",
+    "stages": "the record has no data)", "bricks": "the record has no data", "brick_times": "the record has no times",
+    "pieces": "the record has no data", "constructions": "the record has no", "problems": "the record has no r",
+    "repetitions": "the record has no r", "cases": "This run has no cases",
+}  # fmt: skip
+"""What a report says in place of what it would draw from a table."""
+DIVERGED = "the loss was nan"
+"""What the record says of a training that diverged."""
+
+
+def _analyses() -> Iterator[Any]:
+    """Return every public function of `charact.analysis` that makes a table from a run and nothing else."""
+    for module in pkgutil.walk_packages(charact.analysis.__path__, "charact.analysis."):
+        for name, function in vars(importlib.import_module(module.name)).items():
+            if not inspect.isfunction(inspect.unwrap(function)) or function.__module__ != module.name:
+                continue
+            signature = inspect.signature(function)
+            required = [one for one in signature.parameters.values() if one.default is one.empty]
+            is_table = signature.return_annotation is pd.DataFrame
+            if is_table and len(required) == 1 and required[0].annotation is Run and not name.startswith("_"):
+                yield pytest.param(function, id=f"{module.name.removeprefix('charact.analysis.')}.{name}")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Return a run of each kind."""
+    return {kind: load_run(write(tmp_path_factory.mktemp("run"))) for kind, write in RUNS.items()}
+
+
+@pytest.fixture(scope="module")
+def damaged(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Return a run without cases, and for each table a run that lacks it, by what it lacks."""
+    out = tmp_path_factory.mktemp("damaged")
+    found = {"cases": load_run(RunWriter(out, "empty", {}).close("complete"))}
+    for kind, run in runs.items():
+        for table in set(run.manifest["tables"]) - set(found):
+            copy = shutil.copytree(run.path, out / f"{kind} without {table}")
+            records.drop_table(copy, table)
+            found[table] = load_run(copy)
+    return found
+
+
+@pytest.mark.parametrize("analysis", list(_analyses()))
+def test_an_analysis_has_the_same_columns_for_every_run(analysis: Callable[[Run], pd.DataFrame],
+                                                        runs: dict[str, Run], damaged: dict[str, Run]) -> None:
+    empty = analysis(damaged["cases"])
+    assert empty.empty
+    assert len(empty.columns)
+    for name, run in (runs | damaged).items():
+        assert list(analysis(run).columns) == list(empty.columns), name
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("table", ["cases", *TABLES])
+def test_a_view_of_a_run_without_a_table_shows_reasons_and_no_nan(table: str, damaged: dict[str, Run]) -> None:
+    run = damaged[table]
+    without_scripts = re.sub(r"<(script|style).*?</\1>", "", report([run]), flags=re.DOTALL)
+    words = Page(without_scripts).words
+    assert "nan" not in re.findall(r"\w+", (words + shown(run.path)).replace(DIVERGED, ""))
+    assert REASONS.get(table, "") in words
+    assert not any(math.isnan(scalar.value) for scalar in scalars(run))
