@@ -94,6 +94,13 @@ def assert_alike(recorded: list[Parts], true: list[Parts]) -> None:
             assert abs(record_s - truth_s) <= max(TOLERANCE_S, TOLERANCE_FRAC * truth_s), (key, record_s, truth_s)
 
 
+def without_parts(parts: Parts) -> Parts:
+    phases: Parts = defaultdict(float)
+    for (phase, _), seconds in parts.items():
+        phases[phase, None] += seconds
+    return phases
+
+
 def check_case(run: Run, tmp_path: Path, mode: str) -> None:
     """Hold one case of a record to the truth that the script wrote."""
     true = true_iterations(tmp_path, mode)
@@ -169,6 +176,18 @@ def test_a_script_stays_as_it_is_and_its_phases_are_the_true_ones(
     for mode in ("train", "infer"):
         check_case(run, tmp_path, mode)
     assert not [path for path in (tmp_path / "runs").iterdir() if path.name.startswith(".")]
+
+
+def test_methods_that_are_called_by_themselves_are_forwards(tmp_path: Path, server: Server) -> None:
+    alone, watched = forked_bare_and_watched(server, tmp_path, "methods")
+    assert watched[:2] == alone[:2], watched[2]
+    run = only_run(tmp_path)
+    recorded, true = recorded_parts_s(run, "methods-train"), true_parts_s(true_iterations(tmp_path, "train"))
+    assert len(recorded) == len(true)
+    # `forward` is known from its second call on; any other method is observed in its second. Until then the submodules
+    # are models of their own, which is why forwards have parts.
+    assert_alike([without_parts(one) for one in recorded[2:]], true[2:])
+    assert run.manifest["cases"][0]["num_parameters"] == 4 * 8 + 8 + 8 * 8 + 8 + 8 * 4 + 4
 
 
 def check_compiled(tmp_path: Path, *how: str) -> tuple[list[Parts], dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.compile_patches import CompilePatches
 from charact.measure.script.hooks.import_hook import when_imported
+from charact.measure.script.hooks.method_patches import MethodPatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -41,6 +42,7 @@ class Patches:
         self._optimizers = OptimizerPatches(self._context)
         self._compiling = CompilePatches(self._context)
         self._children = ChildPatches(self._context)
+        self._methods = MethodPatches(self._context)
         self._stop_waiting: Callable[[], None] = lambda: None
         """Cancels the patches of a module that is not imported yet."""
 
@@ -90,6 +92,7 @@ class Patches:
                 replace(torch.distributed, name, self._context.span(Kind.COMMUNICATION))
             replace(torch.distributed.Work, "wait", self._context.span(Kind.COMMUNICATION))
             self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, self._patch_functional_collectives)
+        self._methods.install()
         self._children.install()
         self._optimizers.install()
         self._compiling.install()
@@ -109,6 +112,7 @@ class Patches:
         """Wrap a module's call: a forward or a loss. It is the most frequent call, so the cheapest checks are first."""
         recorder, is_compiling, grad_enabled, thread = (
             self._context.recorder, self._context.is_compiling, self._is_grad_enabled, self._context.thread)
+        methods = self._methods
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or Kind.FORWARD not in recorder.may_open or get_ident() != thread:
@@ -117,6 +121,8 @@ class Patches:
                 kind, owner = Kind.LOSS, 0
             else:
                 kind, owner = Kind.FORWARD, self._context.owner_id(module)
+                if recorder.idle and (caller := sys._getframe(1).f_code) not in methods.seen:
+                    methods.find(caller, module)
             recorder.enter(kind, owner, grad=grad_enabled(), training=module.training)
             outputs = None
             try:

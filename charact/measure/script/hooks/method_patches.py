@@ -1,0 +1,106 @@
+"""Patches of methods of modules that a program calls by themselves, such as `model.encode(x)`: each is a forward.
+
+Without them, only the calls of submodules in such a method would count as forward, and the time between them as other.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from enum import Enum, auto
+from threading import get_ident
+from types import CodeType
+from typing import Any
+
+from charact.measure.script.hooks.patch_context import PatchContext, subclasses
+from charact.measure.script.spans.recorder import Kind, Slice
+
+
+class _State(Enum):
+    """What a patched method does with its next call."""
+
+    OBSERVED = auto()
+    """Notes what the method does, to decide between the other two."""
+    FORWARD = auto()
+    """Opens a span."""
+    UNCHANGED = auto()
+    """Opens no span: the method does more than a forward, such as a training step."""
+
+
+class MethodPatches:
+    """Finds such methods while the program runs, and patches them.
+
+    A method is found when it calls a module while no span is open. If it is `forward`, its later calls are spans. Any
+    other method is observed in its next call, and becomes a span if it only computes a forward.
+    """
+
+    def __init__(self, context: PatchContext) -> None:
+        self._context = context
+        self.seen: set[CodeType] = set()
+        """Code that has called a module while no span was open; `find` was called with it."""
+
+    def install(self) -> None:
+        """Prepare to find methods, once PyTorch is imported."""
+        import torch
+
+        self._is_grad_enabled, self._module_class, self._tensor_class = (
+            torch.is_grad_enabled, torch.nn.Module, torch.Tensor)
+
+    def find(self, code: CodeType, called: Any = None) -> None:
+        """Patch the method, if any, of a module's class whose code has called a module or a patched method.
+
+        A method that calls its own module, such as a `generate`, computes several forwards: it is left as it is.
+        """
+        self.seen.add(code)
+        for one in subclasses(self._module_class):
+            for base in one.__mro__:
+                for name, function in list(vars(base).items()) if code.co_name in vars(base) else ():
+                    if inspect.isfunction(function) and getattr(inspect.unwrap(function), "__code__", None) is code:
+                        if not isinstance(called, base):
+                            self._context.replacements.wrap(base, name, self._method)
+                        return
+
+    def _method(self, original: Any) -> Callable[..., Any]:
+        recorder, context = self._context.recorder, self._context
+        state = _State.FORWARD if original.__name__ == "forward" else _State.OBSERVED
+        with_grad = True
+
+        def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal state, with_grad
+            if (state is _State.UNCHANGED or context.is_compiling() or Kind.FORWARD not in recorder.may_open
+                    or get_ident() != context.thread):
+                return original(module, *args, **kwargs)
+            if state is _State.OBSERVED:
+                slices, first = recorder.slices, len(recorder.slices)
+                outputs = original(module, *args, **kwargs)
+                if recorder.slices is slices:  # else they were written in between
+                    inside = slices[first:]
+                    with_grad = any(one.grad for one in inside if one.kind is Kind.FORWARD)
+                    state = _State.FORWARD if self._is_forward(inside, outputs) else _State.UNCHANGED
+                return outputs
+            if recorder.idle and (caller := sys._getframe(1).f_code) not in self.seen:
+                self.find(caller)
+            owner = context.owner_id(module)
+            recorder.enter(Kind.FORWARD, owner, grad=with_grad and self._is_grad_enabled(), training=module.training)
+            try:
+                outputs = original(module, *args, **kwargs)
+            finally:
+                recorder.leave()
+            if recorder.idle:
+                context.on_span_end(Kind.FORWARD, owner)
+            return outputs
+
+        return wrapper
+
+    def _is_forward(self, slices: list[Slice], outputs: Any) -> bool:
+        """Return whether a method only computed a forward, judged by the slices inside and by what it returned.
+
+        A scalar is a loss, which would count as forward. Without gradients, several calls of the same module may be a
+        loop over batches, each of which is an iteration.
+        """
+        kinds = {one.kind for one in slices}
+        if Kind.FORWARD not in kinds or not kinds <= {Kind.FORWARD, Kind.COPY, Kind.LOSS, Kind.COMPILE}:
+            return False
+        if isinstance(outputs, self._tensor_class) and outputs.dim() == 0:
+            return False
+        owners = [one.owner for one in slices if one.kind is Kind.FORWARD and one.begins]
+        return any(one.grad for one in slices if one.kind is Kind.FORWARD) or len(set(owners)) == len(owners)

@@ -1,0 +1,121 @@
+"""Which methods of modules become forwards when a program calls them by themselves."""
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from charact.measure.script.hooks.patches import Patches
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
+
+
+class Base(nn.Module):
+    """A method that classes inherit, and what it calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+class Net(Base):
+    """Methods of all kinds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+    def encode_twice(self, x: Tensor) -> Tensor:
+        return self.encode(self.encode(x))
+
+    @torch.no_grad()
+    def embed(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+    def loss_by_hand(self, x: Tensor) -> Tensor:
+        return (self.second(self.first(x)) - x).pow(2).mean()
+
+    def forward_and_loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.second(self.first(x))
+        return y, functional.mse_loss(y, x)
+
+    def training_step(self, x: Tensor) -> None:
+        self.second(self.first(x)).sum().backward()
+
+    def predict(self, x: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            return [self.second(self.first(row)) for row in x]
+
+    def generate(self, x: Tensor) -> Tensor:
+        return self(self(x))
+
+
+@pytest.fixture
+def recorder() -> Iterator[SpanRecorder]:
+    recorder = SpanRecorder()
+    patches = Patches(recorder, lambda thing, number: None, lambda kind, owner: None)
+    patches.install()
+    recorder.on = True
+    before = [dict(vars(kind)) for kind in (Base, Net)]
+    yield recorder
+    patches.remove()
+    assert [dict(vars(kind)) for kind in (Base, Net)] == before
+
+
+def forwards(recorder: SpanRecorder, call: Callable[[Tensor], object]) -> list[int]:
+    """Return the number of forwards in each of four calls."""
+    counts = []
+    for _ in range(4):
+        call(torch.ones(2, 2))
+        counts.append(sum(one.kind is Kind.FORWARD and one.begins for one in recorder.take()))
+    return counts
+
+
+@pytest.mark.parametrize(("name", "counts"), [
+    ("forward", [2, 1, 1, 1]),
+    ("encode", [2, 2, 1, 1]),
+    ("encode_twice", [4, 3, 2, 1]),
+    ("embed", [2, 2, 1, 1]),
+    ("forward_and_loss", [2, 2, 1, 1]),
+    ("loss_by_hand", [2, 2, 2, 2]),
+    ("training_step", [2, 2, 2, 2]),
+    ("predict", [4, 4, 4, 4]),
+    ("generate", [2, 2, 2, 2]),
+])
+def test_a_method_becomes_one_forward_if_it_is_no_more(recorder: SpanRecorder, name: str, counts: list[int]) -> None:
+    net = Net()
+    assert forwards(recorder, lambda x: getattr(net, name)(x)) == counts
+
+
+def test_a_forward_called_by_a_module_stays_one(recorder: SpanRecorder) -> None:
+    net = Net()
+    assert forwards(recorder, net) == [1, 1, 1, 1]
+    assert forwards(recorder, lambda x: net.forward(x)) == [2, 1, 1, 1]
+    assert forwards(recorder, net) == [1, 1, 1, 1]
+
+
+def test_functions_are_no_methods(recorder: SpanRecorder) -> None:
+    net = Net()
+    assert forwards(recorder, lambda x: net.second(net.first(x))) == [2, 2, 2, 2]
+
+
+def test_a_method_that_records_no_gradients_says_so(recorder: SpanRecorder) -> None:
+    net = Net()
+    forwards(recorder, lambda x: net.embed(x))
+    net.embed(torch.ones(2, 2))
+    assert [one.grad for one in recorder.take()] == [False]
+    forwards(recorder, lambda x: net.encode(x))
+    net.encode(torch.ones(2, 2))
+    assert [one.grad for one in recorder.take()] == [True]
+
+
+def test_a_loss_in_a_method_stays_a_loss(recorder: SpanRecorder) -> None:
+    net = Net()
+    forwards(recorder, lambda x: net.forward_and_loss(x))
+    net.forward_and_loss(torch.ones(2, 2))
+    kinds = [kind for kind, _ in groupby(one.kind for one in recorder.take())]
+    assert kinds == [Kind.FORWARD, Kind.LOSS, Kind.FORWARD]
