@@ -8,7 +8,7 @@ import pandas as pd
 
 from charact.core.plugins import modules_in
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import RUN, Block, Card, Legend
+from charact.views.html.elements.blocks import RUN, Block, Card
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,7 +20,6 @@ class Overview(NamedTuple):
     """Content of the report's first section for the cases of one kind."""
 
     cards: list[Card]
-    legend: Legend
     table: "Table"
 
 

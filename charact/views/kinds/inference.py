@@ -17,8 +17,8 @@ from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
     Card,
+    Strip,
     failure_of,
-    legend_of,
     status_reason,
 )
 from charact.views.tables import format as fmt
@@ -57,8 +57,9 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
             ("samples/s", fmt.number(row.samples_per_s, no_data(row))),
             ("batch, p50", fmt.seconds(row.p50_s, no_data(row))), ("batch, p99", fmt.seconds(row.p99_s, no_data(row))),
         ],
-        bar=[(part, float(share_frac), palette.INFERENCE_PARTS[part])
-             for part, share_frac in zip(shown["part"].astype(str), shown["share_frac"], strict=True)],
+        strips=[Strip("Time by part", [
+            (part, float(share_frac), palette.INFERENCE_PARTS[part])
+            for part, share_frac in zip(shown["part"].astype(str), shown["share_frac"], strict=True)])],
     )  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     parts, summary = inference_breakdown(run), inference_summary(run)
     cards = [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
-    return Overview(cards, legend_of(parts["part"], palette.INFERENCE_PARTS), _table(summary))
+    return Overview(cards, _table(summary))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

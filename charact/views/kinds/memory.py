@@ -11,15 +11,14 @@ from charact.analysis.memory.composition import memory_composition, memory_peaks
 from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, Overview, in_one_table
-from charact.views.html.elements.blocks import CASE, STATUS, Card, Legend, failure_of, legend_of
+from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of, memory_strip
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
-from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 from charact.views.terminal import memory as terminal
 
 
-def _cards(run: Run) -> tuple[list[Card], Legend]:
+def _cards(run: Run) -> list[Card]:
     """Return a card for the largest case of each series that fits, and one per reason for other failed cases."""
     rows = run.cases.reindex(columns=["case", *SERIES, "input_size"]).merge(memory_peaks(run), on="case")
     rows["variant"] = rows["variant"].fillna("")
@@ -32,7 +31,7 @@ def _cards(run: Run) -> tuple[list[Card], Legend]:
         failed = series[series["status"] != "ok"]
         failed = failed if well.empty else failed[failed["status"] != "oom"]
         shown += [_failed(group) for _, group in failed.groupby(["status", "reason"], sort=False, dropna=False)]
-    return shown, legend_of(held.loc[held["bytes"] > 0, "category"], palette.CATEGORIES)
+    return shown
 
 
 def _failed(rows: pd.DataFrame) -> Card:
@@ -72,9 +71,7 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
         headline=(fmt.num_bytes(peak_bytes), f"at the peak, {method}"),
         details=[f"in {words.place(next(fmt.rows(snapshots)))}", detail],
         numbers=_numbers(row, method, facts),
-        bar=[(words.category(part.category), float(part.share_frac), palette.CATEGORIES[part.category])
-             for part in fmt.rows(parts)],
-        bar_of="Memory",
+        strips=[memory_strip(parts)],
     )  # fmt: skip
 
 
@@ -115,7 +112,7 @@ def _not_predicted(row: Any) -> str:
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    return Overview(*_cards(run), _table(memory_peaks(run)))
+    return Overview(_cards(run), _table(memory_peaks(run)))
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

@@ -19,8 +19,8 @@ from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
     Card,
+    Strip,
     failure_of,
-    legend_of,
     status_reason,
 )
 from charact.views.tables import format as fmt
@@ -59,7 +59,8 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
             _time_to_target(row) if pd.notna(row.target_metric) else
             ("last validation loss", fmt.number(row.validation_loss, _no_epoch(row))),
         ],
-        bar=[(str(stage), float(share_frac), palette.STAGES[str(stage)]) for stage, share_frac in shares.items()],
+        strips=[Strip("Time by stage", [(str(stage), float(share_frac), palette.STAGES[str(stage)])
+                                        for stage, share_frac in shares.items()])],
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     parts, summary = stage_breakdown(run), training_summary(run)
     cards = [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
-    return Overview(cards, legend_of(parts["stage"], palette.STAGES), _table(summary))
+    return Overview(cards, _table(summary))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
