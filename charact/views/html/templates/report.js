@@ -81,7 +81,7 @@ window.charact = (() => {
     return buttons;
   }
 
-  function addFilter(holder, scope, numCases) {
+  function addFilter(holder, scope) {
     const input = document.createElement("input");
     const count = document.createElement("output");
     const buttons = caseButtons(scope, () => { input.value = count.textContent = ""; });
@@ -94,7 +94,7 @@ window.charact = (() => {
       count.textContent = input.value.trim() ? `${shown} of ${all} cases` : "";
     });
     holder.classList.add("ch-filter");
-    holder.replaceChildren(...buttons, ...(numCases > buttons.length || numCases > 4 ? [input, count] : []));
+    holder.replaceChildren(...buttons, input, count);
   }
 
   const MOST_BUTTONS = 12;
@@ -120,7 +120,7 @@ window.charact = (() => {
     for (const holder of root.querySelectorAll("[data-case-filter]")) {
       const scope = holder.closest("[data-run]") ?? root;
       const cases = new Set([...scope.querySelectorAll("[data-case]")].map((element) => element.dataset.case));
-      if (cases.size > 1) addFilter(holder, scope, cases.size);
+      if (cases.size > 1) addFilter(holder, scope);
     }
   }
 
