@@ -87,7 +87,7 @@ def _body(section: Section, run: Run) -> Body | None:
         replace(block, table=without_constants(block.table)) if block.table else block for block in body.blocks])
 
 
-MAX_CASES = 24
+MAX_CASES = 8
 """Maximum number of cases that a report of several runs shows in full; the first two runs are always shown."""
 _MIN_RUNS = 2
 
