@@ -170,15 +170,12 @@ def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) 
     assert page.locator("#r1-summary .ch-card:visible").count() == 1
 
 
-def test_paper_shows_every_table(page: Page, address: str, tmp_path: Path) -> None:
-    page.goto(address)
-    folded = page.locator("details:not([open])").count()
-    assert folded > 5
-    page.evaluate("""() => {
-        window.addEventListener("beforeprint", () => {
-            document.body.dataset.folded = document.querySelectorAll("details:not([open])").length;
-        });
-    }""")
-    page.pdf(path=tmp_path / "report.pdf")
-    assert page.evaluate("document.body.dataset.folded") == "0"
-    assert page.locator("details:not([open])").count() == folded
+def test_a_run_fits_on_twelve_pages(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report([load_run(records.write_record(tmp_path / "runs"))]), encoding="utf-8")
+    page.goto(path.as_uri())
+    printed = page.pdf(format="A4")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 12
+    page.emulate_media(media="print")
+    assert page.locator("#r1-summary .ch-card").first.is_visible()
+    assert not page.locator(".ch-nav").is_visible()

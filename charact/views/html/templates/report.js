@@ -124,13 +124,5 @@ window.charact = (() => {
     }
   }
 
-  // Unfold everything for printing.
-  window.addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details.ch-details:not([open])")) {
-      details.open = true;
-      window.addEventListener("afterprint", () => { details.open = false; }, {once: true});
-    }
-  });
-
   return {init};
 })();
