@@ -100,7 +100,7 @@ def test_a_reader_who_goes_away_is_no_error(tmp_path: Path) -> None:
 
 def test_doctor_shows_every_check_on_one_line_with_its_reason(tmp_path: Path, server: Server) -> None:
     checks = json.loads(server.charact("doctor", "--json", cwd=tmp_path).stdout)["checks"]
-    done = server.charact("doctor", cwd=tmp_path)
+    done = server.charact("doctor", "--verbose", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     for check in checks:
