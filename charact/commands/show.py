@@ -16,7 +16,7 @@ def command(
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown of at most 200 lines.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,
 ) -> None:
-    """Print the summary of a run, for people, scripts and AI agents.
+    """Print the summary of a run, for people and for scripts.
 
     Of each case: the verdict with its evidence and the potential saving, the time with its interval, phases, memory,
     the slowest operators and layers, the use of the device, counters, and what was not measured and why. JSON has

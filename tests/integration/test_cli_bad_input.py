@@ -68,7 +68,8 @@ def test_list_shows_every_topic_plainly_in_a_pipe(tmp_path: Path, server: Server
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
-    assert [line for line in lines if line.split()[:2] == ["resnet50", "resnet"]]
+    assert [line for line in lines if line.split()[:5] == ["resnet50", "(resnet)", "resnet", "2016", "25,557,032"]]
+    assert max(len(line) for line in lines[:lines.index("")]) <= 100
     assert [line for line in lines if line.startswith("cifar10 ")]
     assert [line for line in lines if line.startswith("peak_rss_bytes ")]
     assert [line for line in lines if line.startswith("convolution ")]
