@@ -1,7 +1,7 @@
 """The type of a kind of case, and the search for all kinds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
@@ -21,6 +21,19 @@ class Overview(NamedTuple):
 
     cards: list[Card]
     table: "Table"
+
+
+class CasePart(NamedTuple):
+    """A part of a case's summary for programs: an analysis, whose rows have a column `case`."""
+
+    rows: Callable[[Run], pd.DataFrame]
+    """The analysis; with the most important rows of a case first."""
+    columns: tuple[str, ...]
+    """Columns to keep."""
+    line: tuple[str, ...] = ()
+    """Columns of its items if Markdown shows it as one line; otherwise it is a table, whose first rows are shown."""
+    is_list: bool = True
+    """Whether a case may have several rows."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,8 @@ class CaseKind:
     """Whether `details` shows failed cases itself."""
     lead: str = ""
     """A sentence for the top of the report's first section."""
+    parts: Mapping[str, CasePart] = field(default_factory=dict)
+    """Parts of a case's summary for programs, by key, in addition to its headline numbers."""
     by_size: Callable[[Run], Mapping[str, "pd.Series[float]"]] = lambda run: {}
     """TensorBoard series by input size: by name, values by case."""
     is_compared: Callable[[Run], bool] = lambda run: False

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from charact.analysis.bricks import run_tables
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, Strip, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -63,5 +63,13 @@ def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.suite(run)
 
 
+_PARTS = {
+    "layer_types": CasePart(run_tables.brick_types, (
+        "layers", "operator_type", "num_bricks", "time_s", "share_frac", "flop_per_s")),
+    "bricks": CasePart(run_tables.brick_summary, (
+        "brick", "layers", "input_shapes", "time_s", "low_s", "high_s", "share_frac", "flop_per_s", "status",
+        "time_reason")),
+}  # fmt: skip
+
 KIND = CaseKind("bricks", 60, _overview, run_tables.suite_summary, in_one_table(_table), details=_details,
-                shows_failures=True)
+                shows_failures=True, parts=_PARTS)

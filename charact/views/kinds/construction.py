@@ -10,7 +10,7 @@ from charact.analysis.bricks import record_tables
 from charact.analysis.bricks.record_tables import latency_errors, model_summary, normalized_latency
 from charact.analysis.common.pass_status import passes_taken
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import CASE, STATUS, Block, Card, Strip, failure_of
 from charact.views.tables import format as fmt
@@ -129,5 +129,9 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"constructed_latency_s": model_summary(run).set_index("case")["latency_s"]}
 
 
+_PARTS = {"layer_types": CasePart(record_tables.time_by_layers, ("layers", "operator_type", "time_s", "share_frac"),
+                                  ("layers", "time_s", "share_frac"))}  # fmt: skip
+
 KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), details=_details,
-                shows_failures=True, by_size=_by_size, is_compared=_is_compared, side_by_side=_side_by_side)
+                shows_failures=True, parts=_PARTS, by_size=_by_size, is_compared=_is_compared,
+                side_by_side=_side_by_side)

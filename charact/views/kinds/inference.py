@@ -12,7 +12,7 @@ from charact.analysis.training.stages import (
     prediction_metrics,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
@@ -135,4 +135,11 @@ def _load_bars(run: Run, case: Any) -> list[RenderableType]:
     ]  # fmt: skip
 
 
-KIND = CaseKind("inference", 30, _overview, inference_summary, in_one_table(_table), _headlines, _details)
+_PARTS = {
+    "load_and_prediction": CasePart(inference_breakdown, ("load", "part", "time_s", "share_frac"),
+                                    ("load", "part", "time_s", "share_frac")),
+    "metrics": CasePart(prediction_metrics, ("metric", "value", "reason"), ("metric", "value", "reason")),
+}
+
+KIND = CaseKind("inference", 30, _overview, inference_summary, in_one_table(_table), _headlines, _details,
+                parts=_PARTS)

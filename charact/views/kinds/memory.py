@@ -7,10 +7,11 @@ from typing import Any, Self
 import pandas as pd
 from rich.console import RenderableType
 
-from charact.analysis.memory.composition import memory_composition, memory_peaks, peak_moments
+from charact.analysis.memory.composition import memory_composition, memory_needs, memory_peaks, peak_moments
 from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.limits import memory_fits, out_of_memory
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of, memory_strip
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
@@ -123,6 +124,19 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"predicted_peak_memory_bytes": memory_peaks(run).set_index("case")["predicted_bytes"]}
 
 
+_PARTS = {
+    "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
+                       ("method", "category", "bytes", "share_frac")),
+    "peak": CasePart(peak_moments, ("method", "phase", "layer", "operator", "bytes"),
+                     ("method", "phase", "layer", "operator")),
+    "needs": CasePart(memory_needs, ("target", "needed_bytes", "device_memory_bytes", "margin_bytes"), is_list=False),
+    "out_of_memory": CasePart(out_of_memory, ("phase", "requested_bytes", "free_bytes", "limit_bytes", "held_bytes",
+                                              "fits_batch_size", "fits_input_size", "fits_reason"), is_list=False),
+    "largest_fit": CasePart(memory_fits, ("searched", "target", "limit_bytes", "value", "needed_bytes", "margin_bytes",
+                                          "next_value", "next_needed_bytes", "verified", "next_verified"),
+                            is_list=False),
+}  # fmt: skip
+
 KIND = CaseKind("memory", 40, _overview, memory_peaks, in_one_table(_table), details=_details, shows_failures=True,
-                by_size=_by_size,
+                parts=_PARTS, by_size=_by_size,
                 lead="Cards show the largest case of each series that fits; the table has all cases.")

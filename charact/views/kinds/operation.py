@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import Card, Strip, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import operation_tables, palette
@@ -81,5 +81,12 @@ def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.blocks(run)
 
 
+_PARTS = {
+    "directions": CasePart(operation_times, (
+        "direction", "median_s", "low_s", "high_s", "num_repetitions", "flop_per_s", "bytes_per_s", "share_frac",
+        "limit", "max_error", "tolerance", "time_reason", "share_reason"),
+        ("direction", "median_s", "flop_per_s", "bytes_per_s", "share_frac", "share_reason")),
+}  # fmt: skip
+
 KIND = CaseKind("operation", 50, _overview, operation_cases, in_one_table(operation_tables.headlines), details=_details,
-                shows_failures=True)
+                shows_failures=True, parts=_PARTS)

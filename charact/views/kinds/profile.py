@@ -14,15 +14,20 @@ from charact.analysis.common.script_attribution import (
     attribution,
     blind_spots,
     dropped,
+    sampled_frames,
 )
 from charact.analysis.efficiency.bottleneck import bottlenecks
-from charact.analysis.efficiency.utilization import busy, utilization
+from charact.analysis.efficiency.counters import counter_values
+from charact.analysis.efficiency.kernels import top_kernels
+from charact.analysis.efficiency.layers import top_layers
+from charact.analysis.efficiency.time_bounds import time_limits
+from charact.analysis.efficiency.utilization import busy, energy, utilization
 from charact.analysis.memory.composition import memory_composition
-from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, shown_as
+from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
 from charact.views.html.elements.blocks import (
     CASE,
     ITERATION,
@@ -259,4 +264,41 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"samples_per_s": cases["samples_per_s"], "peak_memory_bytes": cases["peak_bytes"]}
 
 
-KIND = CaseKind("profile", 10, _overview, _rows, _tables_across, _headlines, _details, by_size=_by_size)
+def _verdicts(run: Run) -> pd.DataFrame:
+    found = bottlenecks(run)
+    return found.rename(columns={name: str(name).replace("prize", "potential_saving") for name in found})
+
+
+_PARTS = {
+    "headline": CasePart(case_summary, (
+        "median_s", "low_s", "high_s", "p5_s", "p95_s", "num_iterations", "samples_per_s", "flop", "flop_per_s",
+        "peak_bytes", "compile_s"), is_list=False),
+    "verdict": CasePart(_verdicts, (
+        "verdict", "share_frac", "threshold_frac", "potential_saving_s", "potential_saving_frac", "potential_saving",
+        "evidence", "advice", "reason"), is_list=False),
+    "limits": CasePart(time_limits, ("limit", "time_s", "share_frac"), ("limit", "time_s", "share_frac")),
+    "phases": CasePart(phase_breakdown, ("phase", "time_s", "share_frac", "host_s", "device_s"),
+                       ("phase", "time_s", "share_frac")),
+    "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
+                       ("category", "bytes", "share_frac")),
+    "operator_types": CasePart(lambda run: operator_types(run).sort_values("time_s", ascending=False, kind="stable"),
+                               ("phase", "operator_type", "num_calls", "time_s", "share_frac"),
+                               ("phase", "operator_type", "time_s")),
+    "operators": CasePart(top_operators, (
+        "operator", "phase", "operator_type", "num_calls", "time_s", "share_frac", "flop", "bytes", "flop_per_s")),
+    "layers": CasePart(top_layers, (
+        "layer", "layer_type", "num_parameters", "forward_s", "backward_s", "time_s", "share_frac", "flop",
+        "flop_per_s")),
+    "kernels": CasePart(top_kernels, ("kernel", "num_calls", "device_s", "share_frac", "occupancy_frac")),
+    "device_use": CasePart(utilization, ("metric", "value", "value_frac", "ideal", "source", "method", "reason"),
+                           ("metric", "value", "value_frac", "reason")),
+    "energy": CasePart(energy, (
+        "device", "source", "energy_per_iteration_j", "energy_per_sample_j", "power_w", "reason"),
+        ("device", "energy_per_iteration_j", "power_w", "reason")),
+    "counters": CasePart(counter_values, ("source", "device", "counter", "value"), ("source", "counter", "value")),
+    "other_frames": CasePart(sampled_frames, ("place", "function", "library", "share_frac", "time_s"),
+                             ("place", "function", "time_s", "share_frac")),
+    "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
+}  # fmt: skip
+
+KIND = CaseKind("profile", 10, _overview, _rows, _tables_across, _headlines, _details, parts=_PARTS, by_size=_by_size)

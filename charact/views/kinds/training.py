@@ -14,7 +14,7 @@ from charact.analysis.training.stages import (
     training_summary,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
@@ -177,4 +177,11 @@ def _curve(metric: str, rows: pd.DataFrame) -> str:
     return f"{first} {sparkline(known.tolist())} {end}"
 
 
-KIND = CaseKind("training", 20, _overview, training_summary, in_one_table(_table), _headlines, _details)
+_PARTS = {
+    "stages": CasePart(stage_breakdown, ("stage", "phase", "time_s", "share_frac"),
+                       ("stage", "phase", "time_s", "share_frac")),
+    "last_metrics": CasePart(lambda run: learning_curves(run).iloc[::-1],
+                             ("epoch", "stage", "metric", "value", "reason"), ("stage", "metric", "value", "reason")),
+}
+
+KIND = CaseKind("training", 20, _overview, training_summary, in_one_table(_table), _headlines, _details, parts=_PARTS)
