@@ -94,13 +94,13 @@ class MethodPatches:
     def _is_forward(self, slices: list[Slice], outputs: Any) -> bool:
         """Return whether a method only computed a forward, judged by the slices inside and by what it returned.
 
-        A scalar is a loss, which would count as forward. Without gradients, several calls of the same module may be a
-        loop over batches, each of which is an iteration.
+        A scalar is a loss, which would count as forward unless the method calls a loss function. Without gradients,
+        several calls of the same module may be a loop over batches, each of which is an iteration.
         """
         kinds = {one.kind for one in slices}
         if Kind.FORWARD not in kinds or not kinds <= {Kind.FORWARD, Kind.COPY, Kind.LOSS, Kind.COMPILE}:
             return False
-        if isinstance(outputs, self._tensor_class) and outputs.dim() == 0:
+        if isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and Kind.LOSS not in kinds:
             return False
         owners = [one.owner for one in slices if one.kind is Kind.FORWARD and one.begins]
         return any(one.grad for one in slices if one.kind is Kind.FORWARD) or len(set(owners)) == len(owners)
