@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
+from charact.views.html.elements.charts import Chart
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table
 
@@ -23,6 +24,8 @@ class Block:
     figures: list[Markup] = field(default_factory=list)
     legend: Legend = field(default_factory=list)
     table: Table | None = None
+    chart: Chart | None = None
+    """A chart that a script draws."""
     note: str = ""
     points: list[tuple[str, str]] = field(default_factory=list)
     """Names, each with explanatory sentences."""
