@@ -179,3 +179,37 @@ def test_a_run_fits_on_twelve_pages(page: Page, tmp_path: Path) -> None:
     page.emulate_media(media="print")
     assert page.locator("#r1-summary .ch-card").first.is_visible()
     assert not page.locator(".ch-nav").is_visible()
+
+
+def test_a_flame_graph_shows_values_and_zooms_by_click_and_keys(page: Page, address: str, traffic) -> None:
+    page.goto(address)
+    chart = page.locator("#r1-flame-graph .ch-chart").first
+    drawing = chart.locator("svg")
+    boxes = drawing.locator("[data-box]")
+    num_boxes = boxes.count()
+    assert num_boxes > 3
+    box = boxes.filter(has_text="backward").first
+    assert re.search(r"ms, [\d.]+ %", str(box.get_attribute("data-tip")))
+    box.click()
+    assert boxes.filter(has_text="forward").count() == 0  # it lies outside of what is shown
+    assert "backward" in chart.locator("output").inner_text()
+    drawing.press("Escape")
+    assert boxes.count() == num_boxes
+    drawing.press("ArrowDown")
+    drawing.press("Enter")
+    assert drawing.locator(".ch-chosen").count() == 1
+    chart.get_by_role("button", name="FLOP").click()
+    assert any("FLOP" in str(one.get_attribute("data-tip")) for one in boxes.all())
+    assert traffic.errors == []
+
+
+def test_a_search_shows_the_rows_with_every_word(page: Page, address: str) -> None:
+    page.goto(address)
+    search = page.get_by_label("Show only rows").locator("visible=true").first
+    rows = search.locator("xpath=../following-sibling::*[1]").locator("tbody tr")
+    num_rows = rows.count()
+    words = rows.first.inner_text().split()
+    search.fill(f"{words[0]} nothing-like-this")
+    assert [row for row in rows.all() if row.is_visible()] == []
+    search.fill("")
+    assert len([row for row in rows.all() if row.is_visible()]) == num_rows

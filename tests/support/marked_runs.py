@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forked import Server
 
 from charact import load_run
 from charact.record.reader import Run
+from support.forked import Server
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TOLERANCE_S, TOLERANCE_FRAC = 0.002, 0.03

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -18,14 +17,13 @@ from charact.record.reader import Run
 from charact.views.html import across_runs
 from charact.views.html import comparison as comparing
 from charact.views.html.elements.blocks import Block, Body
+from charact.views.html.scripts import TEMPLATES, scripts
 from charact.views.section import Section, all_sections
 from charact.views.sections.overview import overview
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.case_names import common_facts, short_names
 from charact.views.tables.model import without_constants
-
-TEMPLATES = Path(__file__).parent / "templates"
 
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -172,10 +170,9 @@ def _article(run: Run) -> dict[str, Any]:
 
 
 def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str:
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     nothing = {"num_runs": len(articles), "overview": [], "across": [], "comparison": [], "left_out": ""}
-    return render("report.html.j2", runs=articles, title=title, **{**nothing, **content}, script=Markup(script),
+    return render("report.html.j2", runs=articles, title=title, **{**nothing, **content}, script=Markup(scripts()),
                   style=Markup(style))  # fmt: skip
 
 

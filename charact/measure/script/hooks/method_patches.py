@@ -51,6 +51,8 @@ class MethodPatches:
         A method that calls its own module, such as a `generate`, computes several forwards: it is left as it is.
         """
         self.seen.add(code)
+        if code.co_varnames[:1] != ("self",):  # no method: walking all classes takes tens of milliseconds
+            return
         for one in subclasses(self._module_class):
             for base in one.__mro__:
                 for name, function in list(vars(base).items()) if code.co_name in vars(base) else ():

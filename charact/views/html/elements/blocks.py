@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
+from charact.views.html.elements.charts import Chart
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table
@@ -25,6 +26,8 @@ class Block:
     figures: list[Markup] = field(default_factory=list)
     legend: Legend = field(default_factory=list)
     table: Table | None = None
+    chart: Chart | None = None
+    """A chart that a script draws."""
     note: str = ""
     points: list[tuple[str, str]] = field(default_factory=list)
     """Names, each with explanatory sentences."""
@@ -95,7 +98,8 @@ class Body:
     def reasons(self) -> str:
         """Why the section has no data; empty if it has some."""
         if self.cards or self.facts or self.points or any(
-                block.figures or block.points or (block.table and block.table.rows) for block in self.blocks):
+                block.figures or block.chart or block.points or (block.table and block.table.rows)
+                for block in self.blocks):
             return ""
         found = [text for block in self.blocks for text in (block.note, *(reason for _, reason in block.missing))]
         return "; ".join(dict.fromkeys(filter(None, found))) or self.lead

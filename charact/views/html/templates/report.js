@@ -2,6 +2,8 @@
 "use strict";
 
 window.charact = (() => {
+  const MIN_SEARCHED_ROWS = 13;
+
   function sortValue(row, column) {
     const value = row.cells[column].dataset.sort;
     if (value === undefined) return null;
@@ -114,9 +116,35 @@ window.charact = (() => {
     }
   }
 
+  // A row is shown if its text contains every word of the search, and its case passes the filter of cases.
+  function addSearch(table) {
+    const input = document.createElement("input");
+    const count = document.createElement("output");
+    const holder = document.createElement("div");
+    const rows = [...table.tBodies[0].rows];
+    input.type = "search";
+    input.placeholder = "Search rows";
+    input.setAttribute("aria-label", `Show only rows of “${table.caption.textContent}” that contain these words`);
+    input.addEventListener("input", () => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const row of rows) {
+        row.classList.toggle("ch-unmatched", !words.every((word) => row.textContent.toLowerCase().includes(word)));
+      }
+      const number = rows.filter((row) => !row.classList.contains("ch-unmatched")).length;
+      count.textContent = words.length ? `${number} of ${rows.length} rows` : "";
+    });
+    holder.className = "ch-filter ch-search";
+    holder.append(input, count);
+    table.parentNode.before(holder);
+  }
+
   function init(root) {
     root.querySelectorAll("table[data-sortable]").forEach(makeSortable);
     root.querySelectorAll(".ch-nav").forEach(markSections);
+    for (const table of root.querySelectorAll("table[data-sortable]")) {
+      if (table.tBodies[0].rows.length >= MIN_SEARCHED_ROWS) addSearch(table);
+    }
+    window.charact.drawCharts(root);
     for (const holder of root.querySelectorAll("[data-case-filter]")) {
       const scope = holder.closest("[data-run]") ?? root;
       const cases = new Set([...scope.querySelectorAll("[data-case]")].map((element) => element.dataset.case));
