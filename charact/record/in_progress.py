@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from charact.core.errors import UserError
-from charact.core.files import is_begun, lock, sync, write_text, writing
+from charact.core.files import file_name, is_begun, lock, sync, write_text, writing
 from charact.core.text import valid_values
 from charact.record.checksums import sealed
 from charact.record.redaction import redacted, redacted_text
@@ -36,6 +36,11 @@ LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, PANEL, RANDOM_WEIGHTS)
 """Files of an unfinished run, in addition to its lock and hidden files; removed when it is finished."""
 TRACE = "trace/program.pt.trace.json.gz"
 """Path of a script's trace in the run's directory, until it is renamed after its case."""
+
+
+def trace_name(case: str) -> str:
+    """Return the file name of a case's trace; the case's own name can be too long or invalid for files."""
+    return f"{file_name(case)}.pt.trace.json.gz"
 
 
 

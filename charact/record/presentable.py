@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pandas as pd
 
@@ -32,6 +33,15 @@ class _ChangedRun(Run):
         if name not in self.shown or self.shown[name][0] is not rows:
             self.shown[name] = rows, _changed(name, rows, self.change)
         return self.shown[name][1]
+
+    def trace(self, case: str) -> Path | None:
+        """Return the path of a case's trace, which has the case's recorded name; None if the run has none."""
+        position = [entry["case"] for entry in self.manifest["cases"]].index(case)
+        return self.of.trace(self.of.manifest["cases"][position]["case"])
+
+    def texts(self, column: str, texts: Sequence[str]) -> list[str]:
+        """Return texts of a trace, changed like those of a column."""
+        return list(self.change(column, self.of.texts(column, texts)))
 
     def release(self) -> None:
         """Free the tables, including those of the original record."""

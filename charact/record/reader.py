@@ -10,6 +10,7 @@ run can be read with `load_run(path, partial=True)`; a training can be resumed f
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_values
 from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
-from charact.record.in_progress import PARTIAL_PREFIX, PARTS
+from charact.record.in_progress import PARTIAL_PREFIX, PARTS, trace_name
 from charact.record.manifest import REMEDY, one_line, read_manifest
 from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, column_names
 from charact.record.schema import Rows as Rows
@@ -232,6 +233,15 @@ class Run:
         if name not in self._tables:
             self._tables[name] = self._read(name)
         return self._tables[name]
+
+    def trace(self, case: str) -> Path | None:
+        """Return the path of a case's trace; None if the run has none."""
+        path = self.path / "trace" / trace_name(case)
+        return path if path.is_file() else None
+
+    def texts(self, column: str, texts: Sequence[str]) -> list[str]:
+        """Return texts of a trace as the run shows those of a column."""
+        return list(texts)
 
     def release(self) -> None:
         """Free the tables and cached results of analyses; both are read again when needed."""

@@ -10,10 +10,18 @@ from typing import Any, Self
 import pyarrow as pa
 
 from charact.core.errors import UserError
-from charact.core.files import atomic_write, file_name, sync, writing
+from charact.core.files import atomic_write, sync, writing
 from charact.core.text import valid_values
 from charact.record.checksums import TABLE_CHECKSUMS, checksum
-from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX, begin_run, take_lock, write_manifest
+from charact.record.in_progress import (
+    LEFTOVERS,
+    LOCK,
+    PARTIAL_PREFIX,
+    begin_run,
+    take_lock,
+    trace_name,
+    write_manifest,
+)
 from charact.record.manifest import one_line, read_manifest
 from charact.record.reader import FLUSHES, arrow_schema, finite, load_run, part_path, read_parts, write_table
 from charact.record.redaction import redacted_column
@@ -82,7 +90,7 @@ class RunWriter:
 
     def trace_path(self, case: str) -> Path:
         """Return the path of a case's raw trace."""
-        return self.folder("trace") / _trace_name(case)
+        return self.folder("trace") / trace_name(case)
 
     def entry(self, case: str) -> dict[str, Any] | None:
         """Return a case's entry in the manifest; None before it was flushed."""
@@ -165,7 +173,7 @@ class RunWriter:
 
     def _remove_leftovers(self) -> None:
         """Remove files of unfinished runs, and partially written ones."""
-        written = {_trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
+        written = {trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
         written |= {Path(str(entry["passes"]["training"].get("weights"))).name for entry in self.manifest["cases"]
                     if "training" in entry.get("passes", {})}
         unfinished = [path for folder in ("trace", "weights") for path in self.directory.glob(f"{folder}/*")
@@ -202,11 +210,6 @@ def _has_finished(entry: dict[str, Any]) -> bool:
 
 def _has_trace(entry: dict[str, Any]) -> bool:
     return bool(entry.get("passes", {}).get("operators", {}).get("status") == "ok")
-
-
-def _trace_name(case: str) -> str:
-    """Return the file name of a case's trace; the case's own name can be too long or invalid for files."""
-    return f"{file_name(case)}.pt.trace.json.gz"
 
 
 def _arrow(rows: Rows, table: str) -> pa.Table:

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "bricks": {"core", "record", "datasets", "workload", "execution"},
     "traces": {"core", "record"},
     "measure": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "bricks", "traces"},
-    "analysis": {"core", "record", "machine", "bricks"},
+    "analysis": {"core", "record", "machine", "bricks", "traces"},
     "views": {"core", "record", "bricks", "analysis"},
     "commands": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "bricks", "traces",
                  "measure", "analysis", "views"},

@@ -10,6 +10,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
 from charact.core.errors import UserError
+from charact.views.html.scripts import TEMPLATES, scripts
 from charact.views.tensorboard.hosts import allowed_hosts, guarded
 from charact.views.tensorboard.records import Records
 
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("tensorboard")
 _HERE = Path(__file__).parent
-_TEMPLATES = _HERE.parent / "html" / "templates"
 _FILES = {
     "/index.js": (_HERE / "index.js", "text/javascript"),
     "/style.css": (_HERE / "style.css", "text/css"),
-    "/report.js": (_TEMPLATES / "report.js", "text/javascript"),
-    "/report.css": (_TEMPLATES / "style.css", "text/css"),
+    "/report.css": (TEMPLATES / "style.css", "text/css"),
 }
 
 
@@ -50,6 +49,7 @@ class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         """Return the routes below /data/plugin/charact; none answers a request to a foreign host."""
         routes = {route: _serve_file(path, content_type) for route, (path, content_type) in _FILES.items()}
         routes |= {
+            "/report.js": Request.application(_serve_scripts),
             "/runs": Request.application(self._serve_runs),
             "/sections": Request.application(self._serve_sections),
             "/comparison": Request.application(self._serve_comparison),
@@ -73,6 +73,10 @@ def _serve_file(path: Path, content_type: str) -> Callable[..., Any]:
         return _respond(request, path.read_bytes(), content_type)
 
     return Request.application(serve)
+
+
+def _serve_scripts(request: Request) -> Response:
+    return _respond(request, scripts(), "text/javascript")
 
 
 def _answer(request: Request, read: Callable[[], Any]) -> Response:

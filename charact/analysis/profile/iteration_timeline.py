@@ -1,0 +1,127 @@
+"""Phases, operators and kernels of one iteration over time, from the trace of the operator pass."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pandas as pd
+
+from charact.core.errors import UserError
+from charact.record.reader import Run
+from charact.traces.events import DeviceEvent, Operator, Thread
+from charact.traces.files import read_trace
+from charact.traces.phases import Iteration, attribute
+
+MAX_TRACE_BYTES = 32 << 20
+"""Largest trace file that is read; a larger one takes seconds."""
+_MAX_TRACKS = 16
+"""Maximum number of threads, and of streams: those with most events."""
+_MAX_DEPTH = 20
+"""Maximum number of nested operators."""
+_COLUMNS = ["track", "depth", "start_s", "length_s", "name", "layer", "kind"]
+
+_Row = tuple[str, int, int, int, str, str | None, str]
+
+
+@dataclass(frozen=True)
+class IterationTimeline:
+    """Spans of one iteration.
+
+    Columns of `spans`: track ('phases', a thread or a stream); depth of nesting in the track, from 0; start_s since the
+    start of the iteration; length_s; name; layer, null outside any; kind, a phase or an operator type.
+    """
+
+    spans: pd.DataFrame
+    length_s: float
+    """Time from the start of the iteration to its end, or to the end of its last kernel."""
+    num_left_out: int
+    """Number of operators and kernels that are left out: too short, or nested in 20 others."""
+    num_other_tracks: int
+    """Number of threads and streams that are left out because others have more events."""
+
+
+def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimeline:
+    """Return the last iteration of a case's trace.
+
+    *Error*: the profiler lengthens short operators, and the time between operators.
+
+    Args:
+        run: the run.
+        case: a case that has a trace.
+        least_frac: smallest share of the iteration that an operator or kernel has.
+
+    Raises:
+        UserError: the trace is missing, too large or damaged, or has no iteration.
+    """
+    path = run.trace(case)
+    if path is None:
+        raise UserError("the run has no trace of this case")
+    if path.stat().st_size > MAX_TRACE_BYTES:
+        raise UserError(f"the trace has more than {MAX_TRACE_BYTES >> 20} MiB: open it in a trace viewer")
+    trace = attribute(read_trace(path).kept)
+    if not trace.iterations:
+        raise UserError("the trace has no events")
+    iteration = trace.iterations[-1]
+    start_ns = iteration.start_ns
+    operators = [one for one in trace.kept.operators if start_ns <= one.start_ns < iteration.end_ns]
+    kernels = [one for one in trace.kept.device
+               if one.launched_ns is not None and start_ns <= one.launched_ns < iteration.end_ns]
+    end_ns = max([iteration.end_ns, *(one.end_ns for one in kernels)])
+    if end_ns == start_ns:
+        raise UserError("the trace has no events with a duration")
+    shown, num_other = _most_events(operators, kernels)
+    tracks = [*_phases(iteration), *_threads(operators, trace.outlined.main, shown), *_streams(kernels, shown)]
+    least_ns = least_frac * (end_ns - start_ns)
+    wide = [row for row in tracks if row[3] >= least_ns and row[1] < _MAX_DEPTH]
+    spans = pd.DataFrame([(track, depth, (begin_ns - start_ns) / 1e9, length_ns / 1e9, name, layer, kind)
+                          for track, depth, begin_ns, length_ns, name, layer, kind in wide], columns=_COLUMNS)
+    names = run.texts("operator", spans["name"].tolist())
+    layers = run.texts("layer", spans["layer"].fillna("").tolist())
+    spans = spans.assign(name=names, layer=pd.Series([layer or None for layer in layers], dtype="object"))
+    return IterationTimeline(spans, (end_ns - start_ns) / 1e9, len(tracks) - len(wide), num_other)
+
+
+def _stream(event: DeviceEvent) -> str:
+    return f"device {event.device}, stream {event.stream}"
+
+
+def _most_events(operators: Sequence[Operator], kernels: Sequence[DeviceEvent]) -> tuple[set[Thread | str], int]:
+    """Return the threads and streams to show, and the number of others."""
+    threads = Counter(one.thread for one in operators)
+    streams = Counter(_stream(one) for one in kernels)
+    shown = [key for counts in (threads, streams) for key, _ in counts.most_common(_MAX_TRACKS)]
+    return set(shown), len(threads) + len(streams) - len(shown)
+
+
+def _phases(iteration: Iteration) -> list[_Row]:
+    return [("phases", 0, span.start_ns, span.end_ns - span.start_ns, span.phase, None, span.phase)
+            for span in iteration.spans]
+
+
+def _threads(operators: Sequence[Operator], main: Thread | None, shown: set[Thread | str]) -> Iterable[_Row]:
+    """Return operators by thread, the program's loop first; a nested operator is one deeper than its caller."""
+    by_thread: dict[Thread, list[Operator]] = defaultdict(list)
+    for operator in operators:
+        if operator.thread in shown:
+            by_thread[operator.thread].append(operator)
+    for thread in sorted(by_thread, key=lambda one: one != main):
+        track = "main thread" if thread == main else f"process {thread[0]}, thread {thread[1]}"
+        running: list[int] = []
+        for one in sorted(by_thread[thread], key=lambda span: (span.start_ns, -span.end_ns)):
+            while running and running[-1] <= one.start_ns:
+                running.pop()
+            yield (track, len(running), one.start_ns, one.end_ns - one.start_ns, one.name, one.layer,
+                   one.operator_type)
+            running.append(one.end_ns)
+
+
+def _streams(kernels: Sequence[DeviceEvent], shown: set[Thread | str]) -> Iterable[_Row]:
+    """Return kernels by stream, with layer and type of the operators that launched them."""
+    for stream, events in groupby(sorted(kernels, key=_stream), _stream):
+        if stream not in shown:
+            continue
+        for one in events:
+            layer = one.operator.layer if one.operator else None
+            kind = one.operator.operator_type if one.operator else "other"
+            yield stream, 0, one.start_ns, one.end_ns - one.start_ns, one.name, layer, kind

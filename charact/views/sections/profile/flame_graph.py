@@ -1,0 +1,81 @@
+"""The section Flame graph: time, FLOP and memory by the tree of a model's layers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.memory.by_layer import memory_by_layer
+from charact.analysis.profile.layer_tree import layer_work, nested
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import Block, Body, Legend, missing_cases, why_nothing
+from charact.views.html.elements.charts import LEAST_FRAC, Box, ChartMaker
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+
+_MEASURES = (
+    ("Time", "time_s", "s", "of the operator time"), ("FLOP", "flop", "FLOP", "of the counted FLOP"),
+    ("Memory", "bytes", "B", "of the peak"),
+)  # fmt: skip
+"""Name of each graph, its column, unit and whole."""
+_LEAD = (
+    "The layers of each model, each below the one that contains it. Width is the operator pass’s time, counted FLOP, "
+    "or memory held at the peak. Empty space below a box is of its own operators. Click a box to zoom into it, and the "
+    "top box or Escape to zoom out."
+)
+_MEMORY = (
+    "Memory counts for the layer that ran when it was first seen. A long iteration has fewer snapshots than layers, so "
+    "that a layer also has memory of those just before it."
+)
+_GROUPS = palette.PHASES | palette.CATEGORIES
+_INSTEAD = "The tables Layers, Operators and Memory have the numbers."
+
+
+def flame_graphs(run: Run) -> Body:
+    """Build the section: a chart for each case with layers."""
+    work, held = layer_work(run), memory_by_layer(run)
+    types = run.layers.set_index(["case", "layer"])["layer_type"].dropna()
+    blocks = []
+    for case, rows in work.groupby("case", sort=False):
+        of_types = {str(layer): str(kind) for layer, kind in types.xs(case).items()} if case in types.index else {}
+        blocks += _block(str(case), rows, held[held["case"] == case], of_types)
+    if not blocks:
+        return Body(blocks=[Block(note=why_nothing(run, "operators"))])
+    return Body(lead=_LEAD, blocks=[*blocks, *missing_cases(run, "operators", [str(each.case) for each in blocks])])
+
+
+def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str, str]) -> list[Block]:
+    """Return the chart of a case; none without a layer."""
+    made = ChartMaker(f"Flame graph of {case}", _INSTEAD)
+    kinds = dict(zip(work["layer"], work["operator_type"], strict=True))
+    narrow, drawn = [], set()
+    for name, column, unit, share_of in _MEASURES:
+        rows, group = (held, "category") if column == "bytes" else (work, "phase")
+        boxes, num_narrow = nested(rows, group, column, LEAST_FRAC)
+        layers = set(boxes["layer"].dropna())
+        if not layers:
+            continue
+        leaves = {layer: kind for layer, kind in kinds.items()
+                  if layer in layers - {inner.rpartition(".")[0] for inner in layers}}
+        made.add(name, unit, boxes["length"].iloc[0], share_of, [_box(row, types, leaves) for row in fmt.rows(boxes)])
+        drawn |= set(leaves.values())
+        narrow += [f"{num_narrow:,} in {name}"] if num_narrow else []
+    chart = made.made()
+    notes = [f"Boxes below 1/2000 of the whole are left out: {', '.join(narrow)}."] if narrow else []
+    notes += [_MEMORY for graph in chart.graphs if graph.name == "Memory"]
+    legend: Legend = [(kind, palette.operator_type(kind)) for kind in dict.fromkeys(kinds.values()) if kind in drawn]
+    return [Block(title=case, case=case, chart=chart, legend=legend, note=" ".join(notes))] if chart.graphs else []
+
+
+def _box(row: Any, types: Mapping[str, str], leaves: Mapping[str, str]) -> Box:
+    """Return the box of a row of `nested`: the color of its phase, category, or operator type if it has no layers."""
+    group = row.group.replace("_", " ") if isinstance(row.group, str) else "all"
+    if isinstance(row.layer, str):
+        detail = ", ".join(filter(None, [types.get(row.layer), group]))
+        color = palette.operator_type(leaves[row.layer]) if row.layer in leaves else ""
+        return Box(row.depth, row.start, row.length, row.layer, detail, color)
+    return Box(row.depth, row.start, row.length, group, "", _GROUPS.get(row.group, ""))
+
+
+SECTION = Section("flame-graph", "Flame graph", 152, flame_graphs, ("operators", "flop"), ("operators", "flop"))
