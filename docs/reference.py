@@ -88,8 +88,8 @@ def tables() -> str:
 def counters() -> str:
     """Return the page of all counter sources."""
     parts = ["# Counters", "Sources of counters, and what they count. `charact doctor` shows which of them work on "
-             "this machine, and how to enable the others. A source with a pass of its own runs only if it is named, as in "
-             "`--counters auto,pm`."]
+             "this machine, and how to enable the others. A source with a pass of its own runs only if it is named, as "
+             "in `--counters auto,pm`."]
     for name, source in all_sources().items():
         taken = {"along": "during the counter pass", "trace": "from the trace of the operator pass",
                  "own pass": "in a pass of its own"}[source.taken]
