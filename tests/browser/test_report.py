@@ -74,14 +74,14 @@ def test_a_heading_sorts_by_value_and_keeps_what_is_missing_last(page: Page, add
 def test_the_filter_shows_the_cases_that_hold_every_word_of_its_run_only(page: Page, address: str) -> None:
     page.goto(address)
     first = page.locator("#run-1")
-    first.get_by_role("searchbox").fill("TRAIN 224")
+    first.get_by_placeholder("Filter cases").fill("TRAIN 224")
     assert column(page, "#r1-summary table", 1) == ["224 px, train"]
     assert page.locator("#r1-summary .ch-card:visible").count() == 1
     assert page.locator("#r1-operator-types .ch-block:visible").count() == 1
     assert set(column(page, "#r1-layers table", 1)) == {"224 px, train"}
-    assert first.locator("output").inner_text() == "1 of 4 cases"
+    assert first.locator("[data-case-filter] output").inner_text() == "1 of 4 cases"
     assert len(column(page, "#r2-summary table", 1)) == 5
-    first.get_by_role("searchbox").fill("")
+    first.get_by_placeholder("Filter cases").fill("")
     assert column(page, "#r1-summary table", 1) == ["32 px, train", "32 px, infer", "224 px, train", "224 px, infer"]
 
 
@@ -162,7 +162,7 @@ def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) 
     path = tmp_path / "training.html"
     path.write_text(report([load_run(records.write_training(tmp_path / "runs"))]), encoding="utf-8")
     page.goto(path.as_uri())
-    page.get_by_role("searchbox").fill("b20")
+    page.get_by_placeholder("Filter cases").fill("b20")
     assert page.locator("#r1-training .ch-block:visible h3").all_inner_texts() == [
         "Learning curves", "Time by stage and phase: resnet18-32-b20-train-fp32-cpu", "Trainings",
         "Protocol: northeastern",

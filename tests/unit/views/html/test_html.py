@@ -17,9 +17,8 @@ from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
 
 SECTION_IDS = [
-    "summary", "bottleneck", "phases", "operator-types", "operators", "layers", "memory", "roofline",
-    "utilization", "counters", "machine", "method",
-    "unavailable",
+    "summary", "bottleneck", "phases", "operator-types", "operators", "layers", "flame-graph",
+    "memory", "roofline", "utilization", "counters", "machine", "method", "unavailable",
 ]
 def record_of(tmp_path: Path, entry: dict, tables: dict) -> Path:
     writer = RunWriter(tmp_path, "r", {})
