@@ -20,6 +20,9 @@ def command(
     workloads: Annotated[list[str] | None, typer.Argument(
         help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Epochs.  [default: 1]")] = None,
+    max_batches: Annotated[int | None, typer.Option(
+        min=1, help="Train and validate on the first N batches of each epoch only. Default: all.", metavar="N",
+        show_default=False)] = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     precision: Annotated[str | None, typer.Option(
@@ -67,7 +70,8 @@ def command(
     """  # noqa: D301  (click wants the character itself)
     said: Options = {
         "workloads": [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")],
-        "num_epochs": epochs, "variant": variant, "data": data, "synthetic": synthetic, "holdout_frac": holdout,
+        "num_epochs": epochs, "max_batches": max_batches, "variant": variant, "data": data, "synthetic": synthetic,
+        "holdout_frac": holdout,
         "learning_rate": learning_rate, "protocol": protocol, "workers": workers, "device": device,
         "threads": threads, "channels_last": channels_last, "compiled": compiled, "seed": seed,
         "input_sizes": _parsed(opt.parse_sizes, input_sizes, "--input-sizes"),

@@ -42,7 +42,7 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
     def run_cases() -> None:
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
                                              interrupt if measures_ceilings else None, quiet=quiet)
-        with progress_of(console, enabled=console.is_terminal and not quiet) as progress:
+        with progress_of(console, enabled=not quiet) as progress:
             measure(writer, progress)
 
     status = measure_and_publish(writer, run_cases, interrupt, quiet)

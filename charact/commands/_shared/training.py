@@ -128,7 +128,7 @@ def _training(workload: "Workload", size: int, batch: int, precision: str, chose
     return Training(
         case, chosen["num_epochs"], chosen.get("validation"), chosen.get("holdout_frac"),
         Target(*chosen["until"]) if "until" in chosen else None, chosen.get("learning_rate"),
-        None if weights is None else expanded_path(weights),
+        None if weights is None else expanded_path(weights), chosen.get("max_batches"),
         None if protocol is None else protocol.facts(_used(case, chosen)))
 
 
@@ -155,7 +155,7 @@ def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interr
     console = Console(stderr=True)
 
     def measure() -> None:
-        with TrainingProgress(console, enabled=console.is_terminal and not quiet, lines=not quiet) as progress:
+        with TrainingProgress(console, enabled=not quiet, lines=not quiet) as progress:
             train_cases(trainings, writer, progress, interrupt)
 
     return measure_resumably(writer, measure, interrupt, quiet, command="train", unit="epoch")

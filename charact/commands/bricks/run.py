@@ -101,7 +101,7 @@ def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt) -> int:
     console = Console(stderr=True)
 
     def measure() -> None:
-        with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
+        with BrickProgress(console, enabled=not quiet) as progress:
             run_isolated(writer, progress, interrupt)
 
     return measure_resumably(writer, measure, interrupt, quiet, command="bricks run", unit="round")
