@@ -53,14 +53,23 @@ def newest_run(path: Path) -> Path:
     Raises:
         UserError: the directory has no finished run.
     """
+    return finished_runs(path)[-1]
+
+
+def finished_runs(path: Path) -> list[Path]:
+    """Return the finished runs in a directory, sorted by name; a run is returned itself.
+
+    Raises:
+        UserError: the directory has no finished run.
+    """
     from charact.views.tensorboard.records import run_directories
 
     if not path.is_dir() or (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
-        return path
+        return [path]
     finished = [each for each in run_directories(path) if not each.name.startswith(PARTIAL_PREFIX)]
     if not finished:
         raise UserError(f"{path} has no finished run: name a run directory, or make one as in charact profile mlp")
-    return max(finished, key=lambda each: each.name)
+    return sorted(finished, key=lambda each: each.name)
 
 
 def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
