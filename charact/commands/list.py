@@ -29,7 +29,8 @@ class Topic(StrEnum):
 
 
 def command(
-    topic: Annotated[Topic | None, typer.Argument(help="What to list. Default: everything.")] = None,
+    topic: Annotated[Topic | None, typer.Argument(
+        help="workloads, datasets, devices, counters or operator-types. Default: everything.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all details as JSON.")] = False,
 ) -> None:
     """List workloads, data sets, devices, counters and others."""

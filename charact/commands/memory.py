@@ -27,7 +27,7 @@ _AMOUNT = re.compile(r"[\d.]+[kmgt]i?b", re.IGNORECASE)
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="[WORKLOADS]...", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see `charact profile --help`.")]

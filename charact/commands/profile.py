@@ -14,7 +14,7 @@ from charact.record.schema import MODES, PRECISIONS
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="[WORKLOADS]...", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see above.")] = None,

@@ -18,7 +18,7 @@ _NAMES = {"workloads": "WORKLOADS", "compiled": "--compile"}
 def command(
     context: typer.Context,
     workloads: Annotated[list[str] | None, typer.Argument(
-        help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Epochs.  [default: 1]")] = None,
     max_batches: Annotated[int | None, typer.Option(
         min=1, help="Train and validate on the first N batches of each epoch only. Default: all.", metavar="N",

@@ -8,6 +8,7 @@ import typer
 
 def command(
     partial: Annotated[list[Path], typer.Argument(
+        metavar="RUN",
         help="Hidden directory of a running program: runs/.partial-...; of several, the running one is used.")],
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,

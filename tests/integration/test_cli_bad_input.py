@@ -22,7 +22,7 @@ def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     (["lst"], "error: no such command 'lst'. Did you mean 'list'? (see charact --help)\n"),
     (["doctr"], "error: no such command 'doctr'. Did you mean 'doctor'? (see charact --help)\n"),
     (["--tracebak"], "error: no such option: --tracebak: did you mean --traceback? (see charact --help)\n"),
-    (["list", "workload"], "error: invalid value for 'topic': 'workload' is not one of 'workloads', 'datasets', "
+    (["list", "workload"], "error: invalid value for 'TOPIC': 'workload' is not one of 'workloads', 'datasets', "
                            "'devices', 'counters', 'operator-types' (see charact list --help)\n"),
     (["list", "--jsn"], "error: no such option: --jsn: did you mean --json? (see charact list --help)\n"),
     (["run", "-m"], "error: option '-m' requires an argument (see charact run --help)\n"),
