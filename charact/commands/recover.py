@@ -40,9 +40,11 @@ def command(
     any_ok, errors = False, []
     with Interrupt() as interrupt:
         from charact.commands._shared.publish import recover_command
+        from charact.commands._shared.run_groups import check_unfinished
 
         for number, directory in enumerate(partial):
             try:
+                check_unfinished([directory])
                 with interrupt.allowed():
                     any_ok |= _recover(directory, quiet, waiting)
             except UserError as error:  # a run that is still running must not prevent the others

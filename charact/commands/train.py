@@ -54,6 +54,7 @@ def command(
     seed: opt.Seed = 0,
     out: opt.Out = Path("runs"),
     name: opt.Name = None,
+    as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Train workloads: total time, and learning curves.
@@ -94,8 +95,8 @@ def command(
     # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         if resume is not None:
-            return resume_training(resume, quiet, interrupt)
-        return start(options, out, name, quiet, interrupt)
+            return resume_training(resume, quiet, interrupt, as_json=as_json)
+        return start(options, out, name, quiet, interrupt, as_json=as_json)
 
 
 def _parsed(parse: Any, value: Any, *arguments: Any) -> Any:
@@ -131,6 +132,6 @@ def _check_alone(context: typer.Context) -> None:
     """
     for option in context.params:
         source = context.get_parameter_source(option)
-        if option not in ("resume", "quiet") and source is not None and source.name == "COMMANDLINE":
+        if option not in ("resume", "quiet", "as_json") and source is not None and source.name == "COMMANDLINE":
             raise UserError(f"--resume takes all options from the resumed training: leave "
                             f"{_NAMES.get(option, '--' + option.replace('_', '-'))} out")

@@ -23,7 +23,9 @@ def command(
     \b
       charact watch runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
+    from charact.commands._shared.run_groups import check_unfinished
     from charact.commands._shared.watching import running_one, watch
 
+    check_unfinished(partial)
     watch(running_one(partial), of_run=of_run)
     return 0

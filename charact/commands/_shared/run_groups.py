@@ -56,6 +56,19 @@ def newest_run(path: Path) -> Path:
     return finished_runs(path)[-1]
 
 
+def check_unfinished(paths: list[Path]) -> None:
+    """Check that the directories of unfinished runs exist.
+
+    Raises:
+        UserError: one does not; the unfinished runs next to it are listed.
+    """
+    for path in (path for path in paths if not os.path.lexists(path)):
+        there = sorted(str(each) for each in path.parent.glob(f"{PARTIAL_PREFIX}*"))
+        what = "unfinished are " + ", ".join(there) if there else f"{path.parent} has no unfinished run" \
+            if path.parent.is_dir() else f"there is no directory {path.parent}"
+        raise UserError(f"{path} does not exist: {what}")
+
+
 def finished_runs(path: Path) -> list[Path]:
     """Return the finished runs in a directory, sorted by name; a run is returned itself.
 
