@@ -16,6 +16,8 @@ from charact.core.output import OUT, finish, occupy_closed_descriptors, show, wa
 from charact.core.plugins import modules_in
 
 OK, FAILED, USER_ERROR = 0, 1, 2
+_VALUE_NAMES = {int: "N", float: "X", Path: "PATH"}
+"""Names of values in the help, by type."""
 
 HELP = """Where the time and the memory of a deep-learning workload go, and how well the device is used.
 
@@ -27,6 +29,9 @@ one HTML file or in TensorBoard.
   charact report runs/*                         one HTML file of all runs
   charact tensorboard runs                      compare them in TensorBoard
   charact doctor                                what this machine can measure
+
+Exit statuses: 0 success, 1 no case succeeded, a threshold failed or output was lost, 2 an error of the user, 128 plus
+the signal's number after a signal (130 after Ctrl-C). charact run ends with the status of the script.
 """
 
 
@@ -78,10 +83,35 @@ def build_app() -> typer.Typer:
 
 
 def build_command() -> Any:
-    """Return the application's command; its path parameters reject empty values."""
+    """Return the application's command; its path parameters reject empty values, and its help names values plainly."""
     command = typer.main.get_command(build_app())
     _reject_empty_paths(command)
+    _name_values(command)
     return command
+
+
+def _name_values(command: Any) -> None:
+    """Name the values of parameters in the help: PATH, not <path>, and N, not <int range>."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.metavar = parameter.metavar or parameter.name.upper()
+            parameter.display_type_rich = lambda ctx: None
+            parameter._usage_display_name = partial(_usage_name, parameter)
+        elif not parameter.is_flag and parameter.metavar is None:
+            kind = parameter.type_descriptor.annotation
+            kinds = (kind, *get_args(kind))
+            parameter.metavar = next((name for each, name in _VALUE_NAMES.items() if each in kinds), "TEXT")
+    for inner in getattr(command, "commands", {}).values():
+        _name_values(inner)
+
+
+def _usage_name(argument: Any) -> str:
+    """Return an argument's name for the line of usage: RUN..., or [RUN...] if it may be left out."""
+    name = str(argument.metavar)
+    if "[" in name:  # it shows itself what may be left out
+        return name
+    name += "..." if argument.nargs != 1 and "..." not in name else ""
+    return name if argument.required else f"[{name}]"
 
 
 def _reject_empty_paths(command: Any) -> None:

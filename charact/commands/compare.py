@@ -56,6 +56,8 @@ def command(
     junit: Annotated[Path | None, typer.Option(
         help="Write the results of the thresholds as JUnit XML.", metavar="FILE")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+    as_json: Annotated[bool, typer.Option(
+        "--json", help="Print only the ratios, as JSON: the columns of --to FILE.csv.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Compare machines, versions or runs with the first of them.
@@ -77,6 +79,7 @@ def command(
     from charact.commands._shared.run_groups import read_sides
 
     levels = opt.parse_choices(by, "--by", _BY)
+    quiet = quiet or as_json
     _check_apart(to, summary, junit)
     commands = _commands(sides, ab)
     write = None if to is None else _writer(to, force)
@@ -108,7 +111,11 @@ def command(
             print_tables(shown, num_rows)
             if explain:
                 print_explanations(compared, num_rows)
-        if to is not None:
+        if as_json:
+            from charact.views.export.tables import comparison_json
+
+            show(*comparison_json(compared, levels).split("\n"))
+        elif to is not None:
             show(f"Wrote {to}")
         return 0 if gate is None else pass_gate(gate, compared, quiet)
 

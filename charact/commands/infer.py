@@ -33,6 +33,7 @@ def command(
     seed: opt.Seed = 0,
     out: opt.Out = Path("runs"),
     name: opt.Name = None,
+    as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Measure total inference time: load the weights, then predict.
@@ -72,9 +73,9 @@ def command(
                                  data=request, num_workers=workers, channels_last=channels_last, compiled=compiled))
         if weights is not None:
             check_weights(cases, weights)
-        elif not quiet:
+        elif not quiet and not as_json:
             show("No --weights: random weights are saved first, to measure loading")
         plan = InferencePlan(weights, repeats, max_batches)
         return run_and_publish(lambda writer, progress: infer_cases(cases, plan, writer, progress, interrupt), out,
                                name or prepared.name, options, threads, quiet, interrupt,
-                               [str(case.device) for case in cases])
+                               [str(case.device) for case in cases], as_json=as_json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from charact.core.output import show
+from charact.core.units import quantity
 
 if TYPE_CHECKING:
     from charact.workload.base import Workload
@@ -22,15 +23,17 @@ class Topic(StrEnum):
 
     WORKLOADS = "workloads"
     DATASETS = "datasets"
+    DEVICES = "devices"
     COUNTERS = "counters"
     OPERATOR_TYPES = "operator-types"
 
 
 def command(
-    topic: Annotated[Topic | None, typer.Argument(help="What to list. Default: everything.")] = None,
+    topic: Annotated[Topic | None, typer.Argument(
+        help="workloads, datasets, devices, counters or operator-types. Default: everything.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all details as JSON.")] = False,
 ) -> None:
-    """List workloads, datasets, counters and operator types."""
+    """List workloads, data sets, devices, counters and others."""
     listed = {one: _LISTINGS[one].rows() for one in ([topic] if topic else Topic)}
     if as_json:
         import json
@@ -45,7 +48,7 @@ def _print(listing: "_Listing", rows: list[Row]) -> None:
     from charact.commands._shared.print_table import print_table
 
     for heading, members in groupby(rows, listing.heading):
-        print_table(heading, [column.replace("_", " ") for column in listing.columns],
+        print_table(heading, [column.removesuffix("_bytes").replace("_", " ") for column in listing.columns],
                     [[_text(row, column) for column in listing.columns] for row in members])
 
 
@@ -55,6 +58,8 @@ def _text(row: Row, column: str) -> str:
         words = ", ".join(value[:_MOST_WORDS])
         return f"{words}, … ({len(value)} in --json)" if len(value) > _MOST_WORDS else words or "–"
     if isinstance(value, int):
+        if column.endswith("_bytes"):
+            return quantity(value, "B")
         return str(value) if value < 10_000 else f"{value:,}"  # a year has no comma
     if value is None:
         return "any" if column == "kind" else "–"
@@ -100,6 +105,20 @@ def _datasets() -> list[Row]:
     ]
 
 
+def _devices() -> list[Row]:
+    from charact.machine.facts import machine_facts
+    from charact.measure.memory_estimate.target_devices import target_like, target_names
+
+    machine = machine_facts()
+    here = [("cpu", machine["cpu"]["model"], machine["memory_bytes"])]
+    here += [(f"cuda:{gpu['index']}", gpu["name"], gpu["memory_bytes"]) for gpu in machine["gpus"]]
+    rows: list[Row] = [{"device": device, "option": "--device", "name": name, "memory_bytes": memory_bytes,
+                        "source": "this machine"} for device, name, memory_bytes in here]
+    known = [target_like(name) for name in target_names()]
+    return rows + [{"device": target.name, "option": "--device-like", "name": None, "memory_bytes": target.memory_bytes,
+                    "source": target.source} for target in known]
+
+
 def _counters() -> list[Row]:
     from charact.measure.counters import all_sources
 
@@ -137,6 +156,8 @@ _LISTINGS = {
     Topic.WORKLOADS: _Listing(_workloads, ("workload", "family", "year", "parameters", "variants"),
                               lambda _: "Workloads, with the parameters of the first variant"),
     Topic.DATASETS: _Listing(_datasets, ("dataset", "kind", "splits", "description", "source"), lambda _: "Datasets"),
+    Topic.DEVICES: _Listing(_devices, ("device", "name", "memory_bytes"), lambda row: (
+        "Devices of this machine" if row["option"] == "--device" else "Devices of --device-like")),
     Topic.COUNTERS: _Listing(_counters, ("counter", "method", "definition"), _counter_heading),
     Topic.OPERATOR_TYPES: _Listing(_operator_types, ("operator_type", "description"), lambda _: "Operator types"),
 }

@@ -27,7 +27,7 @@ _AMOUNT = re.compile(r"[\d.]+[kmgt]i?b", re.IGNORECASE)
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="[WORKLOADS]...", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see `charact profile --help`.")]
@@ -62,6 +62,7 @@ def command(
     seed: opt.Seed = 0,
     out: opt.Out = Path("runs"),
     name: opt.Name = None,
+    as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Estimate and measure memory against input size.
@@ -118,7 +119,8 @@ def command(
         runner = _runner(cases, chosen, search, predict, measure, limit_bytes, interrupt)
         label = name or "+".join(workload.name for workload in prepared[:3])
         devices = [str(chosen.device)] if chosen.here else []
-        return run_and_publish(runner, out, label, options, threads, quiet, interrupt, devices, MemoryProgress)
+        return run_and_publish(runner, out, label, options, threads, quiet, interrupt, devices, MemoryProgress,
+                               as_json=as_json)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def command(
         min=0, max=86_400, help="Or after this many seconds and 6 repetitions.")] = 3.0,
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the suite's or the operation's.")] = None,
+    as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Time basic operations: products, convolutions and others.
@@ -103,7 +104,7 @@ def command(
         return run_and_publish(
             lambda writer, progress: run_operations(cases, rule, writer, progress, interrupt, hot=hot), out,
             name or suite or ("operations" if several else problems[0].operation), options, threads, quiet, interrupt,
-            [str(case.device) for case in cases], measures_ceilings=True)
+            [str(case.device) for case in cases], measures_ceilings=True, as_json=as_json)
 
 
 def _of_suite(name: str, part: str | None) -> "list[Problem]":

@@ -14,7 +14,7 @@ from charact.record.schema import MODES, PRECISIONS
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="[WORKLOADS]...", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see above.")] = None,
@@ -46,6 +46,7 @@ def command(
         min=0, max=86_400, help="Or after this many seconds and 6 iterations.")] = 15.0,
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: the workloads'.")] = None,
+    as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Characterize workloads: their time, memory and FLOP.
@@ -110,4 +111,5 @@ def command(
         label = name or "+".join(workload.name for workload in prepared[:3])
         return run_and_publish(
             lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources), out, label, options,
-            threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True)
+            threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True,
+            as_json=as_json)

@@ -23,7 +23,8 @@ _ELSEWHERE = (f"{_NO_MODEL}. charact.Profiler watches another thread, charact ru
 
 
 def command(
-    partial: Annotated[list[Path], typer.Argument(help="Hidden directories of killed runs: runs/.partial-...")],
+    partial: Annotated[list[Path], typer.Argument(
+        metavar="RUN", help="Hidden directories of killed runs: runs/.partial-...")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
     waiting: Annotated[int | None, typer.Option(
         "--waiting", hidden=True, help="Descriptor to which a byte is written when the record is published."
@@ -39,9 +40,11 @@ def command(
     any_ok, errors = False, []
     with Interrupt() as interrupt:
         from charact.commands._shared.publish import recover_command
+        from charact.commands._shared.run_groups import check_unfinished
 
         for number, directory in enumerate(partial):
             try:
+                check_unfinished([directory])
                 with interrupt.allowed():
                     any_ok |= _recover(directory, quiet, waiting)
             except UserError as error:  # a run that is still running must not prevent the others

@@ -5,16 +5,21 @@ from typing import Annotated
 
 import typer
 
-from charact.core.output import show
+from charact.core.output import show, warn
+
+_TITLE_BYTES = 65_536
+"""Beginning of a report that contains its title."""
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, such as those below runs/.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(
+        help="Run directories, or directories of runs, such as runs/.", metavar="RUN...")],
     to: Annotated[
         Path | None,
         typer.Option(help="File to write. Default: report.html in the run's directory; of several runs, here."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is no report of charact.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,
     anonymous: Annotated[bool, typer.Option(
         "--anonymous", help="Remove names of the host and the user, paths, the commit and identifiers of GPUs."
@@ -29,15 +34,32 @@ def command(
     name: remove that with --anonymous before you send the file to others. The report of many runs is a summary.
     """
     from charact.commands._shared.partial_runs import read_run
+    from charact.commands._shared.run_groups import finished_runs
     from charact.core.files import check_writable, write_text
     from charact.record.presentable import redacted
     from charact.views.html.report import report
     from charact.views.terminal.progress import RunsProgress
 
-    target = to or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
-    loaded = [redacted(read_run(path, partial=partial), anonymous=anonymous) for path in runs]
+    paths = [path for given in runs for path in finished_runs(given)]
+    target = to or (runs[0] / "report.html" if paths == runs and len(runs) == 1 else Path("report.html"))
+    force = force or _is_report(target)
+    loaded = [redacted(read_run(path, partial=partial), anonymous=anonymous) for path in paths]
     check_writable(target, force=force, option="--to")
     with RunsProgress("Reading", len(loaded)) as progress:
         page = report(loaded, max_cases, progress.advance)
     write_text(target, page, force=force)
     show(f"Wrote {target}")
+    if open_it:
+        import webbrowser
+
+        if not webbrowser.open(target.resolve().as_uri()):
+            warn(f"no browser could be started: open {target} yourself")
+
+
+def _is_report(path: Path) -> bool:
+    """Return whether a file is a report that charact wrote, which is overwritten without --force."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        beginning = file.read(_TITLE_BYTES)
+    return beginning.startswith(b"<!doctype html>") and " – charact</title>".encode() in beginning

@@ -18,8 +18,11 @@ _NAMES = {"workloads": "WORKLOADS", "compiled": "--compile"}
 def command(
     context: typer.Context,
     workloads: Annotated[list[str] | None, typer.Argument(
-        help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Epochs.  [default: 1]")] = None,
+    max_batches: Annotated[int | None, typer.Option(
+        min=1, help="Train and validate on the first N batches of each epoch only. Default: all.", metavar="N",
+        show_default=False)] = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     precision: Annotated[str | None, typer.Option(
@@ -51,6 +54,7 @@ def command(
     seed: opt.Seed = 0,
     out: opt.Out = Path("runs"),
     name: opt.Name = None,
+    as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Train workloads: total time, and learning curves.
@@ -67,7 +71,8 @@ def command(
     """  # noqa: D301  (click wants the character itself)
     said: Options = {
         "workloads": [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")],
-        "num_epochs": epochs, "variant": variant, "data": data, "synthetic": synthetic, "holdout_frac": holdout,
+        "num_epochs": epochs, "max_batches": max_batches, "variant": variant, "data": data, "synthetic": synthetic,
+        "holdout_frac": holdout,
         "learning_rate": learning_rate, "protocol": protocol, "workers": workers, "device": device,
         "threads": threads, "channels_last": channels_last, "compiled": compiled, "seed": seed,
         "input_sizes": _parsed(opt.parse_sizes, input_sizes, "--input-sizes"),
@@ -90,8 +95,8 @@ def command(
     # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         if resume is not None:
-            return resume_training(resume, quiet, interrupt)
-        return start(options, out, name, quiet, interrupt)
+            return resume_training(resume, quiet, interrupt, as_json=as_json)
+        return start(options, out, name, quiet, interrupt, as_json=as_json)
 
 
 def _parsed(parse: Any, value: Any, *arguments: Any) -> Any:
@@ -127,6 +132,6 @@ def _check_alone(context: typer.Context) -> None:
     """
     for option in context.params:
         source = context.get_parameter_source(option)
-        if option not in ("resume", "quiet") and source is not None and source.name == "COMMANDLINE":
+        if option not in ("resume", "quiet", "as_json") and source is not None and source.name == "COMMANDLINE":
             raise UserError(f"--resume takes all options from the resumed training: leave "
                             f"{_NAMES.get(option, '--' + option.replace('_', '-'))} out")

@@ -8,6 +8,7 @@ import typer
 
 def command(
     partial: Annotated[list[Path], typer.Argument(
+        metavar="RUN",
         help="Hidden directory of a running program: runs/.partial-...; of several, the running one is used.")],
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,
@@ -22,7 +23,9 @@ def command(
     \b
       charact watch runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
+    from charact.commands._shared.run_groups import check_unfinished
     from charact.commands._shared.watching import running_one, watch
 
+    check_unfinished(partial)
     watch(running_one(partial), of_run=of_run)
     return 0

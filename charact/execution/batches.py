@@ -21,16 +21,18 @@ class Batches:
         whole: drop a smaller last batch, so that all iterations have the same size.
         persistent: keep the workers between epochs, which saves their start; their random numbers then depend on all
             previous epochs.
+        max_batches: largest number of batches in an epoch; None for all.
     """
 
     def __init__(self, case: Case, dataset: Dataset[Any], *, shuffle: bool, whole: bool,
-                 persistent: bool = True) -> None:
+                 persistent: bool = True, max_batches: int | None = None) -> None:
         on_cuda = case.device.type == "cuda"
         self._case = case
         self._dtype = case.dtype
         self._in_place = not on_cuda and not case.channels_last and self._dtype in (None, torch.float32)
         self._generator = torch.Generator()
         self._num_samples = len(dataset)  # type: ignore[arg-type]
+        self._max_batches = max_batches
         self._loader: DataLoader[Any] = DataLoader(
             dataset, batch_size=case.batch_size, shuffle=shuffle and getattr(dataset, "shuffled", True),
             drop_last=whole, num_workers=case.num_workers,
@@ -40,7 +42,7 @@ class Batches:
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        return len(self._loader)
+        return min(len(self._loader), self._max_batches or len(self._loader))
 
     def size(self, number: int) -> int:
         """Return the number of samples in a batch, by index from 0."""

@@ -22,8 +22,8 @@ def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     (["lst"], "error: no such command 'lst'. Did you mean 'list'? (see charact --help)\n"),
     (["doctr"], "error: no such command 'doctr'. Did you mean 'doctor'? (see charact --help)\n"),
     (["--tracebak"], "error: no such option: --tracebak: did you mean --traceback? (see charact --help)\n"),
-    (["list", "workload"], "error: invalid value for 'topic': 'workload' is not one of 'workloads', 'datasets', "
-                           "'counters', 'operator-types' (see charact list --help)\n"),
+    (["list", "workload"], "error: invalid value for 'TOPIC': 'workload' is not one of 'workloads', 'datasets', "
+                           "'devices', 'counters', 'operator-types' (see charact list --help)\n"),
     (["list", "--jsn"], "error: no such option: --jsn: did you mean --json? (see charact list --help)\n"),
     (["run", "-m"], "error: option '-m' requires an argument (see charact run --help)\n"),
     (["profile", "resnet18", "--counters", "hots"],
@@ -76,7 +76,8 @@ def test_list_shows_every_topic_plainly_in_a_pipe(tmp_path: Path, server: Server
 
 
 @pytest.mark.parametrize(("topic", "column"), [
-    ("workloads", "workload"), ("datasets", "dataset"), ("counters", "counter"), ("operator-types", "operator_type"),
+    ("workloads", "workload"), ("datasets", "dataset"), ("devices", "device"), ("counters", "counter"),
+    ("operator-types", "operator_type"),
 ])
 def test_list_of_one_topic_as_json(
         tmp_path: Path, topic: str, column: str, here: Callable[..., Any]) -> None:

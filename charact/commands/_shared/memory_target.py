@@ -2,13 +2,19 @@
 
 import re
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import torch
 
 from charact.core.errors import UserError
 from charact.machine.facts import gpu_facts, resolve_device
-from charact.measure.memory_estimate.target_devices import target_like, target_of_memory, this_device
+from charact.measure.memory_estimate.target_devices import (
+    target_like,
+    target_names,
+    target_of_memory,
+    this_device,
+)
 
 if TYPE_CHECKING:
     from charact.measure.memory_estimate.target_devices import Target
@@ -41,6 +47,10 @@ def chosen_device(device: str, like: str | None, limit_bytes: int | None) -> Cho
         return Chosen(_limited(target, limit_bytes), found or torch.device("cuda"), found is not None)
     if limit_bytes is not None and device == "cuda" and not gpu_facts()[0]:
         return Chosen(target_of_memory(limit_bytes, "cuda"), torch.device("cuda"), here=False)
+    if (near := get_close_matches(device.lower().replace(" ", "-"), target_names(), cutoff=0.5)) and not re.fullmatch(
+            r"auto|cpu|cuda(:.*)?", device):
+        raise UserError(f"--device {device}: a device of this machine is auto, cpu or cuda:N; --device-like {near[0]} "
+                        "estimates for another GPU (charact list devices)")
     resolved = resolve_device(device)
     return Chosen(_limited(this_device(resolved), limit_bytes), resolved, here=True)
 

@@ -36,6 +36,9 @@ Out = Annotated[Path, typer.Option(help="Directory in which to create the run's 
 Name = Annotated[str | None, typer.Option(help="Name of the run. Default: the workload's.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")]
 
+Json = Annotated[bool, typer.Option(
+    "--json", help="Print only the summary of the finished run, as charact show --json does.")]
+
 SPLITS = ("train", "valid", "test")
 _MAX_SIZES = 10_000
 _LARGEST = 10**9

@@ -62,7 +62,8 @@ def _is_kept(writer: RunWriter) -> bool:
     return True
 
 
-def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool) -> int:
+def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool, *,
+                        as_json: bool = False) -> int:
     """Write cases into a new record and publish it; return the exit status.
 
     The status is 0 if a case succeeded, 1 if none did, and 128 plus the signal if one ended the run.
@@ -77,14 +78,14 @@ def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrup
             warn("interrupted before a case had finished: nothing is written")
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete" if interrupt.signal is None else "interrupted")))
-    any_ok = report_outcome(load_run(writer.final), quiet)
+    any_ok = report_outcome(load_run(writer.final), quiet, as_json=as_json)
     if interrupt.signal is not None:
         return 128 + interrupt.signal
     return 0 if any_ok else 1
 
 
 def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool, *,
-                      command: str, unit: str) -> int:
+                      command: str, unit: str, as_json: bool = False) -> int:
     """Write cases into a resumable record, and publish it when complete; return the exit status.
 
     Args:
@@ -94,6 +95,7 @@ def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt:
         quiet: whether output is reduced.
         command: command that resumes the record, such as `train`.
         unit: unit that is kept once it is complete, such as `epoch`.
+        as_json: whether the outcome is printed as JSON.
 
     Raises:
         UserError: the record cannot be written; finished cases are kept.
@@ -109,17 +111,17 @@ def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt:
                 warn(f"interrupted; {kept}")
             return 128 + interrupt.signal
         publish(writer, load_run(writer.close("complete")))
-    return 0 if report_outcome(load_run(writer.final), quiet) else 1
+    return 0 if report_outcome(load_run(writer.final), quiet, as_json=as_json) else 1
 
 
-def publish_and_report(writer: RunWriter, quiet: bool) -> bool:
+def publish_and_report(writer: RunWriter, quiet: bool, *, as_json: bool = False) -> bool:
     """Publish a closed record and report its outcome; return whether any case succeeded.
 
     Raises:
         UserError: the record cannot be written.
     """
     publish(writer, load_run(writer.directory))
-    return report_outcome(load_run(writer.final), quiet)
+    return report_outcome(load_run(writer.final), quiet, as_json=as_json)
 
 
 def publish(writer: RunWriter, run: Run) -> None:
@@ -187,12 +189,19 @@ def recover_command(directories: Iterable[Path]) -> str:
     return f"{program()} recover {shlex.join(map(str, directories))}"
 
 
-def report_outcome(run: Run, quiet: bool) -> bool:
+def report_outcome(run: Run, quiet: bool, *, as_json: bool = False) -> bool:
     """Print the outcome, failures even when quiet; return whether any case succeeded.
 
-    On a terminal the summary has the failures, so they are not repeated.
+    On a terminal the summary has the failures, so they are not repeated. With `as_json`, standard output gets the JSON
+    of `charact show` only.
     """
     failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
+    any_ok = len(failed) < len(run.manifest["cases"])
+    if as_json:
+        from charact.views.export.run_summary import lines_of, run_summary
+
+        show(*lines_of(run_summary(run)))
+        return any_ok
     if not quiet:
         from charact.views.terminal.summary import summary  # takes 0.2 s, for which a program would wait
 
@@ -205,7 +214,7 @@ def report_outcome(run: Run, quiet: bool) -> bool:
         soon = "" if has_views(run.path) else "  (in a few seconds)"
         show(f"  report       {run.path / REPORT}{soon}")
         show(f"  TensorBoard  {program()} tensorboard {run.path.parent}")
-    return len(failed) < len(run.manifest["cases"])
+    return any_ok
 
 
 def program() -> str:

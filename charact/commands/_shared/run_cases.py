@@ -26,26 +26,28 @@ Measure = Callable[[RunWriter, LiveProgress], None]
 
 def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
                     quiet: bool, interrupt: Interrupt, devices: Sequence[str],
-                    progress_of: type[LiveProgress] = LiveProgress, *, measures_ceilings: bool = False) -> int:
+                    progress_of: type[LiveProgress] = LiveProgress, *, measures_ceilings: bool = False,
+                    as_json: bool = False) -> int:
     """Run the cases, which use these devices, into a new record in `out`; return the exit status.
 
     If `measures_ceilings`, ceilings that are not in the cache are measured first, and higher rates that the cases
-    reached are kept in the cache afterwards.
+    reached are kept in the cache afterwards. With `as_json`, only the JSON of the outcome is printed.
 
     The status is 0 if a case succeeded, 1 if none did, and 128 plus the signal if one ended the run.
 
     Raises:
         UserError: the record cannot be written; finished cases are kept.
     """
+    quiet = quiet or as_json
     writer, console = open_record(out, label, options, threads), Console(stderr=True)
 
     def run_cases() -> None:
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
                                              interrupt if measures_ceilings else None, quiet=quiet)
-        with progress_of(console, enabled=console.is_terminal and not quiet) as progress:
+        with progress_of(console, enabled=not quiet) as progress:
             measure(writer, progress)
 
-    status = measure_and_publish(writer, run_cases, interrupt, quiet)
+    status = measure_and_publish(writer, run_cases, interrupt, quiet, as_json=as_json)
     if measures_ceilings and writer.final.exists():
         keep_observed(load_run(writer.final))
     return status

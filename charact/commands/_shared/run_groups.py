@@ -53,14 +53,36 @@ def newest_run(path: Path) -> Path:
     Raises:
         UserError: the directory has no finished run.
     """
+    return finished_runs(path)[-1]
+
+
+def check_unfinished(paths: list[Path]) -> None:
+    """Check that the directories of unfinished runs exist.
+
+    Raises:
+        UserError: one does not; the unfinished runs next to it are listed.
+    """
+    for path in (path for path in paths if not os.path.lexists(path)):
+        there = sorted(str(each) for each in path.parent.glob(f"{PARTIAL_PREFIX}*"))
+        what = "unfinished are " + ", ".join(there) if there else f"{path.parent} has no unfinished run" \
+            if path.parent.is_dir() else f"there is no directory {path.parent}"
+        raise UserError(f"{path} does not exist: {what}")
+
+
+def finished_runs(path: Path) -> list[Path]:
+    """Return the finished runs in a directory, sorted by name; a run is returned itself.
+
+    Raises:
+        UserError: the directory has no finished run.
+    """
     from charact.views.tensorboard.records import run_directories
 
     if not path.is_dir() or (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
-        return path
+        return [path]
     finished = [each for each in run_directories(path) if not each.name.startswith(PARTIAL_PREFIX)]
     if not finished:
         raise UserError(f"{path} has no finished run: name a run directory, or make one as in charact profile mlp")
-    return max(finished, key=lambda each: each.name)
+    return sorted(finished, key=lambda each: each.name)
 
 
 def _read(text: str) -> "tuple[str, tuple[Run, ...]]":

@@ -20,7 +20,8 @@ Options = dict[str, Any]
 """The user's options, as in the manifest: options that were not given are absent."""
 
 
-def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt: "Interrupt") -> int:
+def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt: "Interrupt", *,
+          as_json: bool = False) -> int:
     """Train into a new record in `out`; return the exit status.
 
     Raises:
@@ -37,10 +38,10 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
     writer = open_record(out, label, options, options.get("threads"))
     with keeping_finished([writer]):
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [options["device"]])
-    return _train(writer, trainings, quiet, interrupt)
+    return _train(writer, trainings, quiet, interrupt, as_json)
 
 
-def resume_training(directory: Path, quiet: bool, interrupt: "Interrupt") -> int:
+def resume_training(directory: Path, quiet: bool, interrupt: "Interrupt", *, as_json: bool = False) -> int:
     """Resume a killed or interrupted training; return the exit status.
 
     Raises:
@@ -58,11 +59,11 @@ def resume_training(directory: Path, quiet: bool, interrupt: "Interrupt") -> int
     writer = RunWriter.reopen(directory)
     if writer.manifest["status"] != "running":  # killed after training, before its views were written
         writer.close("complete")
-        return 0 if publish_and_report(writer, quiet) else 1
+        return 0 if publish_and_report(writer, quiet, as_json=as_json) else 1
     check_holds(writer.manifest, directory, options=("threads",))
     options = writer.manifest["options"]
     torch.set_num_threads(options["threads"])
-    return _train(writer, make_trainings(options), quiet, interrupt)
+    return _train(writer, make_trainings(options), quiet, interrupt, as_json)
 
 
 def make_trainings(options: Options) -> "list[Training]":
@@ -128,7 +129,7 @@ def _training(workload: "Workload", size: int, batch: int, precision: str, chose
     return Training(
         case, chosen["num_epochs"], chosen.get("validation"), chosen.get("holdout_frac"),
         Target(*chosen["until"]) if "until" in chosen else None, chosen.get("learning_rate"),
-        None if weights is None else expanded_path(weights),
+        None if weights is None else expanded_path(weights), chosen.get("max_batches"),
         None if protocol is None else protocol.facts(_used(case, chosen)))
 
 
@@ -146,19 +147,22 @@ def _used(case: Any, chosen: Options) -> dict[str, Any]:
     return used | ({"learning_rate": chosen["learning_rate"]} if "learning_rate" in chosen else {})
 
 
-def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt") -> int:
+def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interrupt: "Interrupt",
+           as_json: bool) -> int:
     from charact.commands._shared.publish import measure_resumably
     from charact.core.console import Console
     from charact.measure.training.train_case import train_cases
     from charact.views.terminal.progress import TrainingProgress
 
+    quiet = quiet or as_json
     console = Console(stderr=True)
 
     def measure() -> None:
-        with TrainingProgress(console, enabled=console.is_terminal and not quiet, lines=not quiet) as progress:
+        with TrainingProgress(console, enabled=not quiet, lines=not quiet) as progress:
             train_cases(trainings, writer, progress, interrupt)
 
-    return measure_resumably(writer, measure, interrupt, quiet, command="train", unit="epoch")
+    return measure_resumably(writer, measure, interrupt, quiet, command="train", unit="epoch",
+                             as_json=as_json)
 
 
 def parse_target(text: str) -> tuple[str, float]:

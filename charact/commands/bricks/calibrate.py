@@ -123,7 +123,7 @@ def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction]
     """
     console, failed = Console(stderr=True), dict[int, str]()
     walls: list[list[float]] = [[] for _ in constructions]
-    with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+    with MemoryProgress(console, enabled=not quiet) as progress:
         for turn in range(turns):
             for number, construction in enumerate(constructions):
                 if number in failed:

@@ -174,6 +174,7 @@ def run(
     device: opt.Device = "auto",
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run. Default: bricks and the suite's.")] = None,
+    as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Time every brick of a suite on this machine.
@@ -208,9 +209,9 @@ def run(
         from charact.commands.bricks.run import resume_run, start
 
         if resume is not None:
-            return resume_run(resume, quiet, interrupt)
+            return resume_run(resume, quiet, interrupt, as_json=as_json)
         assert suite is not None
-        return start(suite, options, out, name, threads, quiet, interrupt)
+        return start(suite, options, out, name, threads, quiet, interrupt, as_json=as_json)
 
 
 @group.command()

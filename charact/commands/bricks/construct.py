@@ -299,7 +299,7 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
     times = {case: BrickTimes(run, case) for case in dict.fromkeys(cases.values())}
     corrections = {case: machine_correction(run, case) for case in times}
     console, failed = Console(stderr=True), list[str]()
-    with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+    with MemoryProgress(console, enabled=not quiet) as progress:
         for number, composition in enumerate(models.compositions, start=1):
             progress.case_started(composition.case, number, len(models.compositions))
             case = cases[composition.case]

@@ -175,7 +175,7 @@ def captured_sources(asked: Asked, sources: Sequence[Source], g: int, method: st
         KeyboardInterrupt: a signal came.
     """
     console, found = Console(stderr=True), []
-    with MemoryProgress(console, enabled=console.is_terminal and not quiet) as progress:
+    with MemoryProgress(console, enabled=not quiet) as progress:
         for number, source in enumerate(sources, start=1):
             progress.case_started(source.id, number, len(sources))
             progress.pass_started("capturing")

@@ -29,7 +29,8 @@ Options = dict[str, Any]
 
 
 def start(path: Path, options: Options, out: Path, name: str | None, threads: int | None, quiet: bool,
-          interrupt: Interrupt) -> int:
+          interrupt: Interrupt, *,
+          as_json: bool = False) -> int:
     """Time a suite into a new record below `out`; return the exit status.
 
     Raises:
@@ -45,10 +46,10 @@ def start(path: Path, options: Options, out: Path, name: str | None, threads: in
     writer = open_record(out, name or f"bricks-{suite.name}", kept, threads)
     with keeping_finished([writer]):
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [str(device)])
-    return _run(writer, quiet, interrupt)
+    return _run(writer, quiet, interrupt, as_json)
 
 
-def resume_run(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
+def resume_run(directory: Path, quiet: bool, interrupt: Interrupt, *, as_json: bool = False) -> int:
     """Resume a killed or interrupted run; return the exit status.
 
     Raises:
@@ -64,14 +65,14 @@ def resume_run(directory: Path, quiet: bool, interrupt: Interrupt) -> int:
                         "mixed: resume it there, or start a new run here")
     if writer.manifest["status"] != "running":  # killed after timing, before its views were written
         writer.close("complete")
-        return 0 if publish_and_report(writer, quiet) else 1
+        return 0 if publish_and_report(writer, quiet, as_json=as_json) else 1
     check_holds(writer.manifest, directory, options=(
         "suite", "threads", "device", "cases", "precision_target_frac", "max_rounds", "max_seconds", "method"))
     options = writer.manifest["options"]
     suite = load_suite(expanded_path(options["suite"]))
     if suite.digest != options["suite_digest"]:
         raise UserError(f"{options['suite']} is not the suite that {directory} began with: start a new run")
-    return _run(writer, quiet, interrupt)
+    return _run(writer, quiet, interrupt, as_json)
 
 
 def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[str]]:
@@ -97,11 +98,13 @@ def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[st
     return [list(case) for case, reason in zip(cases, refusals, strict=True) if reason is None]
 
 
-def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt) -> int:
+def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt, as_json: bool) -> int:
+    quiet = quiet or as_json
     console = Console(stderr=True)
 
     def measure() -> None:
-        with BrickProgress(console, enabled=console.is_terminal and not quiet) as progress:
+        with BrickProgress(console, enabled=not quiet) as progress:
             run_isolated(writer, progress, interrupt)
 
-    return measure_resumably(writer, measure, interrupt, quiet, command="bricks run", unit="round")
+    return measure_resumably(writer, measure, interrupt, quiet, command="bricks run", unit="round",
+                             as_json=as_json)

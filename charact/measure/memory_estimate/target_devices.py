@@ -73,6 +73,11 @@ takes 1/16 on devices without dedicated ECC memory (T4, L4, L40S). They vary by 
 """
 
 
+def target_names() -> list[str]:
+    """Return the names of the devices of the table."""
+    return list(_TABLE)
+
+
 def target_like(name: str) -> Target:
     """Return the device of a name from the table; case, spaces and underscores do not matter.
 

@@ -44,8 +44,10 @@ class Trainer:
         # Batch normalization cannot take a single sample.
         single = len(trained) % case.batch_size == 1 and case.batch_size > 1  # type: ignore[arg-type]
         self._batches = {
-            "training": Batches(case, trained, shuffle=True, whole=single, persistent=False),
-            "validation": Batches(case, validated, shuffle=False, whole=False, persistent=False),
+            "training": Batches(case, trained, shuffle=True, whole=single, persistent=False,
+                                max_batches=training.max_batches),
+            "validation": Batches(case, validated, shuffle=False, whole=False, persistent=False,
+                                  max_batches=training.max_batches),
         }
 
     @property

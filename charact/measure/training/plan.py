@@ -38,6 +38,8 @@ class Training:
     """Replaces the workload's own."""
     weights: Path | None = None
     """File of the initial weights; None initializes them randomly."""
+    max_batches: int | None = None
+    """Largest number of batches of each training and of each validation; None for all."""
     protocol: dict[str, Any] | None = None
     """Facts for the record about the published protocol."""
 

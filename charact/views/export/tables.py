@@ -63,13 +63,24 @@ def comparison_csv(sides: Sequence[Group], levels: Sequence[str]) -> str:
     cases; side; metric; base; value; ratio, low, high, p_value, significant and reason as in `ratios`. Texts are
     escaped as by `export`.
     """
+    rows = _comparison_rows(sides, levels)
+    return _without_formulas(rows, ["level", "case", "name", "side", "metric", "reason"]).to_csv(index=False)
+
+
+def comparison_json(sides: Sequence[Group], levels: Sequence[str]) -> str:
+    """Return a comparison as JSON: groups, the first of which is the baseline, and the rows of `comparison_csv`."""
+    values = _comparison_rows(sides, levels).astype(object)
+    rows = values.where(values.notna(), None).to_dict("records")
+    return json.dumps({"groups": [side.label for side in sides], "rows": rows}, indent=1, allow_nan=False)
+
+
+def _comparison_rows(sides: Sequence[Group], levels: Sequence[str]) -> pd.DataFrame:
     frames = [metric_ratios(sides).assign(level="case")]
     for by in (level for level in levels if level != "case"):
         parts = ratios(sides, by).rename(columns={by: "name", "base_s": "base", "time_s": "value"})
         frames.append(parts.assign(level=by, metric="time"))
     columns = ["level", "case", "name", "side", "metric", "base", "value", *JUDGEMENT]
-    rows = pd.concat([frame.reindex(columns=columns).astype({"name": "str"}) for frame in frames])
-    return _without_formulas(rows, ["level", "case", "name", "side", "metric", "reason"]).to_csv(index=False)
+    return pd.concat([frame.reindex(columns=columns).astype({"name": "str"}) for frame in frames])
 
 
 def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[str]:

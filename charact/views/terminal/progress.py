@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from charact.core.console import Console
 from charact.core.observer import Observer
-from charact.core.output import OUT, show
+from charact.core.output import OUT, show, warn
 
 _REFRESH_S = 0.25
 _QUIET_S = 1.0
@@ -18,16 +18,20 @@ _PASSES_A_CASE = 4
 
 
 class _Live(Observer):
-    """Progress display that draws in its callbacks only: a thread of its own would disturb measurements."""
+    """Progress on standard error: on a terminal a bar, elsewhere a line every 10 s.
+
+    It draws in its callbacks only: a thread of its own would disturb measurements.
+    """
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=12),
             TextColumn("{task.fields[state]}", markup=False), TextColumn("{task.fields[left]}", markup=False),
-            console=console, auto_refresh=False, transient=True, disable=not enabled,
+            console=console, auto_refresh=False, transient=True, disable=not (enabled and console.is_terminal),
             redirect_stdout=OUT.isatty(),
         )
         self._task = self._progress.add_task("starting", total=None, state="", left="")
+        self._prints_lines = enabled and not console.is_terminal
         self._drawn = self._begun = time.monotonic()
         self._number = self._total = 0
 
@@ -42,10 +46,16 @@ class _Live(Observer):
 
     @property
     def _is_due(self) -> bool:
-        return time.monotonic() - self._drawn >= _REFRESH_S
+        return time.monotonic() - self._drawn >= (_LINE_S if self._prints_lines else _REFRESH_S)
 
     def _draw(self) -> None:
-        self._progress.refresh()
+        if not self._prints_lines:
+            self._progress.refresh()
+        elif self._is_due:
+            task = self._progress.tasks[0]
+            warn(", ".join(filter(None, [f"{task.description}: {task.fields['state']}", task.fields["left"]])))
+        else:
+            return
         self._drawn = time.monotonic()
 
 
@@ -188,7 +198,7 @@ class TrainingProgress(_Live):
             self._stage_begun = now
         if number > 1 and self._is_due:
             rate = (number - 1) / (now - self._stage_begun)
-            self._progress.update(self._task, total=total, completed=number, left=self._left(now),
+            self._progress.update(self._task, total=total, completed=number, left=self._left(now, total / rate),
                                   state=f"{self._epoch}, {stage}: {number:,} of {total:,}, {rate:.3g}/s")
             self._draw()
 
@@ -201,12 +211,16 @@ class TrainingProgress(_Live):
                                if value is not None)
             show(f"epoch {epoch}/{num_epochs}  loss {training['loss']:.4g}  validation: {values}  {seconds:.3g} s")
 
-    def _left(self, now: float) -> str:
-        """Return the time left; empty in the first epoch, since the time of its validation is not known."""
-        if self._last_epoch_s is None:
-            return ""
-        left_s = max(0.0, self._num_epochs_left * self._last_epoch_s - (now - self._epoch_begun))
-        return f"about {left_s:.0f} s left"
+    def _left(self, now: float, stage_s: float) -> str:
+        """Return the time left; in the first epoch, a lower bound: the time of its validation is not known.
+
+        Args:
+            now: the current time.
+            stage_s: estimated time of the current stage.
+        """
+        epoch_s = stage_s if self._last_epoch_s is None else self._last_epoch_s
+        left_s = max(0.0, self._num_epochs_left * epoch_s - (now - self._epoch_begun))
+        return f"{'about' if self._last_epoch_s else 'at least'} {left_s:.0f} s left"
 
 
 class ReadingProgress(_Live):

@@ -442,3 +442,12 @@ class TestChecks:
         with pytest.raises(UserError, match=r"^--until: learner has no metric 'bleu': choose from loss, accuracy$"):
             a_training(until=Target("bleu", 30.0)).check()
         a_training(until=Target("accuracy", 0.5)).check()
+
+
+def test_a_limit_of_batches_holds_in_training_and_validation(tmp_path: Path) -> None:
+    entry = train(writer := new_writer(tmp_path), a_training(num_epochs=2, max_batches=1, batch_size=2))
+    assert entry["status"] == "ok"
+    assert entry["passes"]["training"]["num_train_samples"] == 2
+    stages = load_run(writer.close("complete")).table("stages").query("stage in ('training', 'validation')")
+    assert set(stages["num_iterations"]) == {1}
+    assert set(stages["num_samples"]) == {2}

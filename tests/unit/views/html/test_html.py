@@ -228,7 +228,10 @@ def test_bad_input_is_one_line_and_writes_nothing(record: Path, tmp_path: Path) 
             report_command.command([record, bad], to=target)
         assert "\n" not in str(refusal.value)
     with pytest.raises(UserError, match="holds no run"):
-        report_command.command([tmp_path], to=target)
+        report_command.command([tmp_path / "nowhere"], to=target)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="has no finished run"):
+        report_command.command([tmp_path / "empty"], to=target)
     with pytest.raises(UserError, match="is a directory"):
         report_command.command([record], to=bad, force=True)
     with pytest.raises(UserError, match="cannot write"):
