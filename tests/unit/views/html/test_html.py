@@ -17,8 +17,8 @@ from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
 
 SECTION_IDS = [
-    "summary", "bottleneck", "phases", "operator-types", "operators", "layers", "kernels", "memory", "roofline",
-    "utilization", "counters", "machine", "method",
+    "summary", "bottleneck", "phases", "operator-types", "operators", "layers", "flame-graph", "kernels", "memory",
+    "roofline", "utilization", "counters", "machine", "method",
 ]
 def record_of(tmp_path: Path, entry: dict, tables: dict) -> Path:
     writer = RunWriter(tmp_path, "r", {})
