@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo test test-all lint types bench clean
+.PHONY: help venv dev demo test test-all lint types docs bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -33,6 +33,10 @@ venv: $(VENV)/stamp-run ## install charact into .venv
 
 dev: $(VENV)/stamp-dev ## install what tests and checks need, too
 
+$(VENV)/stamp-docs: $(VENV)/stamp-run
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[docs]'
+	@touch $@
+
 demo: venv ## characterize ResNet-50 at 32 and 224 pixels, and say where the report is
 	$(BIN)/charact profile resnet --input-sizes 32,224
 
@@ -53,6 +57,9 @@ lint: dev ## check style
 types: dev ## check types
 	$(BIN)/mypy
 
+docs: $(VENV)/stamp-docs ## build the documentation in docs/_build/html; a warning or a broken link is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+
 bench: dev ## what measuring costs: in the timing pass, in your own code, of memory, of counters, to read the operator table; how right `ops` is
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/own_code.py
@@ -62,5 +69,5 @@ bench: dev ## what measuring costs: in the timing pass, in your own code, of mem
 	$(BIN)/python benchmarks/operations.py
 
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/reference *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -87,6 +87,7 @@ class AoAReaderWorkload(Workload):
     name: str = "aoa_reader"
     aliases: tuple[str, ...] = ("aoa",)
     source: str = "Cui et al., Attention-over-Attention Neural Networks for Reading Comprehension, ACL 2017"
+    year: int | None = 2017
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 32
     variants: tuple[str, ...] = ("cbt", "cnn")

@@ -154,6 +154,7 @@ class GoogLeNetWorkload(ImageClassification):
 
     name: str = "googlenet"
     source: str = "Szegedy et al., Going Deeper with Convolutions, CVPR 2015"
+    year: int | None = 2015
     default_batch_size: int = 8
     variants: tuple[str, ...] = ("torchvision", "paper")
 

@@ -110,6 +110,7 @@ class ModelAWorkload(PublishedForms):
 
     name: str = "model_a"
     source: str = "Vo, Deep Learning Hardware Benchmark, model A; Deitsch et al., Solar Energy 2019"
+    year: int | None = 2019
     default_batch_size: int = _PUBLISHED["vo"].batch_size
     variants: tuple[str, ...] = tuple(_PUBLISHED)
     published: dict[str, Published] = field(default_factory=lambda: _PUBLISHED)

@@ -100,6 +100,7 @@ class ModelBWorkload(PublishedForms):
 
     name: str = "model_b"
     source: str = "Vo, Deep Learning Hardware Benchmark, model B; Rahimzadeh & Attar, Inform. Med. Unlocked 2020"
+    year: int | None = 2020
     default_batch_size: int = _PUBLISHED["vo"].batch_size
     variants: tuple[str, ...] = tuple(_PUBLISHED)
     published: dict[str, Published] = field(default_factory=lambda: _PUBLISHED)

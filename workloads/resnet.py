@@ -120,6 +120,7 @@ class ResNetWorkload(ImageClassification):
     block: Block
     num_blocks: tuple[int, int, int, int]
     source: str = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
+    year: int | None = 2016
     default_batch_size: int = 8
 
     @property

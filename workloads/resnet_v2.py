@@ -98,6 +98,7 @@ class ResNetV2Workload(ImageClassification):
 
     depth: int
     source: str = "He et al., Identity Mappings in Deep Residual Networks, ECCV 2016; Keras"
+    year: int | None = 2016
     default_batch_size: int = 8
     variants: tuple[str, ...] = ("imagenet",)
 

@@ -70,6 +70,7 @@ class RNNLanguageModel(Workload):
 
     name: str = "rnn_lm"
     source: str = "pytorch/examples, word_language_model; Zaremba et al., Recurrent Neural Network Regularization, 2014"
+    year: int | None = 2014
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 20
     variants: tuple[str, ...] = _variants()

@@ -158,6 +158,7 @@ class Seq2seqWorkload(Workload):
 
     name: str = "seq2seq"
     source: str = "PyTorch tutorials, Translation with a Sequence to Sequence Network and Attention"
+    year: int | None = 2015
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 32
     variants: tuple[str, ...] = ("bahdanau", "tutorial2017")

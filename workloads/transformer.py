@@ -93,6 +93,7 @@ class TransformerWorkload(Workload):
 
     name: str = "transformer"
     source: str = "Vaswani et al., Attention Is All You Need, NeurIPS 2017"
+    year: int | None = 2017
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 8
     variants: tuple[str, ...] = tuple(SIZES)

@@ -65,6 +65,7 @@ class TransformerLM(Workload):
 
     name: str = "transformer_lm"
     source: str = "Radford et al., Language Models are Unsupervised Multitask Learners, 2019"
+    year: int | None = 2019
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 4
     variants: tuple[str, ...] = tuple(SIZES)

@@ -66,6 +66,7 @@ class VGGWorkload(ImageClassification):
     depth: int
     batch_norm: bool
     source: str = "Simonyan & Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015"
+    year: int | None = 2015
     default_batch_size: int = 4
 
     @property

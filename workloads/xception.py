@@ -102,6 +102,7 @@ class XceptionWorkload(ImageClassification):
 
     name: str = "xception"
     source: str = "Chollet, Xception: Deep Learning with Depthwise Separable Convolutions, CVPR 2017; Keras"
+    year: int | None = 2017
     default_batch_size: int = 8
     variants: tuple[str, ...] = ("imagenet",)
 

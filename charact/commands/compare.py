@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 _NUM_NAMED = 3
+_NUM_EXPLAINED = 15
+"""Default number of rows of a table with --explain."""
 
 
 def command(
@@ -41,6 +43,9 @@ def command(
              "export).", metavar="FILE")] = None,
     explain: Annotated[bool, typer.Option(
         "--explain", help="Show which phases, operators and kernels account for the differences.")] = False,
+    top: Annotated[int | None, typer.Option(
+        min=1, help="Rows of each case in a table. Default: 40, with --explain 15.", metavar="N",
+        show_default=False)] = None,
     fail_if: Annotated[list[str] | None, typer.Option(
         help='Exit with 1 if a ratio passes a limit significantly: "time > 1.05", "phase.backward > +10%", '
              '"throughput < 0.95". May be given several times.', metavar="THRESHOLD")] = None,
@@ -80,8 +85,10 @@ def command(
 
     from charact.analysis.compare.selection import read_times
     from charact.views.tables.comparison_tables import tables
-    from charact.views.terminal.comparison import print_tables
+    from charact.views.terminal.comparison import MOST_ROWS, print_tables
     from charact.views.terminal.progress import RunsProgress
+
+    num_rows = top or (_NUM_EXPLAINED if explain else MOST_ROWS)
 
     progress = RunsProgress("Reading", 0, enabled=not quiet)
     compared = read_sides(sides, progress.advance)
@@ -98,9 +105,9 @@ def command(
                 read_explained(compared)
             shown = [] if quiet else tables(compared, levels)
         if not quiet:
-            print_tables(shown)
+            print_tables(shown, num_rows)
             if explain:
-                print_explanations(compared)
+                print_explanations(compared, num_rows)
         if to is not None:
             show(f"Wrote {to}")
         return 0 if gate is None else pass_gate(gate, compared, quiet)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from charact.machine.ceilings_cache import CachedCeilings, Ceiling
     from charact.measure.capabilities import Check
 
+_NUM_LIMITS = 4
 _MARKS = {"ok": ("✓ ok", "green"), "limited": ("! limited", "yellow"), "n/a": ("– n/a", "dim")}
 
 
@@ -21,7 +22,9 @@ def command(
         "--ceilings", help="Show the ceilings of each device: FLOP/s, bytes/s, the cost of a launch. Measured "
                            "once per machine, in a few seconds.")] = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="With --ceilings: measure them again.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: Annotated[bool, typer.Option(
+        "--verbose", "-v", help="Show every check with its finding, reason and remedy.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all details.")] = False,
 ) -> None:
     """Show what this machine can measure, and what it lacks."""
     if refresh and not ceilings:
@@ -44,7 +47,8 @@ def command(
             shown["ceilings"] = {device: msgspec.to_builtins(kept) for device, kept in reached.items()}
         show(*json.dumps(shown, indent=1).split("\n"))
         return
-    _print(machine, software, checks)
+    show(*_headline(machine, software), "")
+    (_print_checks if verbose else _print_overview)(checks)
     for device, kept in reached.items():
         _print_ceilings(device, kept)
 
@@ -65,12 +69,50 @@ def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, CachedCeiling
     return reached
 
 
-def _print(machine: dict[str, Any], software: dict[str, Any], checks: "list[Check]") -> None:
+def _print_overview(checks: "list[Check]") -> None:
+    """Print what works, a line for each group, and what limits, with the remedies; it fits on one screen."""
+    groups = dict.fromkeys(check.group for check in checks)
+    width = max(map(len, groups))
+    for group in groups:
+        texts = []
+        for status in _MARKS:
+            # "phases, host clock" would read as two checks.
+            names = ", ".join(check.name.replace(", ", " by ") for check in checks
+                              if check.group == group and check.status == status)
+            texts += [names if status == "ok" else f"{status}: {names}"] if names else []
+        show(*_wrapped(f"{group:{width}}  ", "; ".join(texts)))
+    # Without ceilings a case has no verdict; the other n/a checks need other hardware or software.
+    limits = [check for check in checks if check.status == "n/a" and check.group == "Ceilings"]
+    limits += [check for check in checks if check.status == "limited"]
+    if limits:
+        show("", "To fix first")
+    for number, check in enumerate(limits[:_NUM_LIMITS], 1):
+        show(*_wrapped(f"{number}. ", f"{check.name}: {check.finding}"))
+        if check.remedy is not None:
+            show(*_wrapped("   → ", check.remedy))
+    left = [check for check in checks if check.status == "n/a" and check not in limits]
+    more = f"{len(limits) - _NUM_LIMITS} more limits, " if len(limits) > _NUM_LIMITS else ""
+    show("", *_wrapped("", f"charact doctor --verbose: every check; {more}reasons and remedies of {len(left)} n/a"))
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    """Return a text after its start as lines of the terminal's width, indented; into a pipe, as one line."""
+    import shutil
+    import textwrap
+
+    from charact.core.output import OUT
+
+    if not OUT.isatty():
+        return [start + text]
+    width = shutil.get_terminal_size().columns
+    return textwrap.wrap(text, width, initial_indent=start, subsequent_indent=" " * len(start))
+
+
+def _print_checks(checks: "list[Check]") -> None:
     from rich.text import Text
 
     from charact.commands._shared.print_table import print_table
 
-    show(*_headline(machine, software), "")
     rows: list[list[Text]] = []
     for group in dict.fromkeys(check.group for check in checks):
         rows += [[Text(group, style="bold"), Text(), Text()]]

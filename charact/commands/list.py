@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from charact.core.output import show
 
+if TYPE_CHECKING:
+    from charact.workload.base import Workload
+
 Row = dict[str, Any]
-_MOST_WORDS = 6
+_MOST_WORDS = 3
 
 
 class Topic(StrEnum):
@@ -43,26 +46,48 @@ def _print(listing: "_Listing", rows: list[Row]) -> None:
 
     for heading, members in groupby(rows, listing.heading):
         print_table(heading, [column.replace("_", " ") for column in listing.columns],
-                    [[_text(row[column]) for column in listing.columns] for row in members])
+                    [[_text(row, column) for column in listing.columns] for row in members])
 
 
-def _text(value: Any) -> str:
+def _text(row: Row, column: str) -> str:
+    value = row[column]
     if isinstance(value, list):
         words = ", ".join(value[:_MOST_WORDS])
-        return f"{words}, … ({len(value)}; --json has all)" if len(value) > _MOST_WORDS else words or "–"
-    return "any" if value is None else str(value)
+        return f"{words}, … ({len(value)} in --json)" if len(value) > _MOST_WORDS else words or "–"
+    if isinstance(value, int):
+        return str(value) if value < 10_000 else f"{value:,}"  # a year has no comma
+    if value is None:
+        return "any" if column == "kind" else "–"
+    aliases = row["aliases"] if column == "workload" else []
+    return " ".join([value, *(f"({alias})" for alias in aliases)])
 
 
 def _workloads() -> list[Row]:
     from charact.workload.registry import all_workloads
 
     return [
-        {"workload": workload.name, "aliases": list(workload.aliases), "variants": list(workload.variants),
-         "input": workload.input_kind, "input_size": workload.prepare().default_input_size,
+        {"workload": workload.name, "family": type(workload).__module__.rpartition(".")[2], "year": workload.year,
+         "parameters": _num_parameters(workload.prepare()), "aliases": list(workload.aliases),
+         "variants": list(workload.variants), "input": workload.input_kind,
+         "input_size": workload.prepare().default_input_size,
          "smallest_input_size": workload.prepare().smallest_input_size, "batch_size": workload.default_batch_size,
          "source": workload.source}
         for workload in all_workloads().values()
     ]
+
+
+def _num_parameters(workload: "Workload") -> int | None:
+    """Return the number of parameters of a workload's default variant, without its weights; None if it needs them."""
+    import torch
+
+    from charact.datasets._common.request import DataRequest
+
+    try:
+        with torch.device("meta"):
+            model = workload.model(workload.dataset(workload.default_input_size, DataRequest()))
+    except (NotImplementedError, RuntimeError):  # the model of a plugin reads the values of its weights
+        return None
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _datasets() -> list[Row]:
@@ -109,8 +134,8 @@ class _Listing:
 
 
 _LISTINGS = {
-    Topic.WORKLOADS: _Listing(_workloads, ("workload", "aliases", "variants", "input", "input_size", "batch_size"),
-                              lambda row: f"Workloads of {row['source']}"),
+    Topic.WORKLOADS: _Listing(_workloads, ("workload", "family", "year", "parameters", "variants"),
+                              lambda _: "Workloads, with the parameters of the first variant"),
     Topic.DATASETS: _Listing(_datasets, ("dataset", "kind", "splits", "description", "source"), lambda _: "Datasets"),
     Topic.COUNTERS: _Listing(_counters, ("counter", "method", "definition"), _counter_heading),
     Topic.OPERATOR_TYPES: _Listing(_operator_types, ("operator_type", "description"), lambda _: "Operator types"),

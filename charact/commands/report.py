@@ -21,7 +21,7 @@ def command(
     )] = False,
     max_cases: Annotated[int, typer.Option(
         min=0, help="Of several runs, show the first ones with up to this many cases in full, at least two. "
-                    "The others are rows of the overview.", metavar="N")] = 24,
+                    "The others are rows of the overview.", metavar="N")] = 8,
 ) -> None:
     """Write the HTML report of one or several runs.
 

@@ -1,14 +1,14 @@
 """The type of a kind of case, and the search for all kinds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
 from charact.core.plugins import modules_in
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import RUN, Block, Card, Legend
+from charact.views.html.elements.blocks import RUN, Block, Card
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,8 +20,20 @@ class Overview(NamedTuple):
     """Content of the report's first section for the cases of one kind."""
 
     cards: list[Card]
-    legend: Legend
     table: "Table"
+
+
+class CasePart(NamedTuple):
+    """A part of a case's summary for programs: an analysis, whose rows have a column `case`."""
+
+    rows: Callable[[Run], pd.DataFrame]
+    """The analysis; with the most important rows of a case first."""
+    columns: tuple[str, ...]
+    """Columns to keep."""
+    line: tuple[str, ...] = ()
+    """Columns of its items if Markdown shows it as one line; otherwise it is a table, whose first rows are shown."""
+    is_list: bool = True
+    """Whether a case may have several rows."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,8 @@ class CaseKind:
     """Whether `details` shows failed cases itself."""
     lead: str = ""
     """A sentence for the top of the report's first section."""
+    parts: Mapping[str, CasePart] = field(default_factory=dict)
+    """Parts of a case's summary for programs, by key, in addition to its headline numbers."""
     by_size: Callable[[Run], Mapping[str, "pd.Series[float]"]] = lambda run: {}
     """TensorBoard series by input size: by name, values by case."""
     is_compared: Callable[[Run], bool] = lambda run: False

@@ -46,6 +46,8 @@ class Section:
     """Decides whether the section is shown, instead of `passes` and `tables`."""
     terminal: "Callable[[Run, Any], list[RenderableType]]" = lambda run, case: []
     """Lines and bars of one profiled case (a row of `case_summary`) for the terminal's summary."""
+    folded: bool = False
+    """Whether the report shows only the section's title until it is opened."""
     terminal_order: int | None = None
     """Position in the terminal's summary, if different from `order`."""
     scalars: Callable[[Run], Iterator[Scalar]] = lambda run: iter(())
@@ -54,6 +56,11 @@ class Section:
     """For the section Method: how the numbers of each pass were obtained."""
     trace_points: Mapping[str, Points] = field(default_factory=dict)
     """The same for an imported trace."""
+
+    @property
+    def is_for_every_run(self) -> bool:
+        """Whether the section is shown for every run, also without data."""
+        return self.shows is None and not self.passes and not self.tables
 
     def belongs_to(self, run: Run) -> bool:
         """Return whether the section is shown for a run."""

@@ -27,6 +27,8 @@ class Workload(ABC):
     name: str
     source: str
     """Publication of the model."""
+    year: int | None = None
+    """Year of that publication; None if there is no paper."""
     input_kind: Literal["image", "sequence", "other"]
     default_batch_size: int
     aliases: tuple[str, ...] = ()

@@ -1,7 +1,9 @@
 """The report in a real browser: offline, sortable, filterable, and readable on a desk, a phone and paper."""
 
+import re
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page
@@ -11,8 +13,6 @@ from support.memory_records import write_memory
 
 from charact.record.reader import load_run
 from charact.views.html.report import report
-
-CASES = [f"resnet50-{size}-b8-{mode}-fp32-cpu" for size in (32, 224) for mode in ("train", "infer")]
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +68,59 @@ def test_a_heading_sorts_by_value_and_keeps_what_is_missing_last(page: Page, add
     name.click()
     assert heading.get_attribute("aria-sort") is None
     # Numbers in names count as numbers: 32 before 224 before 4096.
-    assert [text.split("-")[1] for text in column(page, table, 1)] == ["32", "32", "224", "224", "4096"]
+    assert [text.split(" ")[0] for text in column(page, table, 1)] == ["32", "32", "224", "224", "4096"]
 
 
 def test_the_filter_shows_the_cases_that_hold_every_word_of_its_run_only(page: Page, address: str) -> None:
     page.goto(address)
     first = page.locator("#run-1")
-    first.get_by_role("searchbox").fill("TRAIN 224")
-    assert column(page, "#r1-summary table", 1) == [CASES[2]]
+    first.get_by_placeholder("Filter cases").fill("TRAIN 224")
+    assert column(page, "#r1-summary table", 1) == ["224 px, train"]
     assert page.locator("#r1-summary .ch-card:visible").count() == 1
     assert page.locator("#r1-operator-types .ch-block:visible").count() == 1
-    assert set(column(page, "#r1-layers table", 1)) == {CASES[2]}
-    assert first.locator("output").inner_text() == "1 of 4 cases"
+    assert set(column(page, "#r1-layers table", 1)) == {"224 px, train"}
+    assert first.locator("[data-case-filter] output").inner_text() == "1 of 4 cases"
     assert len(column(page, "#r2-summary table", 1)) == 5
-    first.get_by_role("searchbox").fill("")
-    assert column(page, "#r1-summary table", 1) == CASES
+    first.get_by_placeholder("Filter cases").fill("")
+    assert column(page, "#r1-summary table", 1) == ["32 px, train", "32 px, infer", "224 px, train", "224 px, infer"]
+
+
+def test_a_button_shows_one_case_and_all_again(page: Page, address: str) -> None:
+    page.goto(address)
+    button = page.locator("#run-1").get_by_role("button", name="224 px, train")
+    for pressed, num_cards in (("true", 1), ("false", 4)):
+        button.press("Enter")
+        assert button.get_attribute("aria-pressed") == pressed
+        assert page.locator("#r1-summary .ch-card:visible").count() == num_cards
+    assert page.locator("#r2-summary .ch-card:visible").count() == 5
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_text_has_enough_contrast(page: Page, address: str, scheme: Literal["dark", "light"]) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.goto(address)
+    style = "getComputedStyle(document.querySelector('{}')).{}"
+    paper = luminance(page.evaluate(style.format(".ch-section", "backgroundColor")))
+    assert (paper > 0.5) == (scheme == "light")
+    for selector in ("h2", ".ch-lead", ".ch-interval", ".ch-strip h4", ".ch-verdict p", ".ch-table th button"):
+        ink = luminance(page.evaluate(style.format(selector, "color")))
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, selector
+    label = luminance(page.evaluate(style.format("figure svg text", "fill")))
+    assert (max(label, paper) + 0.05) / (min(label, paper) + 0.05) >= 4.5
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of 'rgb(…)'. Source: WCAG 2.2."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_section_in_view_is_marked(page: Page, address: str) -> None:
+    page.goto(address)
+    page.locator("#run-1 .ch-nav a", has_text="Layers").click()
+    page.locator("#run-1 .ch-nav a.ch-current", has_text="Layers").wait_for()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -124,7 +162,7 @@ def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) 
     path = tmp_path / "training.html"
     path.write_text(report([load_run(records.write_training(tmp_path / "runs"))]), encoding="utf-8")
     page.goto(path.as_uri())
-    page.get_by_role("searchbox").fill("b20")
+    page.get_by_placeholder("Filter cases").fill("b20")
     assert page.locator("#r1-training .ch-block:visible h3").all_inner_texts() == [
         "Learning curves", "Time by stage and phase: resnet18-32-b20-train-fp32-cpu", "Trainings",
         "Protocol: northeastern",
@@ -132,15 +170,46 @@ def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) 
     assert page.locator("#r1-summary .ch-card:visible").count() == 1
 
 
-def test_paper_shows_every_table(page: Page, address: str, tmp_path: Path) -> None:
+def test_a_run_fits_on_twelve_pages(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report([load_run(records.write_record(tmp_path / "runs"))]), encoding="utf-8")
+    page.goto(path.as_uri())
+    printed = page.pdf(format="A4")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 12
+    page.emulate_media(media="print")
+    assert page.locator("#r1-summary .ch-card").first.is_visible()
+    assert not page.locator(".ch-nav").is_visible()
+
+
+def test_a_flame_graph_shows_values_and_zooms_by_click_and_keys(page: Page, address: str, traffic) -> None:
     page.goto(address)
-    folded = page.locator("details:not([open])").count()
-    assert folded > 5
-    page.evaluate("""() => {
-        window.addEventListener("beforeprint", () => {
-            document.body.dataset.folded = document.querySelectorAll("details:not([open])").length;
-        });
-    }""")
-    page.pdf(path=tmp_path / "report.pdf")
-    assert page.evaluate("document.body.dataset.folded") == "0"
-    assert page.locator("details:not([open])").count() == folded
+    chart = page.locator("#r1-flame-graph .ch-chart").first
+    drawing = chart.locator("svg")
+    boxes = drawing.locator("[data-box]")
+    num_boxes = boxes.count()
+    assert num_boxes > 3
+    box = boxes.filter(has_text="backward").first
+    assert re.search(r"ms, [\d.]+ %", str(box.get_attribute("data-tip")))
+    box.click()
+    assert boxes.filter(has_text="forward").count() == 0  # it lies outside of what is shown
+    assert "backward" in chart.locator("output").inner_text()
+    drawing.press("Escape")
+    assert boxes.count() == num_boxes
+    drawing.press("ArrowDown")
+    drawing.press("Enter")
+    assert drawing.locator(".ch-chosen").count() == 1
+    chart.get_by_role("button", name="FLOP").click()
+    assert any("FLOP" in str(one.get_attribute("data-tip")) for one in boxes.all())
+    assert traffic.errors == []
+
+
+def test_a_search_shows_the_rows_with_every_word(page: Page, address: str) -> None:
+    page.goto(address)
+    search = page.get_by_label("Show only rows").locator("visible=true").first
+    rows = search.locator("xpath=../following-sibling::*[1]").locator("tbody tr")
+    num_rows = rows.count()
+    words = rows.first.inner_text().split()
+    search.fill(f"{words[0]} nothing-like-this")
+    assert [row for row in rows.all() if row.is_visible()] == []
+    search.fill("")
+    assert len([row for row in rows.all() if row.is_visible()]) == num_rows

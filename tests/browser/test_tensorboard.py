@@ -239,7 +239,8 @@ def test_a_run_in_progress_is_shown_and_grows_when_asked(tmp_path: Path, page: P
     charact = [sys.executable, "-m", "charact"]
     quiet = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     out.mkdir()
-    program = subprocess.Popen([*charact, "run", "--skip", "0", "--out", str(out), str(script), "30", "20"],
+    program = subprocess.Popen([*charact, "run", "--skip", "0", "--passes", "timing", "--out", str(out), str(script),
+                                "30", "20"],
                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=quiet)
     server = subprocess.Popen([*charact, "tensorboard", str(out), "--port", str(port)], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)

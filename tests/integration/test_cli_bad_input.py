@@ -68,7 +68,8 @@ def test_list_shows_every_topic_plainly_in_a_pipe(tmp_path: Path, server: Server
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
-    assert [line for line in lines if line.split()[:2] == ["resnet50", "resnet"]]
+    assert [line for line in lines if line.split()[:5] == ["resnet50", "(resnet)", "resnet", "2016", "25,557,032"]]
+    assert max(len(line) for line in lines[:lines.index("")]) <= 100
     assert [line for line in lines if line.startswith("cifar10 ")]
     assert [line for line in lines if line.startswith("peak_rss_bytes ")]
     assert [line for line in lines if line.startswith("convolution ")]
@@ -100,7 +101,7 @@ def test_a_reader_who_goes_away_is_no_error(tmp_path: Path) -> None:
 
 def test_doctor_shows_every_check_on_one_line_with_its_reason(tmp_path: Path, server: Server) -> None:
     checks = json.loads(server.charact("doctor", "--json", cwd=tmp_path).stdout)["checks"]
-    done = server.charact("doctor", cwd=tmp_path)
+    done = server.charact("doctor", "--verbose", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     for check in checks:

@@ -132,6 +132,10 @@ def test_explaining_names_the_phase_and_the_operator(here: Callable, runs: Path,
     assert done.returncode == 0
     operators = done.stdout.partition("Operators that account for the difference")[2].splitlines()
     assert re.match(r"backward +aten::mkldnn_convolution_backward ", operators[2])
+    short = here("compare", str(runs / "base"), str(runs / "slow"), "--explain", "--top", "1", cwd=tmp_path)
+    operators = short.stdout.partition("Operators that account for the difference")[2].splitlines()
+    assert re.match(r"backward +aten::mkldnn_convolution_backward ", operators[2])
+    assert re.search(r" \d+ more with smaller differences are left out: --top shows more rows\.$", operators[3])
 
 
 def test_what_has_no_iterations_is_not_explained_and_says_so(here: Callable, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Autoencoder(nn.Module):
 truth = Truth()
 model = Autoencoder()
 optimizer = SleepySGD(model.parameters(), lr=0.1)
-for number, (x, _) in enumerate(truth.batches(sleepy_loader(8))):
+for number, (x, _) in enumerate(truth.batches(sleepy_loader(10))):
     with truth("forward"):
         outputs = model.forward(model.encode(x))
     with truth("loss"):

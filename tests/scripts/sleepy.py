@@ -36,8 +36,12 @@ def sleepy_loader(num_batches: int, **options: Any) -> DataLoader[Any]:
 
 class _SleepInBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Tensor:
         return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept; `torch.func` requires it."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

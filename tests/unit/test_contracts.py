@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import math
 import pkgutil
 import re
@@ -20,6 +21,8 @@ import charact.analysis
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
+from charact.views.export.run_summary import run_summary
+from charact.views.export.summary_markdown import MAX_LINES, summary_markdown
 from charact.views.html.report import report
 from charact.views.tensorboard.scalars import scalars
 
@@ -100,3 +103,5 @@ def test_a_view_of_a_run_without_a_table_shows_reasons_and_no_nan(table: str, da
     assert "nan" not in re.findall(r"\w+", (words + shown(run.path)).replace(DIVERGED, ""))
     assert REASONS.get(table, "") in words
     assert not any(math.isnan(scalar.value) for scalar in scalars(run))
+    json.dumps(run_summary(run), allow_nan=False)
+    assert len(summary_markdown(run).split("\n")) <= MAX_LINES

@@ -43,6 +43,27 @@ def utilization(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS).astype(dict.fromkeys(["value", "value_frac", "ideal"], "float64"))
 
 
+_BUSY = {
+    "CPU": (("host", "cpu_utilization_frac"),),  # of this process only
+    "GPU": tuple((source, "utilization_frac") for source in ("gpm", "nvml", "amd", "kineto")),
+}
+"""Counters of how busy a device is; the first available one counts. NVML's own window begins before the pass."""
+
+
+def busy(run: Run) -> pd.DataFrame:
+    """Return how busy the processor and the GPU are in the counter pass of each case, as far as that was read.
+
+    Columns: case; device_kind ('CPU', of this process only, or 'GPU'); busy_frac, the mean over several devices.
+    """
+    read = counter_values(run).groupby(["case", "source", "counter"], sort=False)["value"].mean().to_dict()
+    rows = []
+    for entry in run.manifest["cases"]:
+        for kind, candidates in _BUSY.items():
+            found = [read[entry["case"], *each] for each in candidates if (entry["case"], *each) in read]
+            rows += [[entry["case"], kind, found[0]]] if found else []
+    return pd.DataFrame(rows, columns=["case", "device_kind", "busy_frac"]).astype({"busy_frac": "float64"})
+
+
 def _metric(run: Run, entry: dict[str, Any], metric: str, read: dict[Any, float], rate: float,
             peak: Any) -> list[Any]:  # fmt: skip
     case = entry["case"]

@@ -185,10 +185,12 @@ class _SavedTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.packed = False
+        self._top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        """Returns the innermost hooks on saved tensors; None before PyTorch 2.7, where hooks are not noticed."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and check for saved-tensor hooks."""
-        self.packed |= torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        self.packed |= self._top_hooks is not None and self._top_hooks(True) is not None
         return func(*args, **(kwargs or {}))
 
 

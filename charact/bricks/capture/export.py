@@ -79,7 +79,7 @@ class _Reader:
         made = [result for result, spec in zip(results, signature.output_specs, strict=True)
                 if spec.kind == OutputKind.USER_OUTPUT]
         # `Program` returns two lists, which the export joins.
-        num_outputs = len(program.call_spec.out_spec.children()[0].children()) if program.call_spec.out_spec else 0
+        num_outputs = len(_children(_children(program.call_spec.out_spec)[0])) if program.call_spec.out_spec else 0
         numbers = [result.index for result in made]
         self.draft.outputs, self.draft.kept = numbers[:num_outputs], numbers[num_outputs:]
 
@@ -137,3 +137,9 @@ def _place(node: fx.Node) -> str:
     """Return the innermost line of the model's code that led to a node."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     return f": {lines[-1]}" if lines else ""
+
+
+def _children(spec: Any) -> list[Any]:
+    """Return the parts of a tree's description; `children` is a method since PyTorch 2.10."""
+    found = getattr(spec, "children", None)
+    return list(spec.children_specs if found is None else found())

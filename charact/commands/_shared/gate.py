@@ -111,16 +111,16 @@ def _explained(sides: "Sequence[Group]") -> "list[tuple[Group, set[str]]]":
     return [(side, in_pair(sides, side, cases)) for side, cases in found if cases]
 
 
-def explain(sides: "Sequence[Group]") -> None:
-    """Print what accounts for the difference of each case and group, largest differences first."""
+def explain(sides: "Sequence[Group]", num_rows: int) -> None:
+    """Print what accounts for the difference of each case and group, the `num_rows` largest differences first."""
     from charact.analysis.compare.selection import most_different
     from charact.views.tables import format as fmt
     from charact.views.tables.difference_tables import NOT_TIMED, explanations
     from charact.views.terminal.comparison import print_tables
 
     for side, cases in _explained(sides):
-        for each in explanations(sides[0], side, cases):
-            print_tables(each.tables)
+        for each in explanations(sides[0], side, cases, num_rows):
+            print_tables(each.tables, num_rows)
             if not each.tables:
                 show(f"{each.case}: the explanation of the difference is {fmt.missing(NOT_TIMED)}")
     _, num_left = most_different(sides, _MOST_EXPLAINED)

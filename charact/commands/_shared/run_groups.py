@@ -47,6 +47,22 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
     return sides
 
 
+def newest_run(path: Path) -> Path:
+    """Return the newest finished run in a directory, by its name, which begins with the time; a run is returned itself.
+
+    Raises:
+        UserError: the directory has no finished run.
+    """
+    from charact.views.tensorboard.records import run_directories
+
+    if not path.is_dir() or (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
+        return path
+    finished = [each for each in run_directories(path) if not each.name.startswith(PARTIAL_PREFIX)]
+    if not finished:
+        raise UserError(f"{path} has no finished run: name a run directory, or make one as in charact profile mlp")
+    return max(finished, key=lambda each: each.name)
+
+
 def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
     """Return label and runs of `PATH`, `NAME=PATH`, `reference:NAME` or `NAME=reference:NAME`."""
     label, equals, place = text.partition("=")

@@ -15,7 +15,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
 
 def document(title: str, tables: Sequence[Table]) -> str:
     """Return a document of tables, each below its caption."""
-    return "\n".join([f"# {escaped(title)}", "", *(line for table in tables for line in _lines(table))])
+    return "\n".join([f"# {escaped(title)}", "", *(line for table in tables for line in table_lines(table))])
 
 
 def escaped(text: str) -> str:
@@ -23,12 +23,13 @@ def escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("&", "&amp;")
 
 
-def _lines(table: Table) -> list[str]:
+def table_lines(table: Table, level: str = "##") -> list[str]:
+    """Return the lines of a table below its caption, a heading of this level."""
     rules = ["---:" if column.to_text else "---" for column in table.columns]
     rows = [[column.title for column in table.columns], *([cell.text for cell in row.cells] for row in table.rows)]
     head, *body = (f"| {' | '.join(map(escaped, row))} |" for row in rows)
     note = [escaped(table.note), ""] if table.note else []
-    return [f"## {escaped(table.caption)}", "", head, f"|{'|'.join(rules)}|", *body, "", *note]
+    return [f"{level} {escaped(table.caption)}", "", head, f"|{'|'.join(rules)}|", *body, "", *note]
 
 
 def summary(judged: pd.DataFrame, sides: Sequence[Group]) -> str:

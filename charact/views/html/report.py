@@ -1,12 +1,13 @@
 """The HTML view: the sections of a run, and a self-contained report of one or more runs."""
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from charact.analysis.compare import Group
 from charact.analysis.profile.breakdown import phase_breakdown
@@ -21,6 +22,8 @@ from charact.views.section import Section, all_sections
 from charact.views.sections.overview import overview
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
+from charact.views.tables.case_names import common_facts, short_names
+from charact.views.tables.model import without_constants
 
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -39,23 +42,50 @@ class DrawnSection:
 def sections(run: Run) -> list[DrawnSection]:
     """Return the sections of a run, in the order of the report.
 
-    A section whose pass no case has taken is left out. A section without data, or with a damaged table, shows why.
+    A section whose pass no case has taken is left out. Sections without data, or with a damaged table, become one
+    section that lists why.
     """
     run = presentable(run)
-    found = ((section, _body(section, run)) for section in all_sections())
-    return [DrawnSection(section.id, section.title, render("section.html.j2", body=body)) for section, body in found
-            if body is not None]
+    shorten = _shortener(run)
+    drawn: list[DrawnSection] = []
+    unavailable: list[tuple[str, str]] = []
+    for section in all_sections():
+        if (body := _body(section, run)) is None:
+            continue
+        if not section.is_for_every_run and (reasons := body.reasons):
+            unavailable.append((section.title, reasons))
+        else:
+            html = render("section.html.j2", body=body, folded=section.folded)
+            drawn.append(DrawnSection(section.id, section.title, shorten(html)))
+    if unavailable:
+        html = shorten(render("section.html.j2", body=Body(points=unavailable)))
+        drawn.append(DrawnSection("unavailable", "Not available", html))
+    return drawn
+
+
+def _shortener(run: Run) -> Callable[[str], str]:
+    """Return a function that replaces case names by short ones in HTML, where a text begins with one."""
+    names = {str(escape(case)): str(escape(name)) for case, name in short_names(run.manifest["cases"]).items()
+             if case != name}
+    if not names:
+        return lambda html: html
+    longest_first = "|".join(re.escape(case) for case in sorted(names, key=len, reverse=True))
+    return lambda html: re.sub(rf"(?<=>)({longest_first})(?=[<:, ])", lambda found: names[found[1]], html)
 
 
 def _body(section: Section, run: Run) -> Body | None:
     """Return the content of a section; None if the section does not apply to the run."""
     try:
-        return section.html(run) if section.belongs_to(run) else None
+        body = section.html(run) if section.belongs_to(run) else None
     except UserError as error:
         return Body(blocks=[Block(note=fmt.missing(str(error)))])
+    if body is None:
+        return None
+    return replace(body, blocks=[
+        replace(block, table=without_constants(block.table)) if block.table else block for block in body.blocks])
 
 
-MAX_CASES = 24
+MAX_CASES = 8
 """Maximum number of cases that a report of several runs shows in full; the first two runs are always shown."""
 _MIN_RUNS = 2
 
@@ -135,7 +165,8 @@ def comparison_report(sides: Sequence[Group]) -> str:
 
 
 def _article(run: Run) -> dict[str, Any]:
-    return {"manifest": run.manifest, "partial": run.partial, "sections": sections(run)}
+    return {"manifest": run.manifest, "partial": run.partial, "sections": sections(run),
+            "facts": common_facts(run.manifest["cases"])}
 
 
 def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str:

@@ -7,11 +7,10 @@ from rich.console import RenderableType
 
 from charact.analysis.bricks import run_tables
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
-from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.html.elements.blocks import CASE, STATUS, Card, Strip, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.brick_tables import legend_of_types
 from charact.views.tables.model import Column, Table, table
 from charact.views.terminal import bricks as terminal
 
@@ -35,7 +34,8 @@ def _card(row: Any, types: pd.DataFrame) -> Card:
         warning=f"{row.num_failed:.0f} of {row.num_bricks:.0f} bricks have no time" if row.num_failed else "",
         numbers=[("bricks", fmt.number(row.num_bricks)), ("rounds", fmt.number(row.num_rounds, "not recorded")),
                  ("took", fmt.duration(row.timed_s, "not recorded"))],
-        bar=[(str(kind), float(share), palette.operator_type(str(kind))) for kind, share in kinds.items()],
+        strips=[Strip("Time by type of layer", [(str(kind), float(share), palette.operator_type(str(kind)))
+                                                for kind, share in kinds.items()])],
     )  # fmt: skip
 
 
@@ -56,12 +56,20 @@ def _table(rows: pd.DataFrame, *more: Column) -> Table:
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    return Overview(_cards(run), legend_of_types(run_tables.brick_types(run)), _table(run_tables.suite_summary(run)))
+    return Overview(_cards(run), _table(run_tables.suite_summary(run)))
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.suite(run)
 
 
+_PARTS = {
+    "layer_types": CasePart(run_tables.brick_types, (
+        "layers", "operator_type", "num_bricks", "time_s", "share_frac", "flop_per_s")),
+    "bricks": CasePart(run_tables.brick_summary, (
+        "brick", "layers", "input_shapes", "time_s", "low_s", "high_s", "share_frac", "flop_per_s", "status",
+        "time_reason")),
+}  # fmt: skip
+
 KIND = CaseKind("bricks", 60, _overview, run_tables.suite_summary, in_one_table(_table), details=_details,
-                shows_failures=True)
+                shows_failures=True, parts=_PARTS)

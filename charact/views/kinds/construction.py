@@ -10,16 +10,15 @@ from charact.analysis.bricks import record_tables
 from charact.analysis.bricks.record_tables import latency_errors, model_summary, normalized_latency
 from charact.analysis.common.pass_status import passes_taken
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements import bricks as figures
-from charact.views.html.elements.blocks import CASE, STATUS, Block, Card, failure_of
+from charact.views.html.elements.blocks import CASE, STATUS, Block, Card, Strip, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.brick_tables import (
     COLORS,
     LABELS,
     errors_table,
-    legend_of_types,
     no_error,
     reason_of,
     signed_share,
@@ -40,7 +39,7 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     longest = rows.sort_values("latency_s", ascending=False, kind="stable", na_position="first").head(_NUM_CARDS)
     shown = [*_whole_cards(run), *(_card(row, kinds[kinds["case"] == row.case]) for row in fmt.rows(longest))]
     note = f"Cards show the {_NUM_CARDS} slowest of {len(rows)} models." if len(rows) > _NUM_CARDS else ""
-    return Overview(shown, legend_of_types(kinds[kinds["case"].isin(longest["case"])]), _table(rows, note=note))
+    return Overview(shown, _table(rows, note=note))
 
 
 def _whole_cards(run: Run) -> list[Card]:
@@ -70,8 +69,9 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
         details=[f"95 % interval {fmt.interval(row.low_s, row.high_s, 'fewer than 6 rounds')}", *plain],
         numbers=[("measured", fmt.seconds(row.measured_s, "not measured")),
                  ("error", signed_share(row.error_frac, "not measured"))],
-        bar=[(part.operator_type, float(part.share_frac), palette.operator_type(part.operator_type))
-             for part in fmt.rows(parts)],
+        strips=[Strip("Time by type of layer", [
+            (part.operator_type, float(part.share_frac), palette.operator_type(part.operator_type))
+            for part in fmt.rows(parts)])],
     )  # fmt: skip
 
 
@@ -129,5 +129,9 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"constructed_latency_s": model_summary(run).set_index("case")["latency_s"]}
 
 
+_PARTS = {"layer_types": CasePart(record_tables.time_by_layers, ("layers", "operator_type", "time_s", "share_frac"),
+                                  ("layers", "time_s", "share_frac"))}  # fmt: skip
+
 KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), details=_details,
-                shows_failures=True, by_size=_by_size, is_compared=_is_compared, side_by_side=_side_by_side)
+                shows_failures=True, parts=_PARTS, by_size=_by_size, is_compared=_is_compared,
+                side_by_side=_side_by_side)

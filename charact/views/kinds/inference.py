@@ -12,13 +12,13 @@ from charact.analysis.training.stages import (
     prediction_metrics,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
     Card,
+    Strip,
     failure_of,
-    legend_of,
     status_reason,
 )
 from charact.views.tables import format as fmt
@@ -57,8 +57,9 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
             ("samples/s", fmt.number(row.samples_per_s, no_data(row))),
             ("batch, p50", fmt.seconds(row.p50_s, no_data(row))), ("batch, p99", fmt.seconds(row.p99_s, no_data(row))),
         ],
-        bar=[(part, float(share_frac), palette.INFERENCE_PARTS[part])
-             for part, share_frac in zip(shown["part"].astype(str), shown["share_frac"], strict=True)],
+        strips=[Strip("Time by part", [
+            (part, float(share_frac), palette.INFERENCE_PARTS[part])
+            for part, share_frac in zip(shown["part"].astype(str), shown["share_frac"], strict=True)])],
     )  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     parts, summary = inference_breakdown(run), inference_summary(run)
     cards = [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
-    return Overview(cards, legend_of(parts["part"], palette.INFERENCE_PARTS), _table(summary))
+    return Overview(cards, _table(summary))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
@@ -134,4 +135,11 @@ def _load_bars(run: Run, case: Any) -> list[RenderableType]:
     ]  # fmt: skip
 
 
-KIND = CaseKind("inference", 30, _overview, inference_summary, in_one_table(_table), _headlines, _details)
+_PARTS = {
+    "load_and_prediction": CasePart(inference_breakdown, ("load", "part", "time_s", "share_frac"),
+                                    ("load", "part", "time_s", "share_frac")),
+    "metrics": CasePart(prediction_metrics, ("metric", "value", "reason"), ("metric", "value", "reason")),
+}
+
+KIND = CaseKind("inference", 30, _overview, inference_summary, in_one_table(_table), _headlines, _details,
+                parts=_PARTS)

@@ -7,19 +7,19 @@ from typing import Any, Self
 import pandas as pd
 from rich.console import RenderableType
 
-from charact.analysis.memory.composition import memory_composition, memory_peaks, peak_moments
+from charact.analysis.memory.composition import memory_composition, memory_needs, memory_peaks, peak_moments
 from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.limits import memory_fits, out_of_memory
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
-from charact.views.html.elements.blocks import CASE, STATUS, Card, Legend, failure_of, legend_of
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of, memory_strip
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
-from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 from charact.views.terminal import memory as terminal
 
 
-def _cards(run: Run) -> tuple[list[Card], Legend]:
+def _cards(run: Run) -> list[Card]:
     """Return a card for the largest case of each series that fits, and one per reason for other failed cases."""
     rows = run.cases.reindex(columns=["case", *SERIES, "input_size"]).merge(memory_peaks(run), on="case")
     rows["variant"] = rows["variant"].fillna("")
@@ -32,7 +32,7 @@ def _cards(run: Run) -> tuple[list[Card], Legend]:
         failed = series[series["status"] != "ok"]
         failed = failed if well.empty else failed[failed["status"] != "oom"]
         shown += [_failed(group) for _, group in failed.groupby(["status", "reason"], sort=False, dropna=False)]
-    return shown, legend_of(held.loc[held["bytes"] > 0, "category"], palette.CATEGORIES)
+    return shown
 
 
 def _failed(rows: pd.DataFrame) -> Card:
@@ -72,9 +72,7 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
         headline=(fmt.num_bytes(peak_bytes), f"at the peak, {method}"),
         details=[f"in {words.place(next(fmt.rows(snapshots)))}", detail],
         numbers=_numbers(row, method, facts),
-        bar=[(words.category(part.category), float(part.share_frac), palette.CATEGORIES[part.category])
-             for part in fmt.rows(parts)],
-        bar_of="Memory",
+        strips=[memory_strip(parts)],
     )  # fmt: skip
 
 
@@ -115,7 +113,7 @@ def _not_predicted(row: Any) -> str:
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    return Overview(*_cards(run), _table(memory_peaks(run)))
+    return Overview(_cards(run), _table(memory_peaks(run)))
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
@@ -126,6 +124,19 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"predicted_peak_memory_bytes": memory_peaks(run).set_index("case")["predicted_bytes"]}
 
 
+_PARTS = {
+    "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
+                       ("method", "category", "bytes", "share_frac")),
+    "peak": CasePart(peak_moments, ("method", "phase", "layer", "operator", "bytes"),
+                     ("method", "phase", "layer", "operator")),
+    "needs": CasePart(memory_needs, ("target", "needed_bytes", "device_memory_bytes", "margin_bytes"), is_list=False),
+    "out_of_memory": CasePart(out_of_memory, ("phase", "requested_bytes", "free_bytes", "limit_bytes", "held_bytes",
+                                              "fits_batch_size", "fits_input_size", "fits_reason"), is_list=False),
+    "largest_fit": CasePart(memory_fits, ("searched", "target", "limit_bytes", "value", "needed_bytes", "margin_bytes",
+                                          "next_value", "next_needed_bytes", "verified", "next_verified"),
+                            is_list=False),
+}  # fmt: skip
+
 KIND = CaseKind("memory", 40, _overview, memory_peaks, in_one_table(_table), details=_details, shows_failures=True,
-                by_size=_by_size,
+                parts=_PARTS, by_size=_by_size,
                 lead="Cards show the largest case of each series that fits; the table has all cases.")

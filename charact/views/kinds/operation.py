@@ -7,8 +7,8 @@ from rich.console import RenderableType
 
 from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
-from charact.views.html.elements.blocks import Card, failure_of
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.html.elements.blocks import Card, Strip, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import operation_tables, palette
 from charact.views.terminal import operations as terminal
@@ -21,7 +21,7 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     few = f"Cards show the {_NUM_CARDS} slowest of {len(problems)} problems."
     note = few if len(problems) > _NUM_CARDS else ""
     shown = operation_tables.totals(totals) if len(totals) else operation_tables.headlines(problems, note=note)
-    return Overview(_cards(run), operation_tables.directions(operation_times(run)), shown)
+    return Overview(_cards(run), shown)
 
 
 def _cards(run: Run) -> list[Card]:
@@ -47,7 +47,7 @@ def _suite_card(row: Any, times: pd.DataFrame) -> Card:
         warning=f"{row.num_failed} failed and are left out" if row.num_failed else "",
         numbers=[("FLOP", fmt.num_flop(row.flop, operation_tables.no_flop(row))),
                  ("rate", fmt.flop_rate(row.flop_per_s, operation_tables.no_flop(row)))],
-        bar=_bar(same),
+        strips=_strips(same),
     )  # fmt: skip
 
 
@@ -65,19 +65,28 @@ def _problem_card(row: Any, times: pd.DataFrame) -> Card:
         headline=(fmt.seconds(row.time_s), "a call" if len(times) == 1 else "all directions"),
         details=[f"{fmt.DIRECTIONS[first.direction]}: 95 % interval {interval}"],
         numbers=[rate, ("of the ceiling", fmt.share(first.share_frac, operation_tables.no_share(first)))],
-        bar=_bar(times.dropna(subset=["median_s"])),
+        strips=_strips(times.dropna(subset=["median_s"])),
     )  # fmt: skip
 
 
-def _bar(times: pd.DataFrame) -> list[tuple[str, float, str]]:
+def _strips(times: pd.DataFrame) -> list[Strip]:
+    """Return the bar of directions; none if there is only one."""
     sums = times.groupby("direction", sort=False)["median_s"].sum()
-    return [(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
-            for name, time_s in sums.items()]
+    parts = [(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
+             for name, time_s in sums.items()]
+    return [Strip("Time by direction", parts)] if len(parts) > 1 else []
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
     return terminal.blocks(run)
 
 
+_PARTS = {
+    "directions": CasePart(operation_times, (
+        "direction", "median_s", "low_s", "high_s", "num_repetitions", "flop_per_s", "bytes_per_s", "share_frac",
+        "limit", "max_error", "tolerance", "time_reason", "share_reason"),
+        ("direction", "median_s", "flop_per_s", "bytes_per_s", "share_frac", "share_reason")),
+}  # fmt: skip
+
 KIND = CaseKind("operation", 50, _overview, operation_cases, in_one_table(operation_tables.headlines), details=_details,
-                shows_failures=True)
+                shows_failures=True, parts=_PARTS)

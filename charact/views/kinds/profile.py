@@ -14,13 +14,20 @@ from charact.analysis.common.script_attribution import (
     attribution,
     blind_spots,
     dropped,
+    sampled_frames,
 )
 from charact.analysis.efficiency.bottleneck import bottlenecks
-from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.efficiency.counters import counter_values
+from charact.analysis.efficiency.kernels import top_kernels
+from charact.analysis.efficiency.layers import top_layers
+from charact.analysis.efficiency.time_bounds import time_limits
+from charact.analysis.efficiency.utilization import busy, energy, utilization
+from charact.analysis.memory.composition import memory_composition
+from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, shown_as
+from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
 from charact.views.html.elements.blocks import (
     CASE,
     ITERATION,
@@ -30,26 +37,38 @@ from charact.views.html.elements.blocks import (
     SAMPLES,
     STATUS,
     Card,
+    Meter,
+    Strip,
     failure_of,
-    legend_of,
+    memory_strip,
     status_reason,
 )
 from charact.views.section import all_sections
+from charact.views.tables import counter_text, palette
 from charact.views.tables import format as fmt
-from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 from charact.views.terminal.case_lines import case_block, headline_table
 
+_USED = {
+    "flop_per_s": "{} of the best measured FLOP/s", "warp_occupancy_frac": "{} warp occupancy",
+    "warp_execution_efficiency_frac": "{} warp execution efficiency",
+    "nonpredicated_efficiency_frac": "{} non-predicated efficiency",
+    "bandwidth_utilization_frac": "{} of the memory bandwidth",
+}  # fmt: skip
+"""How a card names each of the five metrics."""
+
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    phases = phase_breakdown(run)
-    verdicts = {row.case: fmt.verdict(row) for row in fmt.rows(bottlenecks(run))}
-    cards = [_card(run, case, phases[phases["case"] == case["case"]], verdicts[str(case["case"])])
-             for _, case in cases.iterrows()]
-    return Overview(cards, legend_of(phases["phase"], palette.PHASES), _table(run, cases))
+    verdicts = {row.case: row for row in fmt.rows(bottlenecks(run))}
+    cards = [_card(run, case, verdicts[str(case["case"])]) for _, case in cases.iterrows()]
+    return Overview(cards, _table(run, cases))
 
 
-def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame, verdict: str) -> Card:
+def _card(run: Run, case: "pd.Series[Any]", verdict: Any) -> Card:
+    """Return the card of a case: its time, where it goes, what memory is for, how well the device is used, the verdict.
+
+    `verdict` is the case's row of `bottlenecks`.
+    """
     name = str(case["case"])
     if failure := failure_of(case["status"], case["reason"]):
         return Card(name, failure=failure)
@@ -65,15 +84,30 @@ def _card(run: Run, case: "pd.Series[Any]", phases: pd.DataFrame, verdict: str) 
     return Card(
         name,
         headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
-        details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled,
-                 f"Bottleneck: {verdict}"],
+        details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
         warning=" ".join(_warnings(run, name)),
         numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
-        bar=[
-            (phase, float(share_frac), palette.PHASES[phase])
-            for phase, share_frac in zip(phases["phase"].astype(str), phases["share_frac"], strict=True)
-        ],
+        strips=_strips(run, name),
+        meters=_meters(run, name),
+        verdict=fmt.verdict(verdict),
+        advice=[text[0].upper() + text[1:] for text in (verdict.prize, verdict.advice) if isinstance(text, str)],
     )
+
+
+def _strips(run: Run, case: str) -> list[Strip]:
+    """Return the bars of a case's phases, and of its memory if that was measured."""
+    phases, held = (table[table["case"] == case] for table in (phase_breakdown(run), memory_composition(run)))
+    strips = [Strip("Time by phase", [(str(row.phase), float(row.share_frac), palette.PHASES[str(row.phase)])
+                                      for row in fmt.rows(phases)])] if len(phases) else []
+    return strips + ([memory_strip(held)] if held["bytes"].gt(0).any() else [])
+
+
+def _meters(run: Run, case: str) -> list[Meter]:
+    """Return the measures of how well a case uses its device that are known, each against its ideal."""
+    used, active = utilization(run), busy(run)
+    used, active = used[(used["case"] == case) & used["value_frac"].notna()], active[active["case"] == case]
+    return [Meter(float(row.value_frac), _USED[row.metric].format(fmt.share(row.value_frac)))
+            for row in fmt.rows(used)] + [Meter(row.busy_frac, counter_text.busy(row)) for row in fmt.rows(active)]
 
 
 def _warnings(run: Run, case: str) -> list[str]:
@@ -230,4 +264,41 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"samples_per_s": cases["samples_per_s"], "peak_memory_bytes": cases["peak_bytes"]}
 
 
-KIND = CaseKind("profile", 10, _overview, _rows, _tables_across, _headlines, _details, by_size=_by_size)
+def _verdicts(run: Run) -> pd.DataFrame:
+    found = bottlenecks(run)
+    return found.rename(columns={name: str(name).replace("prize", "potential_saving") for name in found})
+
+
+_PARTS = {
+    "headline": CasePart(case_summary, (
+        "median_s", "low_s", "high_s", "p5_s", "p95_s", "num_iterations", "samples_per_s", "flop", "flop_per_s",
+        "peak_bytes", "compile_s"), is_list=False),
+    "verdict": CasePart(_verdicts, (
+        "verdict", "share_frac", "threshold_frac", "potential_saving_s", "potential_saving_frac", "potential_saving",
+        "evidence", "advice", "reason"), is_list=False),
+    "limits": CasePart(time_limits, ("limit", "time_s", "share_frac"), ("limit", "time_s", "share_frac")),
+    "phases": CasePart(phase_breakdown, ("phase", "time_s", "share_frac", "host_s", "device_s"),
+                       ("phase", "time_s", "share_frac")),
+    "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
+                       ("category", "bytes", "share_frac")),
+    "operator_types": CasePart(lambda run: operator_types(run).sort_values("time_s", ascending=False, kind="stable"),
+                               ("phase", "operator_type", "num_calls", "time_s", "share_frac"),
+                               ("phase", "operator_type", "time_s")),
+    "operators": CasePart(top_operators, (
+        "operator", "phase", "operator_type", "num_calls", "time_s", "share_frac", "flop", "bytes", "flop_per_s")),
+    "layers": CasePart(top_layers, (
+        "layer", "layer_type", "num_parameters", "forward_s", "backward_s", "time_s", "share_frac", "flop",
+        "flop_per_s")),
+    "kernels": CasePart(top_kernels, ("kernel", "num_calls", "device_s", "share_frac", "occupancy_frac")),
+    "device_use": CasePart(utilization, ("metric", "value", "value_frac", "ideal", "source", "method", "reason"),
+                           ("metric", "value", "value_frac", "reason")),
+    "energy": CasePart(energy, (
+        "device", "source", "energy_per_iteration_j", "energy_per_sample_j", "power_w", "reason"),
+        ("device", "energy_per_iteration_j", "power_w", "reason")),
+    "counters": CasePart(counter_values, ("source", "device", "counter", "value"), ("source", "counter", "value")),
+    "other_frames": CasePart(sampled_frames, ("place", "function", "library", "share_frac", "time_s"),
+                             ("place", "function", "time_s", "share_frac")),
+    "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
+}  # fmt: skip
+
+KIND = CaseKind("profile", 10, _overview, _rows, _tables_across, _headlines, _details, parts=_PARTS, by_size=_by_size)

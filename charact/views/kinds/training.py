@@ -14,13 +14,13 @@ from charact.analysis.training.stages import (
     training_summary,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import (
     CASE,
     STATUS,
     Card,
+    Strip,
     failure_of,
-    legend_of,
     status_reason,
 )
 from charact.views.tables import format as fmt
@@ -59,7 +59,8 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
             _time_to_target(row) if pd.notna(row.target_metric) else
             ("last validation loss", fmt.number(row.validation_loss, _no_epoch(row))),
         ],
-        bar=[(str(stage), float(share_frac), palette.STAGES[str(stage)]) for stage, share_frac in shares.items()],
+        strips=[Strip("Time by stage", [(str(stage), float(share_frac), palette.STAGES[str(stage)])
+                                        for stage, share_frac in shares.items()])],
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     parts, summary = stage_breakdown(run), training_summary(run)
     cards = [_card(row, parts[parts["case"] == row.case]) for row in fmt.rows(summary)]
-    return Overview(cards, legend_of(parts["stage"], palette.STAGES), _table(summary))
+    return Overview(cards, _table(summary))
 
 
 def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
@@ -176,4 +177,11 @@ def _curve(metric: str, rows: pd.DataFrame) -> str:
     return f"{first} {sparkline(known.tolist())} {end}"
 
 
-KIND = CaseKind("training", 20, _overview, training_summary, in_one_table(_table), _headlines, _details)
+_PARTS = {
+    "stages": CasePart(stage_breakdown, ("stage", "phase", "time_s", "share_frac"),
+                       ("stage", "phase", "time_s", "share_frac")),
+    "last_metrics": CasePart(lambda run: learning_curves(run).iloc[::-1],
+                             ("epoch", "stage", "metric", "value", "reason"), ("stage", "metric", "value", "reason")),
+}
+
+KIND = CaseKind("training", 20, _overview, training_summary, in_one_table(_table), _headlines, _details, parts=_PARTS)

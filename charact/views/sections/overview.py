@@ -3,7 +3,7 @@
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
 from charact.views.case_kind import by_kind
-from charact.views.html.elements.blocks import Block, Body, Card, Legend
+from charact.views.html.elements.blocks import Block, Body, Card
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 
@@ -14,15 +14,14 @@ def overview(run: Run) -> Body:
     if cases.empty:
         return Body(lead=fmt.no_cases(run.partial))
     cards: list[Card] = []
-    legend: Legend = []
     blocks: list[Block] = []
     failed = int((cases["status"] != "ok").sum())
     leads = [f"{_count(len(cases), 'case')}, {failed} of them failed."] if failed else []
     for kind, rows in by_kind(cases):
-        more, colors, table = kind.overview(run, rows)
-        cards, legend, blocks = [*cards, *more], [*legend, *colors], [*blocks, Block(table=table)]
+        more, table = kind.overview(run, rows)
+        cards, blocks = [*cards, *more], [*blocks, Block(table=table)]
         leads += [kind.lead] if kind.lead else []
-    return Body(lead=" ".join(leads), cards=cards, legend=list(dict.fromkeys(legend)), blocks=blocks)
+    return Body(lead=" ".join(leads), cards=cards, blocks=blocks)
 
 
 def _count(count: int, noun: str) -> str:

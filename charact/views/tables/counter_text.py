@@ -1,5 +1,6 @@
 """Texts of counters: a name without its unit, a value with it."""
 
+from typing import Any
 
 from charact.views.tables import format as fmt
 
@@ -30,6 +31,12 @@ def counter_name(counter: str) -> str:
     words = counter.removeprefix("num_").removesuffix(ending).strip("_").split("_")
     name = " ".join(_SPELLED.get(word, word) for word in words)
     return name.replace("cores ", "cores busy in ", 1) if name.startswith("cores ") else name
+
+
+def busy(row: Any) -> str:
+    """Format a row of `utilization.busy`: 99.5 % of the CPU used."""
+    return f"{fmt.share(row.busy_frac)} of the CPU used" if row.device_kind == "CPU" else \
+        f"GPU {fmt.share(row.busy_frac)} busy"
 
 
 def counter_value(counter: str, value: float | None, reason: str | None = None) -> str:

@@ -37,16 +37,20 @@ class Explanation:
     tables: list[Table]
 
 
-def explanations(base: Group, new: Group, cases: Collection[str] | None = None) -> list[Explanation]:
-    """Return the explanations of the cases that two groups share, or of the given cases, as in `matched_cases`."""
+def explanations(base: Group, new: Group, cases: Collection[str] | None = None, num_rows: int | None = None
+                 ) -> list[Explanation]:
+    """Return the explanations of the cases that two groups share, or of the given cases, as in `matched_cases`.
+
+    Tables of operators, layers and kernels have `num_rows` rows; by default, 10 to 15.
+    """
     some = None if cases is None else frozenset(cases)
     read_parts([base, new], ["case", "phase"], set(matched_cases([base, new])["case"]) if some is None else some)
     whole, phases = (ratios([base, new], by, some) for by in ("case", "phase"))
     judged = {row.case: row for row in fmt.rows(whole) if cases is None or row.case in cases}
-    return [_explanation(base, new, row, phases[phases["case"] == case]) for case, row in judged.items()]
+    return [_explanation(base, new, row, phases[phases["case"] == case], num_rows) for case, row in judged.items()]
 
 
-def _explanation(base: Group, new: Group, whole: Any, judged: pd.DataFrame) -> Explanation:
+def _explanation(base: Group, new: Group, whole: Any, judged: pd.DataFrame, num_rows: int | None) -> Explanation:
     case = str(whole.case)
     rows = differences(base, new, case)
     if rows.empty:
@@ -54,7 +58,7 @@ def _explanation(base: Group, new: Group, whole: Any, judged: pd.DataFrame) -> E
     verdicts = {row.phase: _verdict(row) for row in fmt.rows(judged)} | {"iteration": _verdict(whole)}
     missing = missing_levels(base, new, case)
     phases = _phase_table(rows, base, new, case, verdicts, _unavailable(missing))
-    parts = [_part_table(rows, level, base, new, case) for level in _MOST]
+    parts = [_part_table(rows, level, base, new, case, num_rows or most) for level, most in _MOST.items()]
     return Explanation(case, rows, bool(whole.significant),
                        [phases, *filter(None, parts), *_clock_table(base, new, case)])
 
@@ -85,14 +89,14 @@ def _within(row: Any) -> str:
     return f"{row.operator} {f'of layer {row.layer}' if row.layer else 'outside of layers'}"
 
 
-def _part_table(rows: pd.DataFrame, level: str, base: Group, new: Group, case: str) -> Table | None:
+def _part_table(rows: pd.DataFrame, level: str, base: Group, new: Group, case: str, num_rows: int) -> Table | None:
     """Build the table of operators, operators by layer, or kernels with the largest differences."""
     parts = rows[rows["level"] == level]
     if parts.empty:
         return None
-    left_out = len(parts) - _MOST[level]
+    left_out = len(parts) - num_rows
     names = [Column("name", "Operator", wide=True), Column("layer", "Layer", wide=True)]
-    shown = parts.head(_MOST[level]).replace({"layer": {"": "(in none)"}})
+    shown = parts.head(num_rows).replace({"layer": {"": "(in none)"}})
     shown = shown.assign(change=[_changed(row) for row in fmt.rows(shown)])
     columns = [
         Column("phase", "Phase", unbroken=True),
@@ -103,7 +107,7 @@ def _part_table(rows: pd.DataFrame, level: str, base: Group, new: Group, case: s
     if len(base.runs) == len(new.runs) == 1:
         note += " Operators are profiled once per run, so changes cannot be distinguished from noise."
     if left_out > 0:
-        note += f" {left_out} more with smaller differences are not shown."
+        note += f" {left_out} more with smaller differences are left out: --top shows more rows."
     return table(shown, _CAPTIONS[level].format(case), columns, note)
 
 

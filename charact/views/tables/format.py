@@ -42,6 +42,11 @@ def missing(reason: str | None = None) -> str:
     return f"n/a ({reason})" if reason else "n/a"
 
 
+def reason_of(text: str) -> str | None:
+    """Return the reason in a text of `missing`; None for other texts."""
+    return text[len("n/a ("):-1] if text.startswith("n/a (") else None
+
+
 def absent(value: float | None) -> bool:
     """Return whether a number is null (None or NaN)."""
     return value is None or math.isnan(value)

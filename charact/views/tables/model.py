@@ -80,6 +80,26 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: st
     return Table(caption, columns, rows, note)
 
 
+_MIN_ROWS, _MIN_COLUMNS = 4, 2
+
+
+def without_constants(shown: Table) -> Table:
+    """Return the table without its columns in which all rows are alike; the note names their value.
+
+    A table keeps at least two columns, and all if it has few rows.
+    """
+    cells = list(zip(*(row.cells for row in shown.rows), strict=True))
+    alike = [number for number, column in enumerate(cells) if len({cell.text for cell in column}) == 1]
+    alike = alike[:max(len(cells) - _MIN_COLUMNS, 0)]
+    if len(shown.rows) < _MIN_ROWS or not alike:
+        return shown
+    values = "; ".join(f"{shown.columns[number].title} {cells[number][0].text}" for number in alike)
+    kept = [number for number in range(len(cells)) if number not in alike]
+    rows = [replace(row, cells=[row.cells[number] for number in kept]) for row in shown.rows]
+    return Table(shown.caption, [shown.columns[number] for number in kept], rows,
+                 f"The same in every row: {values}. {shown.note}".strip())
+
+
 def limited(shown: Table, num_rows: int, whole: str) -> Table:
     """Return the table with its first rows, and a note if others are left out.
 

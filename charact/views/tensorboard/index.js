@@ -262,7 +262,18 @@ function frame() {
   document.body.append(make("aside", {}, head, view.search, view.runs, view.filter, view.nav), view.main);
 }
 
+// TensorBoard marks its dark mode on its own page, which holds this one in a frame.
+function followTheme() {
+  const outer = window.parent.document.body;
+  const follow = () => {
+    document.documentElement.dataset.theme = outer.classList.contains("dark-mode") ? "dark" : "light";
+  };
+  new MutationObserver(follow).observe(outer, {attributes: true, attributeFilter: ["class"]});
+  follow();
+}
+
 export async function render() {
+  followTheme();
   document.title = "Characterization";
   document.documentElement.lang = "en";
   document.querySelector("base")?.remove(); // TensorBoard's, which breaks links within the page

@@ -8,6 +8,7 @@ from support.ceilings import ceiling
 from charact import cli
 from charact.commands import doctor
 from charact.machine.ceilings_cache import Ceiling, now_measured
+from charact.measure.capabilities import Check, machine_checks
 
 SHEET = "NVIDIA H100 datasheet, 2024"
 
@@ -74,9 +75,37 @@ def test_ceilings_are_in_the_json_where_asked_for(capsys: pytest.CaptureFixture[
 def test_what_was_not_measured_yet_is_told_with_the_remedy(
         capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cli.run(["doctor"]) == 0
+    assert cli.run(["doctor", "--verbose"]) == 0
     line, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  ceilings of cpu"))
     assert line.endswith("they were not measured yet  → charact doctor --ceilings measures them")
+
+
+def test_the_overview_has_a_line_for_each_group_and_what_to_fix_first(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor._print_overview([
+        Check("Instruments", "operators", "ok", "torch.profiler"), Check("Instruments", "FLOP", "ok", "counted"),
+        Check("Instruments", "kernels", "n/a", "no GPU", "buy one"),
+        Check("Noise", "load now", "limited", "2.0 of 2 cores are busy", "wait until they end"),
+        Check("Ceilings", "ceilings of cpu", "n/a", "they were not measured yet", "charact doctor --ceilings"),
+    ])  # fmt: skip
+    assert capsys.readouterr().out.splitlines() == [
+        "Instruments  operators, FLOP; n/a: kernels",
+        "Noise        limited: load now",
+        "Ceilings     n/a: ceilings of cpu",
+        "", "To fix first",
+        "1. ceilings of cpu: they were not measured yet", "   → charact doctor --ceilings",
+        "2. load now: 2.0 of 2 cores are busy", "   → wait until they end",
+        "", "charact doctor --verbose: every check; reasons and remedies of 1 n/a",
+    ]
+
+
+def test_the_overview_of_this_machine_fits_one_screen(monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("charact.core.output.Channel.isatty", lambda self: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    doctor._print_overview(machine_checks())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 21  # under a headline of three lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_ceilings_that_could_not_be_kept_are_not_said_to_be_unmeasured(
@@ -84,6 +113,6 @@ def test_ceilings_that_could_not_be_kept_are_not_said_to_be_unmeasured(
     found = now_measured([ceiling("launch", 4e-6, "s")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("charact.commands._shared.ceilings.new_ceilings", lambda *_, **__: found)
-    assert cli.run(["doctor", "--ceilings"]) == 0
+    assert cli.run(["doctor", "--ceilings", "--verbose"]) == 0
     line, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  ceilings of cpu"))
     assert f"measured {found.when}, but not saved" in line

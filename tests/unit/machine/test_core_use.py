@@ -46,6 +46,7 @@ def one_core_shared(*, with_child: bool) -> Iterator[None]:
         started.communicate()
 
 
+@pytest.mark.clock
 def test_used_and_waiting_time_of_a_spinning_thread_are_the_wall_time() -> None:
     begun = CoreUse()
     spin(1.0)

@@ -35,8 +35,8 @@ def test_a_suite_is_told_as_a_whole_and_by_its_slowest_bricks(tmp_path: Path) ->
     assert list(html) == ["summary", "bricks", "machine", "method"]
     overview, told = words(html["summary"]), words(html["bricks"])
     assert "10.0 ms every brick once in context: all bricks take turns 1 of 5 bricks have no time" in overview
-    assert re.search(r"00aa conv2d \+ batch_norm 1×64×56×56, 64×64×3×3 4.00 ms 40.0 % 3.92 ms 4.08 ms 100 MFLOP "
-                     r"25.0 GFLOP/s 400 kB 2 7", told)
+    assert "00aa conv2d + batch_norm 4.00 ms 40.0 % 3.92 ms 4.08 ms 25.0 GFLOP/s 2" in told
+    assert "The same in every row: Inputs 1×64×56×56, 64×64×3×3; FLOP 100 MFLOP; " in told
     assert "conv2d + batch_norm 2 7.00 ms 70.0 % 28.6 GFLOP/s" in told
     assert "99ff: oom: out of memory: asked for 40.0 GB" in told
     assert told.index("00aa conv2d") < told.index("33dd conv2d") < told.index("11bb linear") < told.index("22cc relu")
@@ -56,14 +56,14 @@ def test_constructed_models_stand_beside_what_was_measured(tmp_path: Path) -> No
     assert "6.5 % mean |error|" in overview
     assert "longest path infer 2 2" in told
     assert "time saved × 1.50" in overview
-    assert "resnet18-224-b1-infer-fp32-cpu ok 11.6 ms corrected sum 11.0 ms 11.0 ms +5.0 % 2" in overview
+    assert "resnet18 ok 11.6 ms corrected sum 11.0 ms 11.0 ms +5.0 % 2" in overview
     # sqrt(1.05 × 1.15 / 1.25) and sqrt(1 / 1.25)
-    assert "corrected sum infer 2 2 0.983 6.5 % −8.0 % vgg11-224-b1-infer-fp32-cpu" in told
+    assert "corrected sum infer 2 2 0.983 6.5 % −8.0 % vgg11" in told
     assert "plain sum infer 2 2 0.894 10.0 % −20.0 % vgg11" in told
     assert "Constructed against measured latency</title>" in html["constructed"]
     assert "2 15.0 ms 10.0 ms × 1.50 × 0.22" in told  # 7 × 15 ms against 7 × 10 ms and 0.4 s
-    assert "resnet18-224-b1-infer-fp32-cpu conv2d + batch_norm 2 8.00 ms 72.7 %" in told
-    assert "hopeless-224-b1-infer-fp32-cpu n/a (the run lacks 1 of 2 segments (brick 99ff))" in told
+    assert "resnet18 conv2d + batch_norm 2 8.00 ms 72.7 %" in told
+    assert "hopeless n/a (the run lacks 1 of 2 segments (brick 99ff))" in told
 
 
 def test_the_machine_s_cores_are_counted_in_words(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_the_machine_s_cores_are_counted_in_words(tmp_path: Path) -> None:
 
 def test_the_unique_share_and_repeats_are_told(tmp_path: Path) -> None:
     told = words(html_of(made.three_models(tmp_path))["reuse"])
-    assert "all models together 11 8 5 62.5 % resnet18-224-b1-infer-fp32-cpu 6 4 3 75.0 %" in told
+    assert "all models together 11 8 5 62.5 % resnet18 6 4 3 75.0 %" in told
     assert "conv2d + batch_norm 4 2 50.0 % 3 1" in told
     assert "relu 2 1 50.0 % 2 1" in told
 
@@ -131,11 +131,11 @@ def test_records_of_several_g_stand_beside_each_other(tmp_path: Path) -> None:
     runs = [Models(tmp_path).add("resnet18", ["00aa", "11bb"], measured=measured, g=g).run()
             for g, measured in ((1, 1.1), (4, 1.25))]  # fmt: skip
     text = report(runs)
-    overview = text[text.index('id="overview"') : text.index("</main>")]
+    overview = text[text.index('id="overview"') : text.index("</article>")]
     for word in ("G = 1", "G = 4", "Constructed over measured latency of each model</title>", "−9.1 %", "−20.0 %"):
         assert word in overview
     alike = report([runs[0], runs[0]])
-    assert "G = 1" not in alike[alike.index('id="overview"') : alike.index("</main>")]
+    assert "G = 1" not in alike[alike.index('id="overview"') : alike.index("</article>")]
 
 
 @pytest.mark.slow

@@ -266,7 +266,7 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
 def test_several_runs_stand_beside_each_other(tmp_path: Path) -> None:
     runs = [made.vo(tmp_path / name) for name in "ab"]
     text = report(runs)
-    overview = text[text.index('id="overview"') : text.index("</main>")]
+    overview = text[text.index('id="overview"') : text.index("</article>")]
     assert "Time of each problem" in overview
     assert [overview.count(f">{run.run_id}</td>") for run in runs] == [5, 5]
 

@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Run:
 
 def test_the_verdict_stands_on_the_card_in_its_section_and_in_the_terminal(run: Run) -> None:
     html = html_of(run)
-    assert "Bottleneck: compute-bound, 90.9 % of the iteration" in words(html["summary"])
+    assert "Compute-bound, 90.9 % of the iteration" in words(html["summary"])
     told = words(html["bottleneck"])
     assert "compute-bound, 90.9 % of the iteration" in told
     assert "18.2 % of the iteration" in told  # 1 s less the 0.8 s that it needs at the ceiling, of 1.1 s

@@ -80,7 +80,7 @@ def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
 
 def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
     run.manifest["cases"][0]["passes"]["frames"] |= {"frames": [], "num_samples": 0}
-    assert "n/a (no sample fell into “other”)" in of(run)["other"]
+    assert "n/a (no sample fell into “other”)" in of(run)["unavailable"]
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_a_case_without_the_further_passes_says_which_has_them(tmp_path: Path) -
     html = of(of_two_cases(tmp_path))
     assert html["operators"].count("n/a (taken over gan-train only)") == 1
     assert "n/a (taken over gan-train only)" in html["summary"]
-    assert "n/a (kernels run on GPUs only)" in html["kernels"]
+    assert "n/a (kernels run on GPUs only)" in html["unavailable"]
     assert "separate iterations after the timing pass" in html["counters"]
     assert "timing pass, at no cost" not in html["counters"]
 

@@ -1,5 +1,6 @@
 """Workloads: published parameter counts and MACs, the contract over every workload and variant, and what is refused."""
 
+import re
 import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -49,6 +50,12 @@ PUBLISHED_GMACS = {
     ("vgg11", "imagenet"): 7.609, ("vgg13", "imagenet"): 11.308, ("vgg16", "imagenet"): 15.470,
     ("vgg19", "imagenet"): 19.632, ("vgg16_bn", "cifar"): 0.313, ("vgg19_bn", "cifar"): 0.398,
 }
+
+
+def test_the_year_is_that_of_the_source() -> None:
+    for workload in all_workloads().values():
+        found = re.findall(r"\b(?:19|20)\d\d\b", workload.source)
+        assert not found or found == [str(workload.year)], workload.name
 
 
 def build(workload: Workload) -> torch.nn.Module:

@@ -51,6 +51,8 @@ class MethodPatches:
         A method that calls its own module, such as a `generate`, computes several forwards: it is left as it is.
         """
         self.seen.add(code)
+        if code.co_varnames[:1] != ("self",):  # no method: walking all classes takes tens of milliseconds
+            return
         for one in subclasses(self._module_class):
             for base in one.__mro__:
                 for name, function in list(vars(base).items()) if code.co_name in vars(base) else ():
@@ -94,13 +96,13 @@ class MethodPatches:
     def _is_forward(self, slices: list[Slice], outputs: Any) -> bool:
         """Return whether a method only computed a forward, judged by the slices inside and by what it returned.
 
-        A scalar is a loss, which would count as forward. Without gradients, several calls of the same module may be a
-        loop over batches, each of which is an iteration.
+        A scalar is a loss, which would count as forward unless the method calls a loss function. Without gradients,
+        several calls of the same module may be a loop over batches, each of which is an iteration.
         """
         kinds = {one.kind for one in slices}
         if Kind.FORWARD not in kinds or not kinds <= {Kind.FORWARD, Kind.COPY, Kind.LOSS, Kind.COMPILE}:
             return False
-        if isinstance(outputs, self._tensor_class) and outputs.dim() == 0:
+        if isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and Kind.LOSS not in kinds:
             return False
         owners = [one.owner for one in slices if one.kind is Kind.FORWARD and one.begins]
         return any(one.grad for one in slices if one.kind is Kind.FORWARD) or len(set(owners)) == len(owners)

@@ -1,5 +1,6 @@
 """Messages about parts of a program that could not be recorded, each with a remedy. No torch in here."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -17,8 +18,9 @@ NO_FETCH = ("the iterations fetch nothing from a DataLoader: creating batches co
             "Profiler's iterate()")
 BY_HAND = ("weights are updated without an optimizer, and batches created without a DataLoader: both count as other; "
            "name them with a Profiler's phase()")
-AFTER_LOSS = ("{} of the time lies between the loss and its backward, and counts as other; name it with a Profiler's "
-              "phase()")
+BETWEEN = "{} of the time lies between {} and {}, and counts as other; name it with a Profiler's phase()"
+PREDICTED = ("forwards without gradients between training iterations count as inference: if the training uses their "
+             "outputs, record each batch with a Profiler's iterate()")
 NO_DEVICE_TIMES = ("device times are n/a (no timed events on {}: {}): phases hold the host's times, which are those of "
                    "launching the work")
 CHILDREN = ("{} with PyTorch {} not recorded: start charact run in each (torchrun --no-python charact run train.py), "
@@ -26,11 +28,12 @@ CHILDREN = ("{} with PyTorch {} not recorded: start charact run in each (torchru
 THREADS = "training in {} is not recorded: enter a charact.Profiler there"
 _MISSING_FRAC = 0.02
 """Share of the time outside of all phases from which a missing phase is reported."""
-_AFTER_LOSS_FRAC = 0.02
-"""Share of the time between losses and backwards from which it is reported."""
+_BETWEEN_FRAC = 0.02
+"""Share of the time between two phases from which it is reported."""
 
 
-def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool, any_loader: bool) -> list[str]:
+def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool, any_loader: bool,
+                inferences: Sequence[Iteration] = ()) -> list[str]:
     """Return messages about parts of a case that could not be recorded.
 
     Args:
@@ -38,6 +41,7 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
         compiled_whole: whether anything was compiled outside of all spans.
         full: whether the event log reached its limit.
         any_loader: whether the program fetched anything from a DataLoader.
+        inferences: the program's iterations of inference.
     """
     spots = [FULL] if full else []
     if not iterations[0].training:
@@ -52,9 +56,13 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
     in_phases_ns = sum(one.end_ns - one.start_ns for one in intervals if one.phase != "other")
     if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MISSING_FRAC * wall_ns:
         spots.append(BY_HAND if "update" not in phases else NO_FETCH if any_loader else NO_LOADER)
-    after_loss_frac = sum(map(_after_loss_ns, iterations)) / wall_ns
-    if after_loss_frac > _AFTER_LOSS_FRAC:
-        spots.append(AFTER_LOSS.format(share(after_loss_frac)))
+    for (before, after), gap_ns in _gaps_ns(iterations).items() if MIXED not in spots else ():
+        if gap_ns > _BETWEEN_FRAC * wall_ns:
+            spots.append(BETWEEN.format(share(gap_ns / wall_ns), before, after))
+    # Those with a batch of their own are evaluations.
+    predicted_ns = {one.end_ns for one in inferences if all(part.phase != "data" for part in one.intervals)}
+    if 2 * sum(one.start_ns in predicted_ns for one in iterations) > len(iterations):
+        spots.append(PREDICTED)
     return spots
 
 
@@ -69,10 +77,13 @@ def unwatched(num_children: int, num_threads: int) -> list[str]:
     return messages
 
 
-def _after_loss_ns(iteration: Iteration) -> int:
-    """Return the time (ns) between each loss or forward and a backward that directly follows it."""
-    return sum(after.start_ns - before.end_ns for before, after in pairwise(iteration.intervals)
-               if after.phase == "backward" and before.phase in ("loss", "forward"))
+def _gaps_ns(iterations: Sequence[Iteration]) -> dict[tuple[str, str], int]:
+    """Return the time (ns) of `other` between intervals, by the phases before and after it."""
+    gaps: dict[tuple[str, str], int] = defaultdict(int)
+    for iteration in iterations:
+        for before, after in pairwise(iteration.intervals):
+            gaps[before.phase, after.phase] += after.start_ns - before.end_ns
+    return gaps
 
 
 def is_compiled_whole(slices: Sequence[Slice]) -> bool:

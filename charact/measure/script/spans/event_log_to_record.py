@@ -195,7 +195,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
                               if log.device and log.device["reason"] else []),
                             *unwatched(log.num_children, log.num_threads),
                             *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
-                                         any_loader=any(one["kind"] == "loader" for one in log.owners.values()))],
+                                         any_loader=any(one["kind"] == "loader" for one in log.owners.values()),
+                                         inferences=[one for one in log.iterations if not one.training])],
             "core_use": log.core_use, **log.rule,
         }},
     }

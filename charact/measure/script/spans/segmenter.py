@@ -3,9 +3,10 @@
 A training iteration ends where the next begins: at the first fetch, forward or backward after an optimizer's step, if
 the same optimizer steps again. So micro-batches with accumulated gradients, and the two steps of an adversarial pair,
 are one iteration. If one of the pair steps several times per step of the other, each of its steps is an iteration. A
-new optimizer that steps twice in a row has replaced the previous one and shares no iteration with it. A forward without
-gradients that no step follows is an inference iteration. So is a forward in eval mode that no backward follows, of a
-model trained in training mode. If the program itself marks the ends of iterations, only these marks count.
+new optimizer that steps twice in a row has replaced the previous one and shares no iteration with it. Nor do optimizers
+of separate models that take turns, each with a batch of its own from the same loader. A forward without gradients that
+no step follows is an inference iteration. So is a forward in eval mode that no backward follows, of a model trained in
+training mode. If the program itself marks the ends of iterations, only these marks count.
 """
 
 from collections.abc import Iterable
@@ -117,7 +118,7 @@ class Segmenter:
         if self._ends_marked:
             return []
         done: list[Iteration] = []
-        if optimizer in self._stepped and self._begin is not None:
+        if self._begin is not None and (optimizer in self._stepped or self._takes_turns(self._begin)):
             ends = [self._begin]
             if self._taken_over is not None and self._taken_over[0] == optimizer:
                 ends.insert(0, self._taken_over[1])
@@ -131,6 +132,18 @@ class Segmenter:
         self._stepped.add(optimizer)
         self._begin = None
         return done
+
+    def _takes_turns(self, begin: int) -> bool:
+        """Return whether the pending slices from an index on train other models, with a further batch of a loader."""
+        def owners(kind: Kind, slices: list[Slice]) -> set[int]:
+            return {one.owner for one in slices if one.kind is kind and one.owner and one.grad}
+
+        before, after = self._pending[:begin], self._pending[begin:]
+        models, fetched = owners(Kind.FORWARD, after), owners(Kind.FETCH, after)
+        # The first batch of an epoch comes from another iterator: the one before is exhausted.
+        same_loader = owners(Kind.FETCH, before) & (fetched | owners(Kind.EXHAUSTED, before))
+        earlier_models = owners(Kind.FORWARD, before)
+        return bool(models and earlier_models and fetched and same_loader) and not models & earlier_models
 
     def _replay_manual_updates(self) -> list[Iteration]:
         """Process the pending slices again, for a program without an optimizer."""

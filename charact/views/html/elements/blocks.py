@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
@@ -10,6 +11,7 @@ from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
 from charact.views.html.elements.charts import Chart
 from charact.views.tables import format as fmt
+from charact.views.tables import palette
 from charact.views.tables.model import Column, Table
 
 Legend = list[tuple[str, str]]
@@ -37,13 +39,27 @@ class Block:
     """The one case that the block is about, for the filter by case."""
 
 
+class Strip(NamedTuple):
+    """A bar of a card: what it divides, and its parts (name, share, color)."""
+
+    title: str
+    parts: list[tuple[str, float, str]]
+
+
+class Meter(NamedTuple):
+    """How well a device is used by one measure: its share of the ideal, and the measure in words."""
+
+    share_frac: float
+    text: str
+
+
 @dataclass(frozen=True)
 class Card:
-    """A case's headline number with its label, details, more numbers, and a bar of parts (name, share, color).
+    """A case's headline number with its label, details, bars, meters, more numbers, and its verdict.
 
-    `bar_of` names the whole that the bar divides. `failure` is the status and reason of a failed case, which may have
-    numbers nevertheless. `several` is true if `case` names several cases, so that no filter hides the card. `warning`
-    names missing data.
+    `verdict` is a few words, and `advice` the sentences after it. `failure` is the status and reason of a failed case,
+    which may have numbers nevertheless. `several` is true if `case` names several cases, so that no filter hides the
+    card. `warning` names missing data.
     """
 
     case: str
@@ -51,8 +67,10 @@ class Card:
     details: list[str] = field(default_factory=list)
     warning: str = ""
     numbers: list[tuple[str, str]] = field(default_factory=list)
-    bar: list[tuple[str, float, str]] = field(default_factory=list)
-    bar_of: str = "Time"
+    strips: list[Strip] = field(default_factory=list)
+    meters: list[Meter] = field(default_factory=list)
+    verdict: str = ""
+    advice: list[str] = field(default_factory=list)
     failure: tuple[str, str] | None = None
     several: bool = False
 
@@ -76,6 +94,16 @@ class Body:
     facts: list[Facts] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
 
+    @property
+    def reasons(self) -> str:
+        """Why the section has no data; empty if it has some."""
+        if self.cards or self.facts or self.points or any(
+                block.figures or block.chart or block.points or (block.table and block.table.rows)
+                for block in self.blocks):
+            return ""
+        found = [text for block in self.blocks for text in (block.note, *(reason for _, reason in block.missing))]
+        return "; ".join(dict.fromkeys(filter(None, found))) or self.lead
+
 
 CASE = Column("case", "Case", unbroken=True)
 RUN = Column("run", "Run", unbroken=True)
@@ -95,6 +123,14 @@ def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:
     """Return the colors of the names that occur, in the order of `colors`."""
     present = set(names)
     return [(name.replace("_", " "), color) for name, color in colors.items() if name in present]
+
+
+def memory_strip(parts: pd.DataFrame) -> Strip:
+    """Return the bar of what memory is for at a case's peak, from its rows of `memory_composition`."""
+    held = parts[parts["bytes"] > 0]
+    return Strip("Memory at the peak", [
+        (part.category.replace("_", " "), float(part.share_frac), palette.CATEGORIES[part.category])
+        for part in fmt.rows(held)])
 
 
 def failure_of(status: str, reason: str | None) -> tuple[str, str] | None:

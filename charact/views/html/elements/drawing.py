@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from charact.core.units import scale
 
-WIDTH_PX, HALF_PX = 860, 440
-INK, FAINT = "#1F2933", "#667585"
+WIDTH_PX, HALF_PX = 640, 440
+INK, FAINT = "#1F2933", "#566373"
 _RC: Any = {
     **sns.axes_style("whitegrid"),
     "svg.fonttype": "none",  # text stays text: searchable, selectable, accessible
@@ -26,6 +26,11 @@ _RC: Any = {
     "axes.edgecolor": "#D5DBE1", "grid.color": "#E8ECF0", "text.color": INK, "axes.labelcolor": FAINT,
     "xtick.color": FAINT, "ytick.color": INK, "axes.axisbelow": True,
 }  # fmt: skip
+_VARIABLES = {
+    INK.lower(): "var(--ink, #1f2933)", FAINT.lower(): "var(--muted, #566373)", "#e8ecf0": "var(--line, #e8ecf0)",
+    "#d5dbe1": "var(--line, #d5dbe1)", "#ffffff": "var(--surface, #ffffff)",
+}  # fmt: skip
+"""Colors that a page with a dark mode replaces."""
 _RC_LOCK = threading.Lock()  # matplotlib's settings belong to the process
 _LABEL_FROM_FRAC = 0.07
 _LONGEST_NAME = 100
@@ -57,6 +62,7 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     body = re.sub(r'<clipPath.*?</clipPath>| clip-path="[^"]*"', "", body, flags=re.DOTALL)
     # Hundredths of a pixel are enough, and save a third of the size.
     body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)
+    body = re.sub(r"#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), body)
     head = f'<svg viewBox="0 0 {width_px} {height_px:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
     return Markup(f"{head}<title>{escape(title)}</title>{body}")
 

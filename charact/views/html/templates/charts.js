@@ -28,7 +28,7 @@ window.charact.drawCharts = (() => {
         this.bar.append(Object.assign(node, {type: "button", textContent: text, title: label, ariaLabel: label || text, onclick}));
         return node;
       };
-      const named = graphs.map((graph) => [button(graph.dataset.graph, "", () => this.choose(graph)), graph]);
+      const named = (graphs.length > 1 ? graphs : []).map((graph) => [button(graph.dataset.graph, "", () => this.choose(graph)), graph]);
       this.press = (chosen) => named.forEach(([node, graph]) => { node.ariaPressed = graph === chosen; });
       button("−", "Zoom out", () => this.zoom(2));
       button("+", "Zoom in", () => this.zoom(0.5));

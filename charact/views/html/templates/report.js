@@ -40,30 +40,80 @@ window.charact = (() => {
     }
   }
 
-  // A case is shown if its name contains every word of the filter.
-  function filter(scope, text) {
+  // Show only what belongs to a case whose name contains every word; returns the number of cases shown and of all.
+  function filter(scope, text, exactly = "") {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const all = new Set();
     const shown = new Set();
     for (const element of scope.querySelectorAll("[data-case]")) {
       const name = element.dataset.case;
-      const matches = words.every((word) => name.toLowerCase().includes(word));
+      const matches = exactly ? name === exactly : words.every((word) => name.toLowerCase().includes(word));
       element.hidden = !matches;
       all.add(name);
       if (matches) shown.add(name);
     }
-    return words.length ? `${shown.size} of ${all.size} cases` : "";
+    return [shown.size, all.size];
+  }
+
+  function button(text, title, onClick) {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.textContent = text;
+    made.title = title;
+    made.addEventListener("click", onClick);
+    return made;
+  }
+
+  // A button for each case that has a card: it shows only this case, and all again when pressed once more.
+  function caseButtons(scope, clear) {
+    const cards = [...scope.querySelectorAll(".ch-card[data-case]")].slice(0, MOST_BUTTONS);
+    const buttons = cards.map((card) => {
+      const name = card.dataset.case;
+      const short = card.querySelector("h3").textContent;
+      const made = button(short, `Show only ${name}`, () => {
+        const pressed = made.getAttribute("aria-pressed") === "true";
+        clear();
+        for (const other of buttons) other.setAttribute("aria-pressed", "false");
+        made.setAttribute("aria-pressed", String(!pressed));
+        filter(scope, "", pressed ? "" : name);
+      });
+      made.setAttribute("aria-pressed", "false");
+      return made;
+    });
+    return buttons;
   }
 
   function addFilter(holder, scope) {
     const input = document.createElement("input");
     const count = document.createElement("output");
+    const buttons = caseButtons(scope, () => { input.value = count.textContent = ""; });
     input.type = "search";
     input.placeholder = "Filter cases";
     input.setAttribute("aria-label", "Show only cases, rows and figures whose case contains these words");
-    input.addEventListener("input", () => { count.textContent = filter(scope, input.value); });
+    input.addEventListener("input", () => {
+      for (const each of buttons) each.setAttribute("aria-pressed", "false");
+      const [shown, all] = filter(scope, input.value);
+      count.textContent = input.value.trim() ? `${shown} of ${all} cases` : "";
+    });
     holder.classList.add("ch-filter");
-    holder.replaceChildren(input, count);
+    holder.replaceChildren(...buttons, input, count);
+  }
+
+  const MOST_BUTTONS = 12;
+
+  // Mark the section in view in the list of sections.
+  function markSections(nav) {
+    const links = new Map([...nav.querySelectorAll("a[href^='#']")].map((link) => [link.hash.slice(1), link]));
+    const seen = new Set();
+    const observer = new IntersectionObserver((entries) => {
+      for (const {target, isIntersecting} of entries) seen[isIntersecting ? "add" : "delete"](target.id);
+      const first = [...links.keys()].find((id) => seen.has(id));
+      for (const [id, link] of links) link.classList.toggle("ch-current", id === first);
+    }, {rootMargin: "-10% 0px -65% 0px"});
+    for (const id of links.keys()) {
+      const section = document.getElementById(id);
+      if (section) observer.observe(section);
+    }
   }
 
   // A row is shown if its text contains every word of the search, and its case passes the filter of cases.
@@ -90,6 +140,7 @@ window.charact = (() => {
 
   function init(root) {
     root.querySelectorAll("table[data-sortable]").forEach(makeSortable);
+    root.querySelectorAll(".ch-nav").forEach(markSections);
     for (const table of root.querySelectorAll("table[data-sortable]")) {
       if (table.tBodies[0].rows.length >= MIN_SEARCHED_ROWS) addSearch(table);
     }
@@ -100,14 +151,6 @@ window.charact = (() => {
       if (cases.size > 1) addFilter(holder, scope);
     }
   }
-
-  // Unfold everything for printing.
-  window.addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details.ch-details:not([open])")) {
-      details.open = true;
-      window.addEventListener("afterprint", () => { details.open = false; }, {once: true});
-    }
-  });
 
   return {init};
 })();

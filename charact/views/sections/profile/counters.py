@@ -34,7 +34,7 @@ from charact.views.html.elements.blocks import (
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.counter_text import counter_name, counter_value, energy, power
+from charact.views.tables.counter_text import busy, counter_name, counter_value, energy, power
 from charact.views.tables.model import Column, table
 
 _OF_PASS = (
@@ -176,22 +176,10 @@ def _unread_counters(run: Run) -> list[Block]:
     return [Block(folded=True, table=table(rows, "Counters that a source did not provide", columns))]
 
 
-_BUSY = {
-    "{} of the CPU used": (("host", "cpu_utilization_frac"),),  # of this process only
-    "GPU {} busy": tuple((source, "utilization_frac") for source in ("gpm", "nvml", "amd", "kineto")),
-}
-"""Counters of utilization; the first available one is shown. NVML's own window begins before the pass."""
-
-
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
     """Return utilization of processor and device, power, and energy per iteration; none if not measured."""
-    values, spent = (frame[frame["case"] == case["case"]] for frame in (counter_values(run), utilization.energy(run)))
-    read = values.groupby(["source", "counter"])["value"].mean().to_dict()
-    parts = []
-    for words, candidates in _BUSY.items():
-        busy = next((read[each] for each in candidates if each in read), None)
-        if busy is not None:
-            parts.append(words.format(fmt.share(busy)))
+    used, spent = (frame[frame["case"] == case["case"]] for frame in (utilization.busy(run), utilization.energy(run)))
+    parts = [busy(row) for row in fmt.rows(used)]
     for row in fmt.rows(spent):
         of = f"{row.device} " if len(spent) > 1 else ""  # one device's value may be missing: no sum is shown
         if pd.notna(row.power_w):

@@ -3,12 +3,13 @@
 import pytest
 
 from charact.measure.script.spans.blind_spots import (
-    AFTER_LOSS,
+    BETWEEN,
     BY_HAND,
     FULL,
     MIXED,
     NO_FETCH,
     NO_LOADER,
+    PREDICTED,
     WHOLE,
     blind_spots,
     is_compiled_whole,
@@ -51,11 +52,24 @@ def test_a_loader_that_was_used_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(("gap_ns", "said"), [(2, False), (3, True)])
-def test_work_after_the_loss(gap_ns: int, said: bool) -> None:
-    ends = [("data", 0, 40), ("forward", 40, 50), ("loss", 50, 60), ("backward", 60 + gap_ns, 80), ("update", 80, 100)]
-    one = Iteration(True, 0, 100, [Interval(phase, NONE, begin, end) for phase, begin, end in ends])
-    spots = blind_spots([one], compiled_whole=False, full=False, any_loader=True)
-    assert spots == ([AFTER_LOSS.format("3.0 %")] if said else [])
+@pytest.mark.parametrize("place", range(4))
+def test_work_between_phases(place: int, gap_ns: int, said: bool) -> None:
+    names = ("data", "forward", "loss", "backward", "update")
+    intervals = [Interval(name, NONE, 20 * index + (gap_ns if index == place + 1 else 0), 20 * index + 20)
+                 for index, name in enumerate(names)]
+    spots = blind_spots([Iteration(True, 0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
+    assert spots == ([BETWEEN.format("3.0 %", names[place], names[place + 1])] if said else [])
+
+
+@pytest.mark.parametrize(("num_after_predictions", "phase", "said"), [
+    (3, "forward", True), (2, "forward", True), (1, "forward", False), (3, "data", False)])
+def test_predictions_from_which_the_training_may_learn(num_after_predictions: int, phase: str, said: bool) -> None:
+    trainings = [Iteration(True, begin, begin + 50, [Interval("forward", MODEL, begin, begin + 50)])
+                 for begin in (50, 150, 250)]
+    predictions = [Iteration(False, one.start_ns - 50, one.start_ns, [Interval(phase, MODEL, 0, 1)])
+                   for one in trainings[:num_after_predictions]]
+    spots = blind_spots(trainings, compiled_whole=False, full=False, any_loader=True, inferences=predictions)
+    assert spots == ([PREDICTED] if said else [])
 
 
 def test_of_predictions_only_that_there_was_no_room_for_more() -> None:

@@ -39,6 +39,9 @@ class Net(Base):
     def loss_by_hand(self, x: Tensor) -> Tensor:
         return (self.second(self.first(x)) - x).pow(2).mean()
 
+    def loss(self, x: Tensor) -> Tensor:
+        return functional.mse_loss(self.second(self.first(x)), x)
+
     def forward_and_loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.second(self.first(x))
         return y, functional.mse_loss(y, x)
@@ -81,6 +84,7 @@ def forwards(recorder: SpanRecorder, call: Callable[[Tensor], object]) -> list[i
     ("encode_twice", [4, 3, 2, 1]),
     ("embed", [2, 2, 1, 1]),
     ("forward_and_loss", [2, 2, 1, 1]),
+    ("loss", [2, 2, 1, 1]),
     ("loss_by_hand", [2, 2, 2, 2]),
     ("training_step", [2, 2, 2, 2]),
     ("predict", [4, 4, 4, 4]),
@@ -113,9 +117,10 @@ def test_a_method_that_records_no_gradients_says_so(recorder: SpanRecorder) -> N
     assert [one.grad for one in recorder.take()] == [True]
 
 
-def test_a_loss_in_a_method_stays_a_loss(recorder: SpanRecorder) -> None:
+@pytest.mark.parametrize("name", ["loss", "forward_and_loss"])
+def test_a_loss_in_a_method_stays_a_loss(recorder: SpanRecorder, name: str) -> None:
     net = Net()
-    forwards(recorder, lambda x: net.forward_and_loss(x))
-    net.forward_and_loss(torch.ones(2, 2))
+    forwards(recorder, lambda x: getattr(net, name)(x))
+    getattr(net, name)(torch.ones(2, 2))
     kinds = [kind for kind, _ in groupby(one.kind for one in recorder.take())]
     assert kinds == [Kind.FORWARD, Kind.LOSS, Kind.FORWARD]

@@ -157,7 +157,7 @@ class TestNoTrace:
         assert watched.kinds() == [Kind.FORWARD, Kind.LOSS]
 
     def test_torchscript_compiles_losses_as_before(self, watched: Watched) -> None:
-        with pytest.warns(DeprecationWarning, match="torch.jit"):
+        with pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit"):
             scripted = torch.jit.script(Scripted())
         assert scripted(torch.ones(2)).item() == 1
 

@@ -99,6 +99,19 @@ class TestTraining:
             [51], [51], [51], [52], [52], [52], [53], [53], [53]]
         assert {one.end_ns - one.start_ns for one in iterations[:-1]} == {53}
 
+    def test_tasks_that_take_turns_share_no_iteration(self) -> None:
+        tasks = ["data fwd1 loss bwd step51 tidy . ", "data fwd2 loss bwd step52 tidy . "]
+        epochs = 2 * "".join(tasks) + tasks[0] + "last100 . data0 " + "".join(
+            task.replace("data", "data101") for task in tasks[::-1])
+        iterations = found(epochs)
+        assert modes(iterations) == 7 * "t"
+        assert [[one.owner for one in iteration.intervals if one.phase == "forward"] for iteration in iterations] == [
+            [1], [2], [1], [2], [1], [2], [1]]
+
+    @pytest.mark.parametrize("second", ["data101 fwd2 loss bwd step52 ", "data fwd1 fwd2 loss bwd step52 "])
+    def test_pairs_with_two_loaders_or_a_common_model_are_one(self, second: str) -> None:
+        assert modes(found(3 * ("data fwd1 loss bwd step51 " + second))) == "ttt"
+
     def test_an_optimizer_that_joins_later_shares_its_iterations(self) -> None:
         alone, both = "data fwd bwd step51 ", "data fwd bwd step51 fwd bwd step52 "
         assert [len(one.intervals) for one in found(3 * alone + 3 * both)] == [4, 4, 4, 7, 7, 7]

@@ -254,7 +254,10 @@ def test_a_long_table_says_how_much_it_leaves_out(pair: list[Group], capsys: pyt
     assert len(num_of_cases) == 4
     left_out = sum(max(0, number - 40) for number in num_of_cases.values())
     assert left_out
-    assert f"The first 40 of each case; {left_out} more: --to FILE.csv writes all" in out
+    most = max(num_of_cases.values())
+    assert f"The first 40 of each case; {left_out} more: --top {most} shows them, --to FILE.csv writes all" in out
+    print_tables([Table("Long", found.columns, found.rows * 20)], most)
+    assert "more:" not in capsys.readouterr().out
     for case, number in num_of_cases.items():
         assert len([line for line in out.splitlines() if line.startswith(str(case))]) == min(number, 40)
 

@@ -159,7 +159,7 @@ def test_a_corrupt_table_is_one_line(record: Path) -> None:
     (record / "iterations.parquet").write_bytes(b"PAR1 is not enough")
     reseal(record)
     said = {part["id"]: part["html"] for part in get(record.parent, "/sections", record.name).get_json()}
-    assert "iterations.parquet is corrupt" in said["phases"]
+    assert "iterations.parquet is corrupt" in said["unavailable"]
     assert "iterations.parquet" not in said["machine"]
     shutil.copytree(record, record.with_name("other"))
     answer = get(record.parent, "/comparison", record.name, "other")

@@ -1,0 +1,49 @@
+"""Short names of the cases of one run: only what differs between them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_Case = Mapping[str, Any]
+_SIZES = {"image": "px", "sequence": "tokens"}
+
+
+def _size(case: _Case) -> str:
+    size = case.get("input_size")
+    return "" if size is None else f"{size} {_SIZES.get(str(case.get('input_kind')), 'of S')}"
+
+
+def _batch(case: _Case) -> str:
+    return "" if case.get("batch_size") is None else f"batch {case['batch_size']}"
+
+
+def _text(name: str) -> Callable[[_Case], str]:
+    return lambda case: str(case.get(name) or "").replace("n/a", "")
+
+
+_FACTS: tuple[Callable[[_Case], str], ...] = (
+    _text("workload"), _text("variant"), _size, _batch, _text("mode"), _text("precision"), _text("device"),
+    _text("data"),
+)  # fmt: skip
+
+
+def short_names(cases: Sequence[_Case]) -> dict[str, str]:
+    """Return a short name for each case, such as '224 px, train' for resnet50-224-b8-train-fp32-cpu.
+
+    It holds the facts that differ between the cases. Cases keep their names if these facts do not tell them apart, or
+    if there is only one case.
+
+    Args:
+        cases: entries of the manifest.
+    """
+    columns = [[fact(case) for case in cases] for fact in _FACTS]
+    different = [column for column in columns if len(set(column)) > 1]
+    names = [", ".join(filter(None, facts)) for facts in zip(*different, strict=True)]
+    if len(set(names)) < len(cases) or not all(names):
+        return {case["case"]: case["case"] for case in cases}
+    return {case["case"]: name for case, name in zip(cases, names, strict=True)}
+
+
+def common_facts(cases: Sequence[_Case]) -> list[str]:
+    """Return the facts that all cases of a run share, such as ['batch 8', 'fp32', 'cpu']."""
+    columns = [[fact(case) for case in cases] for fact in _FACTS]
+    return [column[0] for column in columns if len(set(column)) == 1 and column[0]]
