@@ -74,11 +74,11 @@ def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimel
     tracks = [*_phases(iteration), *_threads(operators, trace.outlined.main, shown), *_streams(kernels, shown)]
     least_ns = least_frac * (end_ns - start_ns)
     wide = [row for row in tracks if row[3] >= least_ns and row[1] < _MAX_DEPTH]
-    spans = pd.DataFrame([(track, depth, (begin_ns - start_ns) / 1e9, length_ns / 1e9, name, layer, kind)
-                          for track, depth, begin_ns, length_ns, name, layer, kind in wide], columns=_COLUMNS)
-    names = run.texts("operator", spans["name"].tolist())
-    layers = run.texts("layer", spans["layer"].fillna("").tolist())
-    spans = spans.assign(name=names, layer=pd.Series([layer or None for layer in layers], dtype="object"))
+    names = run.texts("operator", [row[4] for row in wide])
+    layers = run.texts("layer", [row[5] or "" for row in wide])
+    spans = pd.DataFrame([(track, depth, (begin_ns - start_ns) / 1e9, length_ns / 1e9, name, layer or None, kind)
+                          for (track, depth, begin_ns, length_ns, _, _, kind), name, layer
+                          in zip(wide, names, layers, strict=True)], columns=_COLUMNS)
     return IterationTimeline(spans, (end_ns - start_ns) / 1e9, len(tracks) - len(wide), num_other)
 
 

@@ -16,7 +16,6 @@ window.charact.drawCharts = (() => {
   }
 
   const lines = (text) => (text ? text.split("\n") : []);
-
   class Chart {
     constructor(holder) {
       this.texts = holder.dataset.texts.split("\n");
@@ -29,9 +28,8 @@ window.charact.drawCharts = (() => {
         this.bar.append(Object.assign(node, {type: "button", textContent: text, title: label, ariaLabel: label || text, onclick}));
         return node;
       };
-      if (graphs.length > 1) {
-        for (const graph of graphs) button(graph.dataset.graph, "", () => this.choose(graph)).dataset.name = graph.dataset.graph;
-      }
+      const named = (graphs.length > 1 ? graphs : []).map((graph) => [button(graph.dataset.graph, "", () => this.choose(graph)), graph]);
+      this.press = (chosen) => named.forEach(([node, graph]) => { node.ariaPressed = graph === chosen; });
       button("−", "Zoom out", () => this.zoom(2));
       button("+", "Zoom in", () => this.zoom(0.5));
       button("←", "Move left", () => this.pan(-0.3));
@@ -42,7 +40,7 @@ window.charact.drawCharts = (() => {
         + "box, Enter zooms into it, Escape shows all, plus and minus zoom, Shift with an arrow key moves."});
       this.bar.append(this.output);
       holder.append(this.bar, this.svg);
-      this.svg.onkeydown = (event) => this.press(event);
+      this.svg.onkeydown = (event) => this.key(event);
       this.svg.onclick = (event) => {
         const number = event.target.closest("[data-box]")?.dataset.box;
         if (number && !this.dragged) this.choice(this.boxes[number], true);
@@ -66,9 +64,7 @@ window.charact.drawCharts = (() => {
       this.top = (row) => row * ROW + HEADING * this.tracks.filter(([first]) => first <= row).length;
       this.chosen = null;
       this.output.textContent = "";
-      for (const button of this.bar.querySelectorAll("[data-name]")) {
-        button.ariaPressed = button.dataset.name === graph.dataset.graph;
-      }
+      this.press(graph);
       this.view(0, STEPS);
     }
 
@@ -80,7 +76,6 @@ window.charact.drawCharts = (() => {
     }
 
     zoom(factor, at = 0.5) { this.view(this.left + at * this.width * (1 - factor), this.width * factor); }
-
     pan(share) { this.view(this.left + share * this.width, this.width); }
 
     choice(box, zooms) {
@@ -106,7 +101,7 @@ window.charact.drawCharts = (() => {
       if (this.dragged) this.view(this.from[1] - moved / this.svg.clientWidth * this.width, this.width);
     }
 
-    press(event) {
+    key(event) {
       const across = {ArrowLeft: -1, ArrowRight: 1}[event.key] ?? 0, down = {ArrowUp: -1, ArrowDown: 1}[event.key] ?? 0;
       if (event.ctrlKey || event.altKey || event.metaKey) return;
       if (event.shiftKey && across) this.pan(across * 0.3);

@@ -1,5 +1,6 @@
 """The section Flame graph: time, FLOP and memory by the tree of a model's layers."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,11 +36,12 @@ _INSTEAD = "The tables Layers, Operators and Memory have the numbers."
 def flame_graphs(run: Run) -> Body:
     """Build the section: a chart for each case with layers."""
     work, held = layer_work(run), memory_by_layer(run)
-    types = run.layers.set_index(["case", "layer"])["layer_type"].dropna()
+    types: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in fmt.rows(run.layers.dropna(subset=["layer_type"])):
+        types[row.case][row.layer] = row.layer_type
     blocks = []
     for case, rows in work.groupby("case", sort=False):
-        of_types = {str(layer): str(kind) for layer, kind in types.xs(case).items()} if case in types.index else {}
-        blocks += _block(str(case), rows, held[held["case"] == case], of_types)
+        blocks += _block(str(case), rows, held[held["case"] == case], types[str(case)])
     if not blocks:
         return Body(blocks=[Block(note=why_nothing(run, "operators"))])
     return Body(lead=_LEAD, blocks=[*blocks, *missing_cases(run, "operators", [str(each.case) for each in blocks])])

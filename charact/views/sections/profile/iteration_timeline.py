@@ -36,8 +36,8 @@ def timelines(run: Run) -> Body:
 def _block(case: str, timeline: IterationTimeline) -> Block:
     notes = []
     if timeline.num_left_out:
-        notes.append(f"{timeline.num_left_out:,} operators and kernels are left out: each takes less than 1/2000 of "
-                     f"the iteration, which took {fmt.seconds(timeline.length_s)}, or is nested in 20 others.")
+        notes.append(f"{timeline.num_left_out:,} operators and kernels are left out: shorter than 1/2000 of the "
+                     f"iteration, which took {fmt.seconds(timeline.length_s)}, or nested in 20 others.")
     if timeline.num_other_tracks:
         notes.append(f"{timeline.num_other_tracks:,} threads and streams with fewer events are left out.")
     kinds = timeline.spans.loc[timeline.spans["track"] != "phases", "kind"].unique()
