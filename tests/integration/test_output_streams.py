@@ -33,7 +33,6 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "--version": ([], 0), "--help": ([], 0), "list": ([], 0), "list --json": ([], 0), "doctor": ([], 0),
     "show": (["run"], 0), "show --json": (["run"], 0),
     "report": (["run", "--to", "r.html"], 0), "export": (["run", "--format", "csv", "--to", "out"], 0),
-    "show": (["run", "--md"], 0),
     "compare": (["run", "run", "--by", "case,layer", "--explain", "--fail-if", "time > 1.05", "--allow-single"], 0),
     "recover": (["killed"], 0), "import": (["t.json.gz"], 0), "bricks show": (["suite"], 0),
     "bricks audit": (["suite"], 0), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
