@@ -122,10 +122,12 @@ def _print_checks(checks: "list[Check]") -> None:
 
 
 def _headline(machine: dict[str, Any], software: dict[str, Any]) -> list[str]:
+    from charact.core.units import quantity
+
     cpu, gpus = machine["cpu"], machine["gpus"]
-    memory = f"{machine['memory_bytes'] / 1e9:.1f} GB of memory"
+    memory = f"{quantity(machine['memory_bytes'], 'B')} of memory"
     if machine["memory_limit_bytes"] is not None:
-        memory += f" (limited to {machine['memory_limit_bytes'] / 1e9:.1f} GB)"
+        memory += f" (limited to {quantity(machine['memory_limit_bytes'], 'B')})"
     devices = ", ".join(gpu["name"] for gpu in gpus) if gpus else f"no GPU ({machine['no_gpu_reason']})"
     return [f"{cpu['model']}, {cpu['num_usable_cores']} of {cpu['num_logical_cores']} cores usable, {memory}", devices,
             f"{machine['os']}, Python {software['python']}, torch {software['torch']}, charact {software['charact']}"]

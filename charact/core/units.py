@@ -1,14 +1,19 @@
-"""Formatting of numbers in base units: three significant digits and a prefix."""
+"""Formatting of numbers in base units: three significant digits and a prefix.
+
+Amounts of memory (B) have binary prefixes, as PyTorch and the tools of GPU vendors print them; rates (B/s) have decimal
+prefixes, as data sheets do.
+"""
 
 import math
 from collections.abc import Sequence
 
 _PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
+_BINARY_PREFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DIVISIBLE = ("s", "J", "W")
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return a number with its unit: 99.5 ms, 8.18 GFLOP."""
+    """Return a number with its unit: 99.5 ms, 8.18 GFLOP, 1.50 GiB."""
     factor, scaled_unit = scale([value], unit)
     return f"{digits(value * factor)} {scaled_unit}"
 
@@ -19,8 +24,11 @@ def share(value: float) -> str:
 
 
 def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
-    """Return the factor and unit, such as (1e3, "ms"), that scale the largest value to between 1 and 1000."""
+    """Return the factor and unit, such as (1e3, "ms"), that scale the largest value to between 1 and 1000 (B: 1024)."""
     largest = rounded(max((abs(value) for value in values), default=0.0), 3)
+    if unit == "B":
+        power = min(max(math.frexp(largest)[1] - 1, 0) // 10, len(_BINARY_PREFIXES) - 1)
+        return 1024.0**-power, f"{_BINARY_PREFIXES[power]}{unit}"
     power = math.floor(math.log10(largest) / 3 + 1e-12) if largest else 0
     # Long times stay in seconds; there are no parts of a byte or of an operation.
     power = max(power, -3 if unit in _DIVISIBLE else 0)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from charact.core.errors import UserError
+from charact.core.units import scale
 from charact.execution.case import Case
 from charact.execution.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 from charact.machine.facts import device_name
@@ -39,7 +40,6 @@ def one_line(error: BaseException) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Return a number of bytes as text, e.g. 1.5 GB, in powers of ten as in the views."""
-    unit, factor = next(((unit, factor) for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-                         if num_bytes >= factor), ("B", 1.0))
-    return f"{num_bytes / factor:.4g} {unit}"
+    """Return a number of bytes as text, e.g. 1.5 GiB."""
+    factor, unit = scale([num_bytes], "B")
+    return f"{num_bytes * factor:.4g} {unit}"

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Literal
 
+from charact.core.units import quantity
 from charact.machine.ceilings_cache import CachedCeilings, NotCached, ceilings_file, read_ceilings
 from charact.machine.facts import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
 from charact.measure.counters import all_sources
@@ -168,7 +169,7 @@ def _spinning(policy: str | None, busy_cores: float, cores: int) -> Check:
 
 def _swap(used_bytes: int) -> Check:
     if used_bytes:
-        return Check("Noise", "swap", "limited", f"{used_bytes / 1e6:,.0f} MB swapped out: page faults in timed code",
+        return Check("Noise", "swap", "limited", f"{quantity(used_bytes, 'B')} swapped out: page faults in timed code",
                      "end programs that use much memory, then sudo swapoff -a && sudo swapon -a")
     return Check("Noise", "swap", "ok", "none in use")
 

@@ -41,7 +41,8 @@ def of_its_kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 def column(page: Page, table: str, number: int) -> list[str]:
-    return page.locator(f"{table} tbody tr:visible td:nth-child({number})").all_inner_texts()
+    texts = page.locator(f"{table} tbody tr:visible td:nth-child({number})").all_inner_texts()
+    return [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts]
 
 
 def test_it_opens_without_an_error_or_another_request(page: Page, address: str, traffic) -> None:
@@ -60,7 +61,7 @@ def test_a_heading_sorts_by_value_and_keeps_what_is_missing_last(page: Page, add
     heading.click()
     assert heading.get_attribute("aria-sort") == "descending"
     falling = column(page, table, 6)
-    assert falling == ["362 MB", "308 MB", "158 MB", "104 MB", "n/a (oom)"]
+    assert falling == ["345 MiB", "294 MiB", "151 MiB", "99.3 MiB", "n/a (oom)"]
     heading.get_by_role("button").press("Enter")
     assert heading.get_attribute("aria-sort") == "ascending"
     assert column(page, table, 6) == [*falling[3::-1], "n/a (oom)"]
@@ -213,3 +214,25 @@ def test_a_search_shows_the_rows_with_every_word(page: Page, address: str) -> No
     assert [row for row in rows.all() if row.is_visible()] == []
     search.fill("")
     assert len([row for row in rows.all() if row.is_visible()]) == num_rows
+
+
+def test_bars_and_points_show_their_values_on_hover(page: Page, of_its_kind: str) -> None:
+    page.goto(of_its_kind)
+    texts = page.evaluate("""() => [...document.querySelectorAll(".ch-figure svg g > title")].map((title, number) => {
+        title.parentNode.setAttribute("data-number", number);
+        return title.textContent;
+    })""")
+    assert len(texts) > 5
+    assert all(re.search(r"\d|n/a", text) for text in texts), texts
+    for number in range(0, len(texts), max(len(texts) // 7, 1)):
+        part = page.locator(f"[data-number='{number}']")
+        part.evaluate("""part => {
+            for (let fold = part; fold; fold = fold.parentNode) if (fold.localName === "details") fold.open = true;
+            part.scrollIntoView({block: "center", behavior: "instant"});
+            return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+        }""")
+        box = part.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        assert page.locator(".ch-tip").is_visible(), texts[number]
+        assert page.locator(".ch-tip").text_content() in texts

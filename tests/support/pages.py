@@ -35,7 +35,7 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        self.words += data.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def words_of(run: Run) -> dict[str, str]:

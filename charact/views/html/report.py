@@ -172,8 +172,20 @@ def _article(run: Run) -> dict[str, Any]:
 def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str:
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     nothing = {"num_runs": len(articles), "overview": [], "across": [], "comparison": [], "left_out": ""}
-    return render("report.html.j2", runs=articles, title=title, **{**nothing, **content}, script=Markup(scripts()),
+    page = render("report.html.j2", runs=articles, title=title, **{**nothing, **content}, script=Markup(scripts()),
                   style=Markup(style))  # fmt: skip
+    return unbroken(page)
+
+
+_UNIT = (r"%|[nµm]?s|min|h|[kMGTPE]?FLOP(?:/s|/byte)?|(?:[KMGTPE]i)?B|[kMGTPE]?B/s|[nµmkM]?[JW]|px|samples/s|"
+         r"operations")
+_TEXT_OF_PAGE = re.compile(r"<(script|style)\b.*?</\1>|>[^<]+", re.DOTALL)
+_NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?!\w))|(?<=[×±]) (?=\d)")
+
+
+def unbroken(html: str) -> str:
+    """Return HTML with non-breaking spaces between numbers and their units."""
+    return _TEXT_OF_PAGE.sub(lambda found: found[0] if found[1] else _NUMBER_AND_UNIT.sub("\u00a0", found[0]), html)
 
 
 def render(template: str, **content: Any) -> str:

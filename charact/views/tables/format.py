@@ -71,7 +71,7 @@ num_bytes = quantity("B")
 num_flop = quantity("FLOP")
 flop_rate = quantity("FLOP/s")
 byte_rate = quantity("B/s")
-"""Formatters: 99.5 ms, 310 MB, 8.18 GFLOP, 412 GFLOP/s, 24.1 GB/s."""
+"""Formatters: 99.5 ms, 310 MiB, 8.18 GFLOP, 412 GFLOP/s, 24.1 GB/s."""
 
 
 @or_missing

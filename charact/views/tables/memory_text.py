@@ -28,7 +28,7 @@ def model(workload: str, variant: str) -> str:
 
 
 def largest(composition: pd.DataFrame, num_largest: int = _NUM_LARGEST) -> str:
-    """Name the largest categories of rows with category and bytes: activations 245 MB, weights 44.0 MB."""
+    """Name the largest categories of rows with category and bytes: activations 245 MiB, weights 44.0 MiB."""
     rows = composition[composition["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable").head(num_largest)
     return ", ".join(f"{category(row.category)} {fmt.num_bytes(row.bytes)}" for row in fmt.rows(rows))
 
@@ -44,7 +44,7 @@ def place(row: Any) -> str:
 
 
 def plus_minus(low: float | None, high: float | None, reason: str | None = None) -> str:
-    """Format half the width of an interval of bytes: ± 1.25 MB."""
+    """Format half the width of an interval of bytes: ± 1.25 MiB."""
     if fmt.absent(low) or fmt.absent(high):
         return fmt.missing(reason)
     assert low is not None
@@ -59,7 +59,7 @@ def share_of(value: float) -> str:
 
 
 def growth(row: Any) -> str:
-    """Format a row of `memory_growth`: 4.90 kB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MB (± 1.02 MB)."""
+    """Format a row of `memory_growth`: 4.90 KiB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MiB (± 1.02 MiB)."""
     if pd.isna(row.slope_bytes):
         return fmt.missing(row.reason)
     slope = f"{fmt.num_bytes(row.slope_bytes)} a {row.position}"
@@ -71,7 +71,7 @@ def growth(row: Any) -> str:
 
 
 def fit(row: Any) -> str:
-    """Format a row of `memory_fits`: batch 412 is the largest that fits the 16.0 GB of a device ..."""
+    """Format a row of `memory_fits`: batch 412 is the largest that fits the 16.0 GiB of a device ..."""
     what, at = "batch" if row.searched == "batch_size" else "input size", held_fixed(row)
     where = f"{fmt.num_bytes(row.limit_bytes)} of {row.target}"
     if pd.isna(row.value):

@@ -1,6 +1,6 @@
 """One color for each phase, memory category and operator type, the same in every view, safe for the color-blind.
 
-Source: the bright and muted qualitative schemes of P. Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021.
+Source: the bright, light, muted and vibrant qualitative schemes of P. Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021.
 """
 
 import zlib
@@ -10,27 +10,28 @@ PHASES = {
     "communication": "#66CCEE", "other": "#BBBBBB",
 }  # fmt: skip
 
-STAGES = {"training": "#4477AA", "validation": "#66CCEE", "checkpointing": "#CCBB44"}
+STAGES = {"training": "#0077BB", "validation": "#33BBEE", "checkpointing": "#BBCC33"}
 
-INFERENCE_PARTS = {"build": "#CCBB44", "read": "#EE6677", "place": "#228833", "prediction": "#4477AA"}
+INFERENCE_PARTS = {"build": "#AAAA00", "read": PHASES["data"], "place": "#EE8866", "prediction": PHASES["forward"]}
 
-PERCENTILES = {"p50": "#4477AA", "p90": "#228833", "p95": "#CCBB44", "p99": "#EE6677"}
+PERCENTILES = {"p50": "#77AADD", "p90": "#44AA99", "p95": "#DDAA33", "p99": "#CC3311"}
 
-DIRECTIONS = {"forward": "#4477AA", "backward_input": "#EE6677", "backward_weight": "#CCBB44"}
+DIRECTIONS = {"forward": PHASES["forward"], "backward_input": PHASES["backward"], "backward_weight": "#FFAABB"}
 
-LAYOUTS = {"csr": "#4477AA", "csc": "#228833", "coo": "#EE6677", "bsr": "#AA3377", "bsc": "#CCBB44"}
+LAYOUTS = {"csr": "#0077BB", "csc": "#009988", "coo": "#EE7733", "bsr": "#CC3311", "bsc": "#DDAA33"}
 
-CASES = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#332288", "#999933", "#882255", "#44AA99")
-"""Colors of the cases of a run, in order; they repeat after the last."""
+CASES = ("#6655BB", "#CC6677", "#44AA99", "#AA4499", "#999933", "#88AACC", "#882255", "#117733", "#DDCC77", "#AA7755")
+"""Colors of the cases of a run, in order; they repeat after the last. None is the color of a phase."""
 
 CATEGORIES = {
-    "weights": "#4477AA", "gradients": "#EE6677", "optimizer_state": "#228833", "activations": "#66CCEE",
-    "temporary": "#CCBB44", "input": "#AA3377", "workspaces": "#EE8866", "unknown": "#BBBBBB",
+    "weights": "#77AADD", "gradients": "#EE8866", "optimizer_state": "#44BB99", "activations": "#99DDFF",
+    "temporary": "#EEDD88", "input": "#FFAABB", "workspaces": "#BBCC33", "unknown": "#DDDDDD",
 }  # fmt: skip
+"""Colors of memory categories: pale, as those of phases are saturated. None is the color of a phase."""
 
 LIMITS = {
-    "data": "#CCBB44", "communication": "#66CCEE", "host": "#AA3377", "compute": "#4477AA", "bandwidth": "#228833",
-    "other": "#BBBBBB",
+    "data": PHASES["data"], "communication": PHASES["communication"], "host": "#BB5566", "compute": "#004488",
+    "bandwidth": "#44AA99", "other": PHASES["other"],
 }  # fmt: skip
 """What bounds a part of an iteration's time."""
 
@@ -49,7 +50,7 @@ _OPERATIONS = {"gemm": "GEMM", "rnn": "recurrent", "copy": "data movement", "all
 
 REMAINDER = "#EFEFEF"
 
-SLOWER, FASTER = "#EE6677", "#4477AA"
+SLOWER, FASTER = "#CC3311", "#009988"
 """Colors of the slower and faster parts of a difference."""
 
 

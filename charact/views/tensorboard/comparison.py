@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from charact.analysis.compare import Group
 from charact.record.presentable import presentable
 from charact.record.reader import Run
-from charact.views.html.report import comparison_sections
+from charact.views.html.report import comparison_sections, unbroken
 
 _NUM_LETTERS = 26
 
@@ -14,7 +14,7 @@ def comparison(runs: Sequence[Run]) -> list[dict[str, str]]:
     """Return sections as {id, title, html}; the first run is the baseline, and labels have the tab's letters."""
     runs = [presentable(run) for run in runs]
     sides = [Group(f"{_letter(number)} {run.manifest['name']}", (run,)) for number, run in enumerate(runs)]
-    return [{"id": part.id, "title": part.title, "html": part.html} for part in comparison_sections(sides)]
+    return [{"id": part.id, "title": part.title, "html": unbroken(part.html)} for part in comparison_sections(sides)]
 
 
 def _letter(number: int) -> str:

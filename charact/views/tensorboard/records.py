@@ -92,12 +92,13 @@ class Records:
         return self._at(run_id, self._sections)
 
     def _sections(self, path: Path) -> Sections:
-        from charact.views.html.report import sections
+        from charact.views.html.report import sections, unbroken
 
         with self._drawing:
             state = _state(path)
             if path not in self._drawn or self._drawn[path][0] != state:
-                drawn = [{"id": part.id, "title": part.title, "html": part.html} for part in sections(self._load(path))]
+                drawn = [{"id": part.id, "title": part.title, "html": unbroken(part.html)}
+                         for part in sections(self._load(path))]
                 self._drawn[path] = (state, drawn)
             self._drawn.move_to_end(path)
             while len(self._drawn) > _NUM_CACHED_RUNS:

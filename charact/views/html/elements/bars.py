@@ -52,7 +52,7 @@ def operator_types(case: str, types: pd.DataFrame) -> Markup:
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
-        bars(ax, rows, palette.operator_type)
+        bars(ax, rows, palette.operator_type, "s")
         ax.set_yticks(range(len(rows)), [label for label, _ in rows])
         unit_axis(ax, ax.get_xlim()[1], "s", "time under the profiler")
 

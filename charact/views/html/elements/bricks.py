@@ -12,7 +12,18 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from charact.analysis.bricks.record_tables import BAND_FRAC
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, plain_axes, rows_of, unit_axis
+from charact.views.html.elements.drawing import (
+    FAINT,
+    HALF_PX,
+    INK,
+    draw_svg,
+    part_text,
+    plain_axes,
+    rows_of,
+    show_on_hover,
+    show_points_on_hover,
+    unit_axis,
+)
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
@@ -50,6 +61,8 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
                 ax.plot([row.measured_s] * 2, [row.low_s, row.high_s], color=colors[row.strategy], linewidth=1.2)
             ax.plot([row.measured_s], [row.latency_s], "o", color=colors[row.strategy], markersize=6,
                     markeredgecolor="white", markeredgewidth=0.7)  # fmt: skip
+            show_points_on_hover(ax, [(row.measured_s, row.latency_s, f"{row.case}\nmeasured "
+                                       f"{fmt.seconds(row.measured_s)}, constructed {fmt.seconds(row.latency_s)}")])
         _name_outliers(ax, rows, edge=high * (low / high) ** 0.3)
         for axis in (ax.xaxis, ax.yaxis):
             log_ticks(axis, high / low, fmt.seconds)
@@ -106,6 +119,8 @@ def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: di
         for row in fmt.rows(rows):
             ax.plot([row.normalized], [names.index(row.case)], "o", color=colors[getattr(row, kinds)], markersize=6,
                     markeredgecolor="white", markeredgewidth=0.7)  # fmt: skip
+            show_points_on_hover(ax, [(row.normalized, names.index(row.case),
+                                       f"{row.case}\n{getattr(row, kinds)}: {row.normalized:.3g}")])
         ax.set(xscale="log", xlim=(min(ends) / margin, max(ends) * margin),
                xlabel="constructed / measured (dashed: geometric mean)")  # fmt: skip
         ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(6))
@@ -123,7 +138,9 @@ def by_layers(rows: pd.DataFrame) -> Markup:
         for position, (_, parts) in enumerate(models):
             start = 0.0
             for name, share_frac in parts:
-                ax.barh(position, share_frac, left=start, height=0.72, color=palette.operator_type(name), linewidth=0)
+                drawn = ax.barh(position, share_frac, left=start, height=0.72, color=palette.operator_type(name),
+                                linewidth=0)
+                show_on_hover(drawn, part_text(name, share_frac, 1, None))
                 start += share_frac
         ax.set(xlim=(0, 1), xlabel="share of the plain sum")
         ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
@@ -137,7 +154,8 @@ def bars_by_name(title: str, rows: pd.DataFrame, value: str, unit: str, label: s
 
     def draw(ax: Axes) -> None:
         for position, row in enumerate(fmt.rows(rows)):
-            ax.barh(position, getattr(row, value), height=0.66, color=color(row), linewidth=0)
+            drawn = ax.barh(position, getattr(row, value), height=0.66, color=color(row), linewidth=0)
+            show_on_hover(drawn, f"{row.name}: {fmt.quantity(unit)(getattr(row, value))}")
         ax.set_xlim(0, float(rows[value].max()) * 1.03 or 1)
         unit_axis(ax, ax.get_xlim()[1], unit, label)
 
@@ -174,7 +192,9 @@ def counts_by_name(title: str, rows: pd.DataFrame, counts: dict[str, str]) -> Ma
 
     def draw(ax: Axes) -> None:
         for column, color in counts.items():
-            ax.barh(range(len(rows)), rows[column], height=0.66, color=color, linewidth=0)
+            drawn = ax.barh(range(len(rows)), rows[column], height=0.66, color=color, linewidth=0)
+            for bar, name, count in zip(drawn, rows["name"], rows[column], strict=True):
+                show_on_hover([bar], f"{name}: {count:,.0f} {column.removeprefix('num_').replace('_', ' ')}")
         ax.set_xlabel("how many")
         ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(6, integer=True))
 
@@ -198,6 +218,9 @@ def work(bricks: pd.DataFrame) -> Markup:
         for kind, rows in bricks.groupby("operator_type", sort=False):
             ax.plot(rows["flop"], rows["time_s"], "o", color=palette.operator_type(str(kind)), markersize=5,
                     markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
+            show_points_on_hover(ax, [
+                (row.flop, row.time_s, f"{kind}: {fmt.seconds(row.time_s)}, {fmt.num_flop(row.flop)}")
+                for row in fmt.rows(rows)])  # fmt: skip
         for axis, column, text in ((ax.xaxis, "flop", lambda value: fmt.num_flop(value).removesuffix("FLOP").strip()),
                                    (ax.yaxis, "time_s", fmt.seconds)):
             low, high = float(bricks[column].min()) / _ROOM, float(bricks[column].max()) * _ROOM

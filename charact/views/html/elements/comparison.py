@@ -20,6 +20,8 @@ from charact.views.html.elements.drawing import (
     draw_svg,
     rows_of,
     shortened,
+    show_on_hover,
+    show_points_on_hover,
     unit_axis,
 )
 from charact.views.tables import format as fmt
@@ -71,6 +73,8 @@ def _point(ax: Axes, row: Any, height: float, color: str) -> None:
     if not math.isnan(row.low):
         ax.plot([row.low, row.high], [height, height], color=color, linewidth=3, alpha=0.55, solid_capstyle="round")
     ax.plot([row.ratio], [height], marker="o", markersize=7, color=color)
+    between = "" if math.isnan(row.low) else f", between {row.low:.3g} and {row.high:.3g}"
+    show_points_on_hover(ax, [(row.ratio, height, f"{row.side}: {row.ratio:.3g} times the baseline’s time{between}")])
     ax.annotate(f"{row.ratio:.3g}", (row.ratio, height), xytext=(0, -7), textcoords="offset points", ha="center",
                 va="top", fontsize=9.5, color=FAINT)  # fmt: skip
 
@@ -120,7 +124,8 @@ def waterfall(title: str, steps: pd.DataFrame, labels: tuple[str, str]) -> Marku
                     ha="left" if end_s < middle_s else "right")
         for position, row in enumerate(fmt.rows(steps)):
             color = palette.SLOWER if row.delta_s > 0 else palette.FASTER
-            ax.barh(position, row.delta_s, left=row.start_s, height=0.36, color=color, linewidth=0)
+            drawn = ax.barh(position, row.delta_s, left=row.start_s, height=0.36, color=color, linewidth=0)
+            show_on_hover(drawn, f"{row.name}: {fmt.change(row.delta_s)}")
             ax.plot([row.end_s, row.end_s], [position, min(position + 1, count - 0.7)], color=color, linewidth=1)
             name = shortened(row.name, _LONGEST_NAME)
             ax.text(0, position - 0.28, f"{name}  {fmt.change(row.delta_s)}", ha="left", va="bottom", fontsize=11,

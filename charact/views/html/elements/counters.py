@@ -14,7 +14,18 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from charact.analysis.efficiency.counters import thinned
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bars, draw_svg, ink_on, label_above, unit_axis
+from charact.views.html.elements.drawing import (
+    FAINT,
+    HALF_PX,
+    INK,
+    bars,
+    draw_svg,
+    ink_on,
+    label_above,
+    show_on_hover,
+    show_points_on_hover,
+    unit_axis,
+)
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.counter_text import counter_name, counter_value
@@ -30,6 +41,8 @@ _BAND_ALPHA = 0.25
 _PANEL_PX, _PANEL_FRAC = 52, 0.6
 MAX_DRAWN = 300
 """Maximum number of drawn samples of a counter; means of successive samples replace more."""
+_MAX_HOVERED = 60
+"""Maximum number of points of a counter whose value is shown on hover."""
 
 
 def five(used: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
@@ -93,6 +106,7 @@ def _bar(ax: Axes, at_px: float, bar_px: float, row: Any, color: str) -> None:
         width = min(row.value_frac, _PAST_IDEAL)
         inside = width >= _INSIDE_FROM_FRAC
         ax.barh(middle, width, height=height, color=color, linewidth=0)
+    show_on_hover(ax.patches[-1:], f"{row.case}\n{counter_name(row.metric)}: {words}")
     ax.text(width + (-_MARGIN if inside else _MARGIN), middle, words, ha="right" if inside else "left",
             va="center_baseline", fontsize=10.5 if bar_px == _BAR_PX else 10,
             color=FAINT if pd.isna(row.value) else ink_on(color) if inside else INK)  # fmt: skip
@@ -138,6 +152,11 @@ def _panel(ax: Axes, base: float, counter: str, rows: pd.DataFrame) -> None:
     heights = np.array([drawn["value"].iloc[0], *drawn["value"]]) / (top or 1.0)
     ax.plot(times, base - _PANEL_FRAC * heights, drawstyle="steps-pre", color=INK, linewidth=1.2)
     ax.axhline(base, color=FAINT, linewidth=0.6)
+    shown = thinned(rows, _MAX_HOVERED)
+    show_points_on_hover(ax, [
+        (row.time_s, base - _PANEL_FRAC * row.value / (top or 1.0),
+         f"{counter_name(counter)} at {fmt.seconds(row.time_s)}: {counter_value(counter, row.value)}")
+        for row in fmt.rows(shown)])  # fmt: skip
     low, high = (counter_value(counter, value) for value in (rows["value"].min(), rows["value"].max()))
     across, heading_at = ax.get_yaxis_transform(), base - _PANEL_FRAC - 0.07
     for at, side, text in ((0.008, "left", counter_name(counter)),
@@ -151,7 +170,7 @@ def energies(title: str, label: str, rows: Sequence[tuple[str, float]], colors: 
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
-        bars(ax, stacked, colors.__getitem__)
+        bars(ax, stacked, colors.__getitem__, "J")
         label_above(ax, stacked)
         unit_axis(ax, ax.get_xlim()[1], "J", label)
 

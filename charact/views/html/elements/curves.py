@@ -11,11 +11,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from charact.core.units import scale
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, bar_figure, draw_svg, plain_axes, rows_of
+from charact.views.html.elements.drawing import (
+    FAINT,
+    HALF_PX,
+    INK,
+    bar_figure,
+    draw_svg,
+    plain_axes,
+    rows_of,
+    show_points_on_hover,
+)
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
 _NUM_MARKED = 30  # points of a curve; more markers would hide its line
+_NUM_HOVERED = 60  # points of a curve whose value is shown on hover
 _LOG_FROM_RATIO = 50
 _STYLES: dict[str, Literal["--", "-"]] = {"training": "--", "validation": "-"}
 
@@ -32,6 +42,10 @@ def learning_curve(metric: str, curves: pd.DataFrame, colors: dict[str, str]) ->
         for (case, stage), rows in curves.groupby(["case", "stage"], sort=False):
             ax.plot(rows["epoch"], rows["value"], _STYLES[str(stage)], color=colors[str(case)], linewidth=1.5,
                     marker=marker, markersize=3.5)  # fmt: skip
+            every = -(-len(rows) // _NUM_HOVERED)
+            show_points_on_hover(ax, [
+                (row.epoch, row.value, f"{case}\n{stage}, epoch {row.epoch:.0f}: {fmt.metric(metric, row.value)}")
+                for row in fmt.rows(rows.dropna(subset=["value"])[::every])])  # fmt: skip
         if logarithmic:
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
@@ -76,6 +90,9 @@ def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:
         ax = figure.subplots()
         for name, color in palette.PERCENTILES.items():
             ax.plot(rows["batch_size"], rows[f"{name}_s"], "o-", color=color, linewidth=1.5, markersize=4)
+            show_points_on_hover(ax, [
+                (size, time_s, f"batch size {size}: {name} {fmt.seconds(time_s)}")
+                for size, time_s in zip(rows["batch_size"], rows[f"{name}_s"], strict=True) if time_s == time_s])
         factor, unit = scale([rows["p99_s"].max()], "s")
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
         _batch_sizes(ax, rows, f"time of a batch ({unit})")
@@ -83,6 +100,10 @@ def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:
     def draw_rates(figure: Figure) -> None:
         ax = figure.subplots()
         ax.plot(rows["batch_size"], rows["samples_per_s"], "o-", color=INK, linewidth=1.5, markersize=4)
+        show_points_on_hover(ax, [
+            (row.batch_size, row.samples_per_s,
+             f"batch size {row.batch_size}: {fmt.number(row.samples_per_s)} samples/s")
+            for row in fmt.rows(rows.dropna(subset=["samples_per_s"]))])  # fmt: skip
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: fmt.number(value)))
         _batch_sizes(ax, rows, "samples/s")
 

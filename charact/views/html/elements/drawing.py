@@ -3,18 +3,21 @@
 import re
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from typing import Any
+from urllib.parse import quote, unquote
 
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from markupsafe import Markup, escape
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
-from charact.core.units import scale
+from charact.core.units import quantity, scale, share
 
 WIDTH_PX, HALF_PX = 640, 440
 INK, FAINT = "#1F2933", "#566373"
@@ -33,6 +36,11 @@ _VARIABLES = {
 """Colors that a page with a dark mode replaces."""
 _RC_LOCK = threading.Lock()  # matplotlib's settings belong to the process
 _LABEL_FROM_FRAC = 0.07
+_TIP = "hover-"
+INVISIBLE = 0.001
+"""Opacity of what is drawn for the pointer only; with 0, matplotlib draws nothing that the pointer could hit."""
+_POINTER_PX = 11
+"""Size of the invisible circle around a point: the pointer need not hit the point itself."""
 _LONGEST_NAME = 100
 """Maximum number of characters of a label."""
 
@@ -43,7 +51,8 @@ Row = tuple[str, Sequence[tuple[str, float]]]
 def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, width_px: int = WIDTH_PX) -> Markup:
     """Return the SVG of a figure, one unit per pixel.
 
-    Ids are removed, since they would repeat in a page of several figures. Clip paths are removed too: nothing is drawn
+    The texts of `show_on_hover` become <title> elements. Other ids are removed, since they would repeat in a page of
+    several figures. Clip paths are removed too: nothing is drawn
     outside of the axes, and a clip path that a hidden figure defines is lost.
     """
     text = StringIO()
@@ -58,6 +67,7 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     svg = text.getvalue()
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(rf'<g id="{_TIP}([^"]*)">', lambda found: f"<g><title>{escape(unquote(found[1]))}</title>", body)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r'<clipPath.*?</clipPath>| clip-path="[^"]*"', "", body, flags=re.DOTALL)
     # Hundredths of a pixel are enough, and save a third of the size.
@@ -65,6 +75,18 @@ def draw_svg(title: str, height_px: float, draw: Callable[[Figure], None], *, wi
     body = re.sub(r"#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), body)
     head = f'<svg viewBox="0 0 {width_px} {height_px:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
     return Markup(f"{head}<title>{escape(title)}</title>{body}")
+
+
+def show_on_hover(artists: Iterable[Artist], text: str) -> None:
+    """Set the text that the page shows while the pointer is on one of the artists; it may have several lines."""
+    for artist in artists:
+        artist.set_gid(f"{_TIP}{quote(text)}")  # encoded: matplotlib writes quotes in more than one way
+
+
+def show_points_on_hover(ax: Axes, points: Iterable[tuple[float, float, str]]) -> None:
+    """Add an invisible circle at each point, given as x, y and text, that shows the text on hover."""
+    for x, y, text in points:
+        show_on_hover(ax.plot([x], [y], "o", color=INK, markersize=_POINTER_PX, alpha=INVISIBLE, zorder=9), text)
 
 
 def _shorten_names(figure: Figure) -> None:
@@ -98,7 +120,7 @@ def bar_figure(title: str, rows: Sequence[Row], colors: Callable[[str], str], la
     """
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
-        bars(ax, rows, colors, as_share=unit is None)
+        bars(ax, rows, colors, unit)
         label_above(ax, rows)
         if unit is None:
             ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
@@ -115,23 +137,33 @@ def plain_axes(ax: Axes) -> None:
     sns.despine(ax=ax, left=True, bottom=True)
 
 
-def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], *, as_share: bool = False) -> None:
-    """Draw stacked horizontal bars, the first at the top; wide parts show their share."""
+def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], unit: str | None) -> None:
+    """Draw stacked horizontal bars, the first at the top; without a unit, shares of each bar, written on wide parts."""
+    as_share = unit is None
     widest = max(sum(value for _, value in parts) for _, parts in rows)
     for position, (_, parts) in enumerate(rows):
         total, start = sum(value for _, value in parts), 0.0
         for name, value in parts:
             width = value / total if as_share and total else value
-            ax.barh(position, width, left=start, height=0.5, color=colors(name), edgecolor="white", linewidth=0.8)
+            bar = ax.barh(position, width, left=start, height=0.5, color=colors(name), edgecolor="white", linewidth=0.8)
+            drawn: list[Artist] = [*bar]
             if as_share and width >= _LABEL_FROM_FRAC:
                 ink = ink_on(colors(name))
-                ax.text(start + width / 2, position, f"{100 * width:.0f} %", ha="center", va="center", color=ink,
-                        fontsize=11)  # fmt: skip
+                label = ax.text(start + width / 2, position, f"{100 * width:.0f} %", ha="center", va="center",
+                                color=ink, fontsize=11)  # fmt: skip
+                drawn.append(label)
+            show_on_hover(drawn, part_text(name, value, total, unit))
             start += width
     ax.set_xlim(0, 1 if as_share else widest * 1.02 or 1)
     ax.set_ylim(len(rows) - 0.5, -0.65)
     ax.grid(visible=False, axis="y")
     sns.despine(ax=ax, left=True, bottom=True)
+
+
+def part_text(name: str, value: float, total: float, unit: str | None) -> str:
+    """Return the text of a part of a bar: its name, its value in a unit if it has one, its share of the bar."""
+    words = [] if unit is None else [quantity(value, unit)]
+    return f"{name}: {', '.join([*words, *([share(value / total)] if total and value != total else [])] or ['0'])}"
 
 
 def ink_on(color: str) -> str:
@@ -149,10 +181,26 @@ def label_above(ax: Axes, rows: Sequence[Row]) -> None:
 
 def unit_axis(ax: Axes, largest: float, unit: str, label: str) -> None:
     """Set ticks and label of the horizontal axis in the unit that fits its largest value."""
+    ax.set_xlabel(f"{label} ({scaled_ticks(ax.xaxis, largest, unit)})")
+
+
+def scaled_ticks(axis: Axis, largest: float, unit: str) -> str:
+    """Set round ticks in the unit that fits an axis's largest value; return that unit, such as MiB."""
     factor, scaled_unit = scale([largest], unit)
-    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
-    ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
-    ax.set_xlabel(f"{label} ({scaled_unit})")
+    axis.set_major_locator(_ScaledLocator(factor))
+    axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
+    return scaled_unit
+
+
+class _ScaledLocator(mpl.ticker.MaxNLocator):
+    """Ticks at round values of a scaled unit: 256 MiB is not a round number of bytes."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(5)
+        self._factor = factor
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        return [tick / self._factor for tick in super().tick_values(vmin * self._factor, vmax * self._factor)]
 
 
 def rows_of(frame: pd.DataFrame, label: str, name: str, value: str) -> list[Row]:

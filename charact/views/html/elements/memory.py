@@ -12,16 +12,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from charact.core.units import scale
 from charact.views.html.elements.drawing import (
     FAINT,
     HALF_PX,
     INK,
+    INVISIBLE,
     WIDTH_PX,
     bar_figure,
     draw_svg,
     plain_axes,
     rows_of,
+    scaled_ticks,
+    show_on_hover,
+    show_points_on_hover,
     unit_axis,
 )
 from charact.views.tables import format as fmt
@@ -32,10 +35,12 @@ _LIMIT = "#A6461D"
 _BAND_ALPHA = 0.22
 _BANDS, _NARROW_BAND = ((0.04, "#C3CBD4"), (0.12, "#8794A1")), (0.22, "#4A5562")
 """Opacity of a phase's tint and color of its strip, alternating, and of a phase too narrow for its name. Phases have no
-colors of their own here, since categories use the same colors.
+colors of their own here, which the areas would hide.
 """
 _NAMED_FROM_FRAC = 0.1
 """Minimum share of the axis for the name of a phase."""
+_NUM_COLUMNS = 80
+"""Maximum number of columns of a timeline that show their values on hover."""
 
 
 def at_peak(composition: pd.DataFrame) -> Markup:
@@ -61,6 +66,11 @@ def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float 
         ax = figure.subplots()
         colors = [palette.CATEGORIES[str(name)] for name in areas.columns]
         ax.stackplot(areas.index, areas.to_numpy().T, colors=colors, edgecolor="white", linewidth=0.8)
+        axis = AXES[str(rows["position"].iloc[0])]
+        for method, sizes in (("predicted", _stack(predicted)), ("measured", dots)):
+            show_points_on_hover(ax, [
+                (at, parts.sum(), _held_text(f"{method}, {axis} {at:,.0f}", parts))
+                for at, (_, parts) in zip(sizes.index.astype(float), sizes.iterrows(), strict=True)])
         ax.plot(areas.index, areas.sum(axis="columns"), color=INK, linewidth=1.2)
         if len(predicted):
             band = predicted.drop_duplicates("num_positions").sort_values("num_positions")
@@ -80,6 +90,13 @@ def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float 
     return draw_svg(title, 280, draw, width_px=HALF_PX)
 
 
+def _held_text(heading: str, parts: "pd.Series[float]") -> str:
+    """Return the lines of a heading with the total bytes, and of each category that holds any, largest first."""
+    held = parts[parts > 0].sort_values(ascending=False)
+    return "\n".join([f"{heading}: {fmt.num_bytes(parts.sum())}",
+                      *(f"{str(name).replace('_', ' ')}: {fmt.num_bytes(size)}" for name, size in held.items())])
+
+
 def _stack(rows: pd.DataFrame) -> pd.DataFrame:
     """Return bytes by number of positions and category, without categories that never occur."""
     sizes = rows.pivot_table(index="num_positions", columns="category", values="bytes", aggfunc="sum", sort=False)
@@ -97,6 +114,9 @@ def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
             style = "-" if method == "predicted" else "o" if others else "o-"
             ax.plot(group["num_positions"], group["ratio"], style, color=colors[str(label)], linewidth=1.5,
                     markersize=5)  # fmt: skip
+            show_points_on_hover(ax, [
+                (row.num_positions, row.ratio, f"{label}, {method}: {fmt.ratio(row.ratio)} at {row.num_positions:,.0f}")
+                for row in fmt.rows(group)])  # fmt: skip
         ax.axhline(1, color=FAINT, linewidth=0.8)
         ax.set_ylim(0, 1.08 * rows["ratio"].max())
         ax.set_ylabel("training / inference")
@@ -136,6 +156,7 @@ def timeline(title: str, rows: pd.DataFrame) -> Markup:
         ax.set_xlim(edges[0], edges[-1])
         _bytes_axis(ax, peak_bytes, "held")
         ax.set_ylim(0, 1.12 * peak_bytes)
+        _hover_columns(ax, held, edges, is_timed=is_timed)
         _phase_bands(ax, rows.drop_duplicates("at").set_index("at")["phase"].sort_index(), edges[-1])
         if is_timed:
             unit_axis(ax, edges[-1], "s", "time, measured under the profiler")
@@ -144,6 +165,19 @@ def timeline(title: str, rows: pd.DataFrame) -> Markup:
             ax.set_xlabel("allocations and frees in order, predicted")
 
     return draw_svg(title, 280, draw, width_px=HALF_PX)
+
+
+def _hover_columns(ax: Axes, held: pd.DataFrame, edges: list[float], *, is_timed: bool) -> None:
+    """Add invisible columns over the time axis; each shows the fullest of its snapshots on hover."""
+    totals = held.sum(axis="columns").to_numpy()
+    step = -(-len(held) // _NUM_COLUMNS)
+    for start in range(0, len(held), step):
+        fullest = start + int(totals[start : start + step].argmax())
+        at = float(held.index[fullest])
+        heading = f"at {fmt.seconds(at)}" if is_timed else f"after {at:,.0f} allocations and frees"
+        end = edges[min(start + step, len(held))]
+        column = ax.axvspan(edges[start], end, color=INK, alpha=INVISIBLE, linewidth=0, zorder=9)
+        show_on_hover([column], _held_text(heading, held.iloc[fullest]))
 
 
 def _phase_bands(ax: Axes, phases: "pd.Series[str]", end_at: float) -> None:
@@ -165,10 +199,8 @@ def _phase_bands(ax: Axes, phases: "pd.Series[str]", end_at: float) -> None:
 
 
 def _bytes_axis(ax: Axes, largest: float, label: str) -> None:
-    factor, unit = scale([largest], "B")
-    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
     ax.set_ylim(0, None)
-    ax.set_ylabel(f"{label} ({unit})")
+    ax.set_ylabel(f"{label} ({scaled_ticks(ax.yaxis, largest, 'B')})")
     plain_axes(ax)
 
 

@@ -17,6 +17,7 @@ from charact.views.html.elements.drawing import (
     label_above,
     plain_axes,
     rows_of,
+    show_points_on_hover,
     unit_axis,
 )
 from charact.views.html.elements.roofline import Roof, extent, roofline_figure
@@ -43,6 +44,9 @@ def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Markup]:
         for name, rows in points.groupby("operation", sort=False):
             ax.plot(rows["flop"], rows["flop_per_s"], "o", color=palette.operation(str(name)), markersize=8,
                     markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
+            show_points_on_hover(ax, [
+                (row.flop, row.flop_per_s, f"{row.problem}: {fmt.flop_rate(row.flop_per_s)}, {fmt.num_flop(row.flop)}")
+                for row in fmt.rows(rows)])  # fmt: skip
         for peak in peaks:
             ax.axhline(peak, color=INK, linewidth=1.6)
         for axis in (ax.xaxis, ax.yaxis):
@@ -76,6 +80,10 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
             for row in fmt.rows(of_problem):
                 ax.plot([getattr(row, column)], [position], "o", color=palette.DIRECTIONS[row.direction], markersize=8,
                         markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
+                rate = getattr(row, column)
+                if rate == rate:
+                    text = f"{label}, {fmt.DIRECTIONS[row.direction]}: {fmt.quantity(unit)(rate)}"
+                    show_points_on_hover(ax, [(rate, position, text)])
         ax.set(xlim=(0, float(times[column].max()) * 1.06 or 1), ylim=(len(rows) - 0.5, -0.65))
         ax.grid(visible=False, axis="y")
         label_above(ax, rows)
@@ -102,6 +110,10 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFr
                     markersize=4)  # fmt: skip
             ax.vlines(rows["density_frac"], rows["low"], rows["high"], color=palette.LAYOUTS[str(layout)],
                       linewidth=1)  # fmt: skip
+            show_points_on_hover(ax, [
+                (row.density_frac, row.ratio,
+                 f"{layout} at {fmt.share(row.density_frac)}: {fmt.ratio(row.ratio)} the dense product’s time")
+                for row in fmt.rows(rows)])  # fmt: skip
         ax.axhline(1, color=INK, linewidth=1.4)
         ax.set_title(speeds["size"].iloc[0], fontsize=11, loc="left", color=FAINT)
         for row in fmt.rows(crossovers):

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, plain_axes
+from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, plain_axes, show_points_on_hover
 from charact.views.tables import format as fmt
 
 _ROOM = 3.0  # margin between the outermost points and the edges, as a factor
@@ -60,6 +60,12 @@ def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callabl
         for named, rows in points.groupby(name, sort=False):
             ax.plot(rows["flop_per_byte"], rows["flop_per_s"], "o", color=colors(str(named)), markersize=8,
                     markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
+            show_points_on_hover(ax, [
+                (row.flop_per_byte, row.flop_per_s,
+                 f"{getattr(row, 'problem', named)}: {fmt.flop_rate(row.flop_per_s)} at "
+                 f"{fmt.number(row.flop_per_byte)} FLOP/byte, "
+                 f"{fmt.share(row.flop_per_s / _bound(roof, row.flop_per_byte))} of the roofline")
+                for row in fmt.rows(rows)])  # fmt: skip
         _unit_ticks(ax.xaxis, "FLOP/byte")
         _unit_ticks(ax.yaxis, "FLOP/s")
         ax.set_xlabel("arithmetic intensity (FLOP/byte)")
@@ -67,6 +73,11 @@ def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callabl
         plain_axes(ax)
 
     return draw_svg(title, _HEIGHT_PX, draw, width_px=HALF_PX)
+
+
+def _bound(roof: Roof, flop_per_byte: float) -> float:
+    """Return the roofline's rate (FLOP/s) at an arithmetic intensity."""
+    return min(roof.peak_flop_per_s, roof.bandwidths[-1][1] * flop_per_byte)
 
 
 def _roofs(ax: Axes, roof: Roof, edges: tuple[float, float]) -> None:

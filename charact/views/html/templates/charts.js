@@ -3,8 +3,11 @@ window.charact.drawCharts = (() => {
   const ROW = 22, HEADING = 18, STEPS = 1e6, NARROWEST = 20, CHARACTER = 6.4;
   const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
 
+  const BINARY_PREFIXES = ["P", "T", "G", "M", "K"].map((letter, at) => [1024 ** (5 - at), `${letter}i`]).concat([[1, ""]]);
+
   function quantity(value, unit) {
-    const [factor, prefix] = PREFIXES.find(([least]) => value >= 0.9995 * least) ?? PREFIXES.at(-1);
+    const prefixes = unit === "B" ? BINARY_PREFIXES : PREFIXES;
+    const [factor, prefix] = prefixes.find(([least]) => value >= 0.9995 * least) ?? prefixes.at(-1);
     return `${Number((value / factor).toPrecision(3))} ${prefix}${unit}`;
   }
 

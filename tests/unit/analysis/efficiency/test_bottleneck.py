@@ -125,7 +125,7 @@ class TestMemory:
             self, tmp_path: Path, shares: dict[str, float], else_verdict: str) -> None:
         full = self.of_cpu(tmp_path, MEMORY_FRAC + 0.01, **shares)
         assert (full["verdict"], full["threshold_frac"]) == ("memory-capacity-bound", MEMORY_FRAC)
-        assert full["evidence"].startswith("the peak of 9.10 GB is 91.0 % of the memory’s 10.0 GB; from 90.0 % on")
+        assert full["evidence"].startswith("the peak of 8.48 GiB is 91.0 % of the memory’s 9.31 GiB; from 90.0 % on")
         assert full["prize"] is None
         assert self.of_cpu(tmp_path, MEMORY_FRAC - 0.01, **shares)["verdict"] == else_verdict
 
@@ -146,7 +146,7 @@ class TestMemory:
                                           "out_of_memory": {"limit_bytes": 2e9, "fits": {"batch_size": 3}}})
         found = judge(run)
         assert found["verdict"] == "memory-capacity-bound"
-        assert found["evidence"] == "the case did not fit into the memory of 2.00 GB: out of memory: asked for 64.0 GB"
+        assert found["evidence"] == "the case did not fit into the memory of 1.86 GiB: out of memory: asked for 64.0 GB"
         assert found["advice"].startswith("--batch-sizes 3 and --accumulate 3, which makes the same update")
 
     @pytest.mark.parametrize(("entry", "advice"), [

@@ -13,7 +13,7 @@ ROWS = [("first", [("forward", 0.003), ("backward", 0.001)]), ("x" * 150, [("for
 
 def drawn(figure: Figure) -> None:
     ax = figure.subplots()
-    bars(ax, ROWS, lambda name: "#112233" if name == "forward" else "#eeeeee", as_share=True)
+    bars(ax, ROWS, lambda name: "#112233" if name == "forward" else "#eeeeee", None)
     label_above(ax, ROWS)
 
 

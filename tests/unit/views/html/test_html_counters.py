@@ -114,7 +114,7 @@ class TestCounters:
         html = html_of(load_run(made.write_gpu(tmp_path)), "counters")
         assert "what tensor_core_frac means" in html
         assert "55.0 %" in html
-        assert "500 GB" in html
+        assert "466 GiB" in html
         assert "n/a (read once)" in html
         assert "55.8 %" in html  # of the forward pass alone
 
@@ -162,7 +162,7 @@ class TestCounters:
 class TestKernels:
     def test_geometry_and_what_was_counted(self, tmp_path: Path) -> None:
         html = html_of(load_run(made.write_gpu(tmp_path)), "kernels")
-        for text in ("64 × 2 × 1", "256 × 1 × 1", ">128<", "49.2 kB", ">several<", "n/a (a copy or fill)", "25.0 %",
+        for text in ("64 × 2 × 1", "256 × 1 × 1", ">128<", "48.0 KiB", ">several<", "n/a (a copy or fill)", "25.0 %",
                      "63.0 %", "13.5 TFLOP/s", "n/a (not counted)"):
             assert text in html
         assert "<gemm" not in html
@@ -236,7 +236,7 @@ def old_record(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("counter", "name", "value", "words"), [
     ("flop_per_s", "FLOP/s", 8e12, "8.00 TFLOP/s"), ("pcie_sent_bytes_per_s", "PCIe sent", 2e9, "2.00 GB/s"),
-    ("sm_utilization_frac", "SM utilization", 0.5, "50.0 %"), ("dram_bytes", "DRAM", 5e9, "5.00 GB"),
+    ("sm_utilization_frac", "SM utilization", 0.5, "50.0 %"), ("dram_bytes", "DRAM", 5e9, "4.66 GiB"),
     ("power_w", "power", 0.25, "250 mW"), ("energy_j", "energy", 1500.0, "1.50 kJ"),
     ("sm_clock_hz", "SM clock", 1.98e9, "1.98 GHz"), ("temperature_c", "temperature", 61.0, "61.0 °C"),
     ("gap_s", "gap", 0.004, "4.00 ms"), ("num_gaps", "gaps", 120.0, "120"),

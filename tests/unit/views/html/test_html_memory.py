@@ -61,8 +61,8 @@ def titles_of(html: str) -> list[str]:
 def test_it_has_the_sections_of_a_memory_run(texts: dict[str, str]) -> None:
     assert list(texts) == ["summary", "memory", "machine", "method"]
     for text in ("48 cases, 2 of them failed. Cards show the largest case of each series that fits",
-                 "630 MB at the peak, predicted", "uncertainty ± 12.6 MB", "553 MB at the peak, measured",
-                 "predicted 546 MB, −1.31 %", "in backward, layer1.0.conv1, aten::convolution_backward",
+                 "601 MiB at the peak, predicted", "uncertainty ± 12.0 MiB", "527 MiB at the peak, measured",
+                 "predicted 521 MiB, −1.31 %", "in backward, layer1.0.conv1, aten::convolution_backward",
                  "a pixel of a sample", "× 3.67"):
         assert text in texts["summary"]
     assert "per iteration" not in texts["summary"]
@@ -77,8 +77,8 @@ def test_the_summary_has_a_card_a_series_and_a_row_a_case(html: dict[str, str]) 
     assert cards == ["resnet18-320-b8-train-fp32-cpu", "resnet18-384-b8-infer-fp32-cpu",
                      "rnn_lm-120-b20-train-fp32-cpu", "rnn_lm-120-b20-infer-fp32-cpu"]  # fmt: skip
     caption = "Peak memory of each case"
-    assert row_of(html["summary"], caption, TRAIN)[1:] == ["ok", "454 MB", "451 MB", "−0.59 %", "442 MB", "460 MB"]
-    assert row_of(html["summary"], caption, RAN_OUT)[1:4] == ["oom", "n/a (out of memory: asked for 120 MB)", "849 MB"]
+    assert row_of(html["summary"], caption, SHORT)[1:] == ["ok", "433 MiB", "430 MiB", "−0.59 %", "422 MiB", "439 MiB"]
+    assert row_of(html["summary"], caption, RAN_OUT)[1:4] == ["oom", "n/a (out of memory: asked for 120 MB)", "810 MiB"]
     assert row_of(html["summary"], caption, TOO_LARGE)[2] == "n/a (predicted to need 749 MB of the 680 MB of tiny)"
 
 
@@ -102,10 +102,10 @@ def test_figures_say_what_is_predicted_and_what_is_measured(html: dict[str, str]
         assert "measured" in text
     for text, mode, axis in zip(drawn[:4], ["training", "inference"] * 2,
                                 ["image area (pixels)"] * 2 + ["sequence length (tokens)"] * 2, strict=True):
-        assert f"{mode}, peak (MB)" in text
+        assert f"{mode}, peak (MiB)" in text
         assert axis in text
         assert "its uncertainty" in text
-    assert "peak 454 MB" in drawn[6]
+    assert "peak 433 MiB" in drawn[6]
     assert "forward" in drawn[6]
     assert "time, measured under the profiler (ms)" in drawn[6]
     assert "allocations and frees in order, predicted" in drawn[7]
@@ -119,17 +119,19 @@ def test_each_measured_size_has_its_dots(tmp_path: Path) -> None:
         html = {part.id: part.html for part in sections(run)}["memory"]
         return re.findall(r"<figure.*?</figure>", html, re.DOTALL)[0].count("<use ")
 
-    # A dot for each of six categories and one for the peak; and one in the legend. Ticks are the same.
-    assert num_markers("two", 64, 96) - num_markers("none") == 2 * (6 + 1) + 1
+    # A dot for each of six categories, one for the peak, one for the pointer; one in the legend. Ticks are the same.
+    assert num_markers("two", 64, 96) - num_markers("none") == 2 * (6 + 2) + 1
 
 
 def test_the_words_of_peaks_fits_and_failures(texts: dict[str, str]) -> None:
-    for words in ("Peak measured: 454 MB in backward, layer1.0.conv1, aten::convolution_backward; activations 262 MB, "
-                  "temporary 53.4 MB, weights 44.0 MB.", "phases in order: data, forward, loss, backward, update.",
-                  f"{RAN_OUT} asked for 120 MB with 102 MB free of 680 MB, in forward; held 578 MB: activations 490 "
-                  "MB, weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by estimate",
+    for words in ("Peak measured: 433 MiB in backward, layer1.0.conv1, aten::convolution_backward; activations 250 "
+                  "MiB, temporary 51.0 MiB, weights 42.0 MiB.",
+                  "phases in order: data, forward, loss, backward, update.",
+                  f"{RAN_OUT} asked for 114 MiB with 97.3 MiB free of 648 MiB, in forward; held 551 MiB: activations "
+                  "467 MiB, weights 42.0 MiB, optimizer state 42.0 MiB; batch 6 or input size 320 would fit, by "
+                  "estimate",
                   f"{TOO_LARGE} predicted to need 749 MB of the 680 MB of tiny",
-                  "The dashed line is the 680 MB of tiny."):  # fmt: skip
+                  "The dashed line is the 648 MiB of tiny."):  # fmt: skip
         assert words in texts["memory"]
     assert texts["memory"].count("The dashed line") == 1  # sequences stay below it
 
@@ -137,19 +139,19 @@ def test_the_words_of_peaks_fits_and_failures(texts: dict[str, str]) -> None:
 def test_the_tables(html: dict[str, str]) -> None:
     memory = html["memory"]
     growth = row_of(memory, "Slope and fixed part", "resnet18 (imagenet), train, batch 8, fp32, cpu", "measured")
-    assert growth[2:] == ["4", "pixel", "4.90 kB", "612 B", "133 MB"]
+    assert growth[2:] == ["4", "pixel", "4.78 KiB", "612 B", "127 MiB"]
     errors = row_of(memory, "Predicted and measured peak of each case", SHORT)
-    assert errors[1:7] == ["454 MB", "451 MB", "−0.59 %", "442 MB", "460 MB", "yes"]
+    assert errors[1:7] == ["433 MiB", "430 MiB", "−0.59 %", "422 MiB", "439 MiB", "yes"]
     assert "; Workspaces are calibrated; Calibrated at 64 × 2, 96 × 2, 64 × 4; " in memory
-    assert row_of(memory, "Weights against", SHORT, "measured")[2:] == ["44.0 MB", "316 MB", "× 7.17", "94.3 MB"]
-    assert row_of(memory, "Allocated, reserved", SHORT)[1:] == ["454 MB", "967 MB"]
+    assert row_of(memory, "Weights against", SHORT, "measured")[2:] == ["42.0 MiB", "301 MiB", "× 7.17", "89.9 MiB"]
+    assert row_of(memory, "Allocated, reserved", SHORT)[1:] == ["433 MiB", "923 MiB"]
     assert row_of(memory, "Memory that each case needs", TOO_LARGE)[-1] == "does not fit"
     fit = row_of(memory, "Largest batch or input that fits", "resnet18 (imagenet), train, fp32")
-    assert fit[1:] == ["batch size", "input size 32", "9", "ran", "10", "700 MB", "ran out of memory"]
+    assert fit[1:] == ["batch size", "input size 32", "9", "ran", "10", "668 MiB", "ran out of memory"]
     ended = row_of(memory, "Largest batch or input that fits", "resnet18 (imagenet), infer, fp32")
     assert ended[-4:] == ["n/a (not run)", "n/a (the search ended)", "n/a (the search ended)", "n/a (not run)"]
     phase = row_of(memory, f"Memory by category in each phase of {TRAIN}", "measured", "forward")
-    assert phase[2:] == ["356 MB", "0 B", "262 MB", "0 B"]
+    assert phase[2:] == ["340 MiB", "0 B", "250 MiB", "0 B"]
 
 
 def test_cases_that_lack_the_same_are_told_together(texts: dict[str, str]) -> None:
@@ -179,8 +181,8 @@ def test_cuda_says_what_is_reserved(tmp_path: Path) -> None:
     entry["passes"]["prediction"] |= {"reserved_peak_bytes": 1.7e8, "context_bytes": 5e8, "needed_bytes": 6.7e8}
     run = run_of(tmp_path, (entry | {"device": "cuda"}, rows))
     html = {part.id: part.html for part in sections(run)}["memory"]
-    assert row_of(html, "Allocated, reserved", entry["case"])[2:4] == ["230 MB", "× 1.50"]
-    assert row_of(html, "Memory that each case needs", entry["case"])[1:4] == ["670 MB", "170 MB", "500 MB"]
+    assert row_of(html, "Allocated, reserved", entry["case"])[2:4] == ["219 MiB", "× 1.50"]
+    assert row_of(html, "Memory that each case needs", entry["case"])[1:4] == ["639 MiB", "162 MiB", "477 MiB"]
 
 
 def test_a_run_that_only_measured_has_no_columns_of_predictions(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_run_that_only_measured_has_no_columns_of_predictions(tmp_path: Path) 
         cases.append((entry, [row for row in rows if row["method"] == "measured"]))
     run = run_of(tmp_path, *cases)
     html = {part.id: part.html for part in sections(run)}
-    assert row_of(html["summary"], "Peak memory of each case", "32 px")[1:] == ["ok", "138 MB"]
+    assert row_of(html["summary"], "Peak memory of each case", "32 px")[1:] == ["ok", "132 MiB"]
     assert "Estimate against measurement" not in html["memory"]
     assert "dots are measured and joined by straight lines" in html["memory"]
     assert "predicted" not in "".join(figures_of(html["memory"]))

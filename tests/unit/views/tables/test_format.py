@@ -19,7 +19,7 @@ def test_seconds(value: float, text: str) -> None:
     assert fmt.seconds(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(310e6, "310 MB"), (64e9, "64.0 GB"), (12.0, "12.0 B"), (0.0, "0 B")])
+@pytest.mark.parametrize(("value", "text"), [(310e6, "296 MiB"), (64e9, "59.6 GiB"), (12.0, "12.0 B"), (0.0, "0 B")])
 def test_bytes_are_decimal(value: float, text: str) -> None:
     assert fmt.num_bytes(value) == text
 

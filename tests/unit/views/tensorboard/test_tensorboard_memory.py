@@ -51,7 +51,7 @@ def test_runs_are_compared_by_their_peaks(run: Run) -> None:
     twice = Run(run.path, run.manifest, _tables={"memory": rows.assign(bytes=2 * rows["bytes"])})
     html = comparison([run, twice])[0]["html"]
     group = html[html.index('data-case="resnet18-256-b8-train-fp32-cpu"') :].split("</tr>")[0]
-    for words in ("454 MB", "908 MB", "2.000", "higher"):
+    for words in ("433 MiB", "866 MiB", "2.000", "higher"):
         assert words in group
     assert "no case in common" not in html
 

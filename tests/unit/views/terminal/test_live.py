@@ -30,7 +30,7 @@ def test_the_panel_tells_pace_shares_and_bottleneck() -> None:
     title, verdict, numbers, bar, *legend = shown(STATE)
     assert title.startswith("charact train, training, iteration 1,234 ──")
     assert verdict.strip() == "most time is spent in backward: 45.0 %"
-    assert numbers.strip() == "20.0 ms per iteration, 3,200 samples/s, memory 1.50 GB"
+    assert numbers.strip() == "20.0 ms per iteration, 3,200 samples/s, memory 1.40 GiB"
     assert [bar.count(letter) for letter in "DFBU"] == [16, 24, 36, 4]
     assert "backward 9.00 ms 45.0 %" in " ".join(legend)
 
@@ -59,7 +59,7 @@ def test_what_bounds_it_is_said_in_words(bottleneck: str, words: str) -> None:
 
 def test_a_line_tells_the_same() -> None:
     assert line(STATE) == (
-        "train, training, iteration 1,234: 20.0 ms per iteration, 3,200 samples/s, memory 1.50 GB; "
+        "train, training, iteration 1,234: 20.0 ms per iteration, 3,200 samples/s, memory 1.40 GiB; "
         "data 20.0 %, forward 30.0 %, backward 45.0 %, update 5.0 %; most time is spent in backward: 45.0 %")
 
 

@@ -12,10 +12,10 @@ from charact.record.writer import RunWriter
 def test_headline_numbers(record: Path) -> None:
     text = shown(record)
     train = next(line for line in text.splitlines() if line.startswith("resnet50-224-b8-train"))
-    assert train.split(maxsplit=1)[1].split() == ["100", "ms", "79.6", "1.94", "TFLOP/s", "362", "MB"]
+    assert train.split(maxsplit=1)[1].split() == ["100", "ms", "79.6", "1.94", "TFLOP/s", "345", "MiB"]
     assert "100 ms per iteration, 95 % interval 100.1–100.8 ms, 10 iterations" in text
     assert "B backward 50.2 ms 50.0 %" in text
-    assert "W weights 102 MB 28.2 %" in text
+    assert "W weights 97.3 MiB 28.2 %" in text
     assert "C convolution 66.0 ms 64.1 %" in text
 
 

@@ -37,9 +37,9 @@ def cells(text: str, *starts: str) -> list[str]:
 def test_a_table_a_series(path: Path) -> None:
     text = shown(path)
     assert "resnet18 (imagenet), train, fp32, cpu ──" in text
-    assert cells(text, "256", "8") == ["454", "MB", "451", "MB", "9.02", "MB", "−0.59", "%", "×", "3.49"]
-    assert cells(text, "320", "8") == ["–", "630", "MB", "12.6", "MB", "–", "×", "3.67"]
-    assert cells(text, "384", "8") == ["n/a", "(oom)", "849", "MB", "17.0", "MB", "–", "×", "3.74"]
+    assert cells(text, "256", "8") == ["433", "MiB", "430", "MiB", "8.61", "MiB", "−0.59", "%", "×", "3.49"]
+    assert cells(text, "320", "8") == ["–", "601", "MiB", "12.0", "MiB", "–", "×", "3.67"]
+    assert cells(text, "384", "8") == ["n/a", "(oom)", "810", "MiB", "16.2", "MiB", "–", "×", "3.74"]
     assert "– was not measured, only predicted" in text
     assert "FLOP/s" not in text
 
@@ -47,16 +47,17 @@ def test_a_table_a_series(path: Path) -> None:
 def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
     text = " ".join(shown(path, width=250).split())
     for expected in (
-        "batch 8, measured: 4.90 kB a pixel (± 0 B), 612 B of a sample; fixed 133 MB (± 0 B)",
-        "resnet18-256-b8-train-fp32-cpu peaks (454 MB, measured) in backward, layer1.0.conv1, "
+        "batch 8, measured: 4.78 KiB a pixel (± 0 B), 612 B of a sample; fixed 127 MiB (± 0 B)",
+        "resnet18-256-b8-train-fp32-cpu peaks (433 MiB, measured) in backward, layer1.0.conv1, "
         "aten::convolution_backward",
-        "A activations 262 MB 57.8 %",
-        "batch 9 is the largest that fits the 680 MB of tiny at input size 32 (ran): it needs 640 MB, 40.0 MB are "
-        "left; 10 would need 700 MB (ran out of memory)",
-        "input size 700 is the largest that fits the 680 MB of tiny at batch 8: it needs 640 MB, 40.0 MB are left; the "
-        "search ended there",
-        f"{RAN_OUT} oom: asked for 120 MB with 102 MB free of 680 MB, in forward; held 578 MB: activations 490 MB, "
-        "weights 44.0 MB, optimizer state 44.0 MB; batch 6 or input size 320 would fit, by estimate",
+        "A activations 250 MiB 57.8 %",
+        "batch 9 is the largest that fits the 648 MiB of tiny at input size 32 (ran): it needs 610 MiB, 38.1 MiB are "
+        "left; 10 would need 668 MiB (ran out of memory)",
+        "input size 700 is the largest that fits the 648 MiB of tiny at batch 8: it needs 610 MiB, 38.1 MiB are left; "
+        "the search ended there",
+        f"{RAN_OUT} oom: asked for 114 MiB with 97.3 MiB free of 648 MiB, in forward; held 551 MiB: "
+        "activations 467 MiB, weights 42.0 MiB, optimizer state 42.0 MiB; batch 6 or input size 320 would fit, "
+        "by estimate",
         "resnet18-352-b8-train-fp32-cpu oom: predicted to need 749 MB of the 680 MB of tiny",
     ):
         assert expected in text
@@ -77,7 +78,7 @@ def test_long_sweeps_are_thinned_out_and_keep_the_largest(tmp_path: Path) -> Non
     ]  # fmt: skip
     text = shown(run_of(tmp_path, *cases))
     assert "10 of 30 cases; the report has all" in text
-    assert cells(text, "148", "8")[:2] == ["72.0", "MB"]
+    assert cells(text, "148", "8")[:2] == ["68.7", "MiB"]
     assert "measured" not in text
 
 
@@ -86,7 +87,7 @@ def test_a_run_that_only_measured_shows_no_prediction(tmp_path: Path) -> None:
     del entry["passes"]["prediction"]
     rows = [row for row in made.memory_rows("image", "train", 64, measured=True) if row["method"] == "measured"]
     text = shown(run_of(tmp_path, (entry, rows)))
-    assert cells(text, "64", "8") == ["153", "MB"]
+    assert cells(text, "64", "8") == ["146", "MiB"]
     assert "predicted" not in text
     assert "n/a (one input size only)" in text
 
@@ -109,7 +110,7 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
 
 def test_words_of_a_search_that_found_nothing() -> None:
     row = SimpleNamespace(searched="batch_size", input_size=224, limit_bytes=1e9, target="tiny", value=None)
-    assert words.fit(row) == "no batch fits the 1.00 GB of tiny at input size 224"
+    assert words.fit(row) == "no batch fits the 954 MiB of tiny at input size 224"
 
 
 def ran_out(**told: Any) -> SimpleNamespace:
@@ -121,9 +122,9 @@ def ran_out(**told: Any) -> SimpleNamespace:
 
 @pytest.mark.parametrize(("told", "expected"), [
     ({"requested_bytes": 1e9, "phase": "backward", "fits_reason": "the limit is not known"},
-     "asked for 1.00 GB, in backward; what would fit n/a (the limit is not known)"),
-    ({"reason": "predicted to need 2 GB", "composition_source": "predicted", "held_bytes": 2e9, "phase": "loss"},
-     "predicted to need 2 GB; the estimated peak is 2.00 GB: weights 2.00 GB; no smaller batch or input would "
+     "asked for 954 MiB, in backward; what would fit n/a (the limit is not known)"),
+    ({"reason": "predicted to need 1.86 GiB", "composition_source": "predicted", "held_bytes": 2e9, "phase": "loss"},
+     "predicted to need 1.86 GiB; the estimated peak is 1.86 GiB: weights 1.86 GiB; no smaller batch or input would "
      "fit, by estimate"),
 ])  # fmt: skip
 def test_words_of_failures_that_tell_less(told: dict[str, Any], expected: str) -> None:
@@ -134,7 +135,7 @@ def test_two_sizes_have_a_line_without_errors(tmp_path: Path) -> None:
     cases = [(made.memory_entry("image", "train", size, measured=False),
               made.memory_rows("image", "train", size, measured=False)) for size in (32, 64)]  # fmt: skip
     text = " ".join(shown(run_of(tmp_path, *cases), width=200).split())
-    assert "4.86 kB a pixel, 607 B of a sample; fixed 133 MB; errors n/a (two input sizes)" in text
+    assert "4.74 KiB a pixel, 607 B of a sample; fixed 127 MiB; errors n/a (two input sizes)" in text
 
 
 def test_a_share_has_its_sign() -> None:
