@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Page
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
 from support import records
 from support.counter_records import write_cpu, write_gpu
 from support.memory_records import write_memory
@@ -236,3 +237,17 @@ def test_bars_and_points_show_their_values_on_hover(page: Page, of_its_kind: str
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         assert page.locator(".ch-tip").is_visible(), texts[number]
         assert page.locator(".ch-tip").text_content() in texts
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_violation(browser: Browser, address: str, of_its_kind: str,
+                                        scheme: Literal["light", "dark"]) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    for each in (address, of_its_kind):
+        page.goto(each)
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+        found = [(each["id"], each["nodes"][0]["html"]) for each in Axe().run(page).response["violations"]
+                 if each["impact"] in ("serious", "critical")]  # fmt: skip
+        assert found == []
+    context.close()

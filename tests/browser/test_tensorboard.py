@@ -67,7 +67,7 @@ def test_shows_one_run_and_two_side_by_side(
     assert right is not None
     assert left["y"] == right["y"]
     assert left["x"] + left["width"] <= right["x"]
-    row = tab.locator("#comparison tbody tr", has_text=TRAIN).first
+    row = tab.locator("#comparison tbody tr", has_text="224\N{NO-BREAK SPACE}px, train").first
     expect(row).to_contain_text("1.000")
     expect(row).to_contain_text("no difference shown")
     expect(tab.locator("#parts figure svg").first).to_be_visible()

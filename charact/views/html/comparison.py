@@ -1,6 +1,9 @@
 """The sections of a comparison: groups of runs, ratios, speedups, what explains differences, and cases left out."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
 
 from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import operator_steps, phase_steps
@@ -8,16 +11,19 @@ from charact.analysis.compare.group_facts import published_notes
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, of_places, read_parts
 from charact.views.html.elements import comparison as figures
-from charact.views.html.elements.blocks import Block, Body, legend_of
+from charact.views.html.elements.blocks import Block, Body, Card, legend_of
 from charact.views.html.elements.comparison import waterfall
 from charact.views.tables import comparison_tables as tables
 from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
+from charact.views.tables.case_names import common_facts
 from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
 from charact.views.tables.model import Column, Table, limited, table
 
 MAX_PLACES = 24
 """Maximum number of cases and groups that are drawn, largest differences first; tables of times have all."""
+MAX_CARDS = 4
+"""Maximum number of cards, largest differences first."""
 MAX_ROWS = 2000
 """Maximum number of rows of one table, so that a browser scrolls fast."""
 _NUM_TOP = 25
@@ -31,7 +37,23 @@ def comparison(sides: Sequence[Group]) -> Body:
     blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):
         blocks.append(_block("Throughput, memory, accuracy, energy", metrics))
-    return Body(lead=lead, blocks=blocks)
+    if facts := common_facts([case for side in sides for run in side.runs for case in run.manifest["cases"]]):
+        lead += f" All cases: {', '.join(facts)}."
+    return Body(lead=lead, cards=_cards(sides), blocks=blocks)
+
+
+def _cards(sides: Sequence[Group]) -> list[Card]:
+    """Return a card for each of the cases whose times differ most."""
+    only, _ = most_different(sides, MAX_CARDS)
+    timed = of_places(ratios(sides, "case"), only)
+    return [_card(row, sides[0].label) for row in fmt.rows(tables.with_verdicts(timed[timed["ratio"].notna()]))]
+
+
+def _card(row: Any, baseline: str) -> Card:
+    shown_interval = f"95 % interval {row.interval}" if pd.notna(row.low) else fmt.missing(row.reason)
+    return Card(row.case, headline=(fmt.ratio(row.ratio), f"the time of {baseline}"),
+                details=[shown_interval, f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} before"],
+                verdict=row.verdict, several=True)  # fmt: skip
 
 
 def _block(title: str, shown: Table) -> Block:

@@ -1,7 +1,7 @@
 """The HTML view: the sections of a run, and a self-contained report of one or more runs."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -46,7 +46,7 @@ def sections(run: Run) -> list[DrawnSection]:
     section that lists why.
     """
     run = presentable(run)
-    shorten = _shortener(run)
+    shorten = _shortener(run.manifest["cases"])
     drawn: list[DrawnSection] = []
     unavailable: list[tuple[str, str]] = []
     for section in all_sections():
@@ -63,9 +63,14 @@ def sections(run: Run) -> list[DrawnSection]:
     return drawn
 
 
-def _shortener(run: Run) -> Callable[[str], str]:
-    """Return a function that replaces case names by short ones in HTML, where a text begins with one."""
-    names = {str(escape(case)): str(escape(name)) for case, name in short_names(run.manifest["cases"]).items()
+def _shortener(cases: Iterable[dict[str, Any]]) -> Callable[[str], str]:
+    """Return a function that replaces case names by short ones in HTML, where a text begins with one.
+
+    Args:
+        cases: entries of manifests; of several with one name, the last counts.
+    """
+    by_name = {case["case"]: case for case in cases}
+    names = {str(escape(case)): str(escape(name)) for case, name in short_names(list(by_name.values())).items()
              if case != name}
     if not names:
         return lambda html: html
@@ -147,7 +152,8 @@ _COMPARISON = {
 
 def comparison_sections(sides: Sequence[Group]) -> list[DrawnSection]:
     """Return the sections of a comparison, in the order of its report."""
-    return [DrawnSection(name, title, render("section.html.j2", body=build(sides)))
+    shorten = _shortener([case for side in sides for run in side.runs for case in run.manifest["cases"]])
+    return [DrawnSection(name, title, shorten(render("section.html.j2", body=build(sides))))
             for name, (title, build) in _COMPARISON.items()]
 
 

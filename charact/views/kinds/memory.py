@@ -44,15 +44,16 @@ def _failed(rows: pd.DataFrame) -> Card:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Facts shown next to the peaks: their location, growth, and the training-to-inference ratio."""
+    """Facts shown next to the peaks: their location, growth, the training-to-inference ratio, and what fits."""
 
     snapshots: pd.DataFrame
     growth: pd.DataFrame
     ratios: pd.DataFrame
+    fits: pd.DataFrame
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        return cls(peak_moments(run), memory_growth(run), training_to_inference(run))
+        return cls(peak_moments(run), memory_growth(run), training_to_inference(run), memory_fits(run))
 
 
 def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
@@ -67,25 +68,30 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
     else:
         detail = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
         detail += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
+    peak = (fmt.num_bytes(peak_bytes), f"at the peak, {method}")
+    details = [f"in {words.place(next(fmt.rows(snapshots)))}", detail]
+    fits = facts.fits[facts.fits["case"] == row.case]
+    if len(fits):
+        headline, *more = words.fit_in_brief(next(fmt.rows(fits)))
+        details = [*more, f"{' '.join(peak)}, {details[0]}", detail]
     return Card(
         row.case,
-        headline=(fmt.num_bytes(peak_bytes), f"at the peak, {method}"),
-        details=[f"in {words.place(next(fmt.rows(snapshots)))}", detail],
+        headline=headline if len(fits) else peak,
+        details=details,
         numbers=_numbers(row, method, facts),
         strips=[memory_strip(parts)],
     )  # fmt: skip
 
 
 def _numbers(row: Any, method: str, facts: _Facts) -> list[tuple[str, str]]:
-    """Return the growth of the card's series and its training-to-inference ratio."""
+    """Return the growth of the card's series and its training-to-inference ratio; none of those that are not known."""
     line = next(fmt.rows(of_series(facts.growth.query("method == @method"), row)))
     ratios = facts.ratios.query("method == @method")
     ratio = ratios.loc[(ratios["train_case"] == row.case) | (ratios["infer_case"] == row.case), "ratio"]
-    return [
-        (f"a {line.position} of a sample", fmt.num_bytes(line.sample_slope_bytes, line.reason)),
-        ("fixed", fmt.num_bytes(line.fixed_bytes, line.reason)),
-        ("training / inference", fmt.ratio(ratio.iloc[0] if len(ratio) else None, "one mode only")),
-    ]
+    growth = [(f"a {line.position} of a sample", fmt.num_bytes(line.sample_slope_bytes)),
+              ("fixed", fmt.num_bytes(line.fixed_bytes))]  # fmt: skip
+    return [*(growth if pd.notna(line.sample_slope_bytes) else []),
+            *([("training / inference", fmt.ratio(ratio.iloc[0]))] if len(ratio) else [])]
 
 
 def _table(rows: pd.DataFrame, *more: Column) -> Table:

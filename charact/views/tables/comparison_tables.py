@@ -118,7 +118,7 @@ def ratio_table(
     ]  # fmt: skip
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
     notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
-    return table(_with_words(frame, ("slower", "faster")), f"Times by {LEVELS[by]}", columns,
+    return table(with_verdicts(frame), f"Times by {LEVELS[by]}", columns,
                  " ".join(filter(None, notes)))
 
 
@@ -145,7 +145,7 @@ def metric_table(sides: Sequence[Group]) -> Table | None:
         Column("base_text", sides[0].label, unbroken=True), Column("value_text", _other(sides), unbroken=True),
         Column("ratio", "Ratio", exact_ratio, "value / baseline’s", reason), *judged,
     ]  # fmt: skip
-    return table(_with_words(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
+    return table(with_verdicts(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
 
 
 def unmatched_table(sides: Sequence[Group]) -> Table | None:
@@ -204,8 +204,8 @@ def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
     return [], f"Intervals: {fmt.missing('; '.join(reasons))}." if len(reasons) else ""
 
 
-def _with_words(frame: pd.DataFrame, verdicts: tuple[str, str]) -> pd.DataFrame:
-    """Format the intervals and verdicts (above 1, below 1) of a frame."""
+def with_verdicts(frame: pd.DataFrame, verdicts: tuple[str, str] = ("slower", "faster")) -> pd.DataFrame:
+    """Return a frame of ratios with its intervals as text, and the column verdict (words for above 1, below 1)."""
     rows = list(fmt.rows(frame))
     return frame.assign(interval=[interval(row, 4) for row in rows], verdict=[_verdict(row, verdicts) for row in rows])
 

@@ -85,6 +85,16 @@ def fit(row: Any) -> str:
     return f"{words}; {fmt.number(row.next_value)} would need {fmt.num_bytes(row.next_needed_bytes)}{checked}"
 
 
+def fit_in_brief(row: Any) -> tuple[tuple[str, str], str]:
+    """Format a row of `memory_fits` as a headline and a line: batch 412, fits a device; needs 15.9 GiB."""
+    what = "batch" if row.searched == "batch_size" else "input size"
+    if pd.isna(row.value):
+        return (f"no {what}", f"fits {row.target}"), f"its memory is {fmt.num_bytes(row.limit_bytes)}"
+    return ((f"{what} {fmt.number(row.value)}", f"is the largest that fits {row.target}"),
+            f"needs {fmt.num_bytes(row.needed_bytes)} with what the allocator reserves; "
+            f"{fmt.num_bytes(row.margin_bytes)} of {fmt.num_bytes(row.limit_bytes)} to spare")
+
+
 def held_fixed(row: Any) -> str:
     """Name the parameter that a search for the largest batch or input keeps fixed."""
     return f"input size {row.input_size}" if row.searched == "batch_size" else f"batch {row.batch_size}"

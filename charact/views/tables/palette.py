@@ -20,7 +20,7 @@ DIRECTIONS = {"forward": PHASES["forward"], "backward_input": PHASES["backward"]
 
 LAYOUTS = {"csr": "#0077BB", "csc": "#009988", "coo": "#EE7733", "bsr": "#CC3311", "bsc": "#DDAA33"}
 
-CASES = ("#6655BB", "#CC6677", "#44AA99", "#AA4499", "#999933", "#88AACC", "#882255", "#117733", "#DDCC77", "#AA7755")
+CASES = ("#7766CC", "#CC6677", "#44AA99", "#AA4499", "#999933", "#88AACC", "#882255", "#117733", "#DDCC77", "#AA7755")
 """Colors of the cases of a run, in order; they repeat after the last. None is the color of a phase."""
 
 CATEGORIES = {
