@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo test test-all lint types docs bench clean
+.PHONY: help venv dev demo test test-all lint types docs pictures bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -59,6 +59,9 @@ types: dev ## check types
 
 docs: $(VENV)/stamp-docs ## build the documentation in docs/_build/html; a warning or a broken link is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+
+pictures: dev ## take the pictures of the documents anew from real runs; needs Chromium and idle cores
+	$(BIN)/python docs/pictures.py
 
 bench: dev ## what measuring costs: in the timing pass, in your own code, of memory, of counters, to read the operator table; how right `ops` is
 	$(BIN)/python benchmarks/overhead.py
