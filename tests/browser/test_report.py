@@ -1,6 +1,8 @@
 """The report in a real browser: offline, sortable, filterable, and readable on a desk, a phone and paper."""
 
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -251,3 +253,50 @@ def test_axe_finds_no_serious_violation(browser: Browser, address: str, of_its_k
                  if each["impact"] in ("serious", "critical")]  # fmt: skip
         assert found == []
     context.close()
+
+
+@pytest.mark.slow
+def test_a_timeline_zooms_by_buttons_and_wheel(page: Page, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "charact", "profile", "mlp", "--mode", "train", "--out", "."]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*/report.html")
+    page.goto(path.as_uri())
+    chart = page.locator("#r1-timeline .ch-chart").first
+    drawing = chart.locator("svg")
+    box = drawing.locator("[data-box]", has_text="forward").first
+
+    def width() -> float:
+        return float(str(box.locator("rect").get_attribute("width")))
+
+    whole = width()
+    chart.get_by_role("button", name="Zoom in").click()
+    assert width() > 1.5 * whole
+    chart.get_by_role("button", name="Zoom out").click()
+    assert width() == pytest.approx(whole)
+    drawing.hover(position={"x": 5, "y": 5})
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -150)
+    page.keyboard.up("Control")
+    assert width() > 1.2 * whole
+    chart.get_by_role("button", name="Show all").click()
+    assert width() == pytest.approx(whole)
+
+
+def test_the_report_is_used_by_keys_alone(page: Page, address: str) -> None:
+    """Tab reaches navigation, cases and the filter in this order; Enter follows a link and chooses a case."""
+    page.goto(address)
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        focused = page.evaluate("""() => {
+            const focused = document.activeElement, style = getComputedStyle(focused);
+            return [focused.localName, focused.textContent.trim().slice(0, 40), style.outlineStyle];
+        }""")
+        reached.append(focused)
+        if focused[0] == "input":
+            break
+    kinds = [name for name, _, _ in reached]
+    assert kinds == sorted(kinds, key=["a", "button", "input"].index)
+    assert all(outline != "none" for _, _, outline in reached)
+    page.keyboard.type("224 train")
+    assert page.locator("#run-1 .ch-card:visible").count() >= 1

@@ -115,6 +115,21 @@ def test_the_navigation_stays_in_the_page(runs: Path, serve: Serve, page: Page) 
 
 
 @pytest.mark.slow
+def test_the_tab_follows_tensorboards_dark_mode(runs: Path, serve: Serve, page: Page) -> None:
+    tab = open_tab(page, serve(runs))
+
+    def background() -> str:
+        return str(tab.locator("body").evaluate("body => getComputedStyle(body).backgroundColor"))
+
+    light = background()
+    for theme, is_light in (("Dark", False), ("Light", True)):
+        page.get_by_label("Menu for changing light or dark theme").click()
+        page.get_by_role("menuitem", name=theme).click()
+        expect(tab.locator("html")).to_have_attribute("data-theme", theme.lower())
+        assert (background() == light) is is_light
+
+
+@pytest.mark.slow
 def test_figures_of_several_runs_keep_their_own_definitions(runs: Path, serve: Serve, page: Page) -> None:
     tab = open_tab(page, serve(runs))
     tab.locator(".tb-runs input").nth(1).check()
