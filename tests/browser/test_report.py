@@ -270,7 +270,7 @@ def test_a_timeline_zooms_by_buttons_and_wheel(page: Page, tmp_path: Path) -> No
 
     whole = width()
     chart.get_by_role("button", name="Zoom in").click()
-    assert width() > 1.5 * whole
+    assert width() > 1.2 * whole
     chart.get_by_role("button", name="Zoom out").click()
     assert width() == pytest.approx(whole)
     drawing.hover(position={"x": 5, "y": 5})
