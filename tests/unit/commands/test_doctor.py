@@ -30,7 +30,7 @@ def test_a_ceiling_stands_beside_its_makers_figure(capsys: pytest.CaptureFixture
     assert [cell.strip() for cell in cells[3] if cell] == [
         "gemm bf16", "700 TFLOP/s", "693.0–707.0 TFLOP/s", "70.0 % of 1.00 PFLOP/s"]
     assert [cell.strip() for cell in cells[4] if cell] == [
-        "copy memory, 2.00 GB", "3.00 TB/s", "2.970–3.030 TB/s", "89.6 % of 3.35 TB/s"]
+        "copy memory, 1.86 GiB", "3.00 TB/s", "2.970–3.030 TB/s", "89.6 % of 3.35 TB/s"]
     assert [cell.strip() for cell in cells[5] if cell] == [
         "launch", "4.00 µs", "3.960–4.040 µs", "n/a (not in the datasheet)"]
     assert lines[-2:] == [f"Datasheet: {SHEET}",

@@ -99,7 +99,7 @@ def test_a_case_that_cannot_fit_is_not_run_and_is_told_what_would(tmp_path: Path
     train, infer = run.manifest["cases"]
     assert (train["status"], infer["status"]) == ("oom", "ok")
     assert train["reason"].startswith("predicted to need ")
-    assert train["reason"].endswith(" of the 1.7 MB of a CPU with 0.001583 GiB")
+    assert train["reason"].endswith(" of the 1.621 MiB of a CPU with 0.001583 GiB")
     assert notes.told.count(("pass", "memory")) == 1
     assert train["passes"]["memory"] == {"status": "skipped", "reason": "predicted not to fit"}
     told = train["out_of_memory"]
