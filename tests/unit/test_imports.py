@@ -29,11 +29,12 @@ MAY_IMPORT = {
     "measure": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "bricks", "traces"},
     "analysis": {"core", "record", "machine", "bricks", "traces"},
     "views": {"core", "record", "bricks", "analysis"},
+    "sweeps": {"core", "record"},
     "commands": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "bricks", "traces",
-                 "measure", "analysis", "views"},
+                 "measure", "analysis", "views", "sweeps"},
 }  # fmt: skip
 """Layers that each layer may import besides itself. The files at the top may import all of them."""
-FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views"}
+FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps"}
 FREE_OF_TORCH_ONCE_IMPORTED = ("charact.bricks.suite", "charact.bricks.brick", "charact.bricks.captured_graph")
 """What analyses and views may import of bricks."""
 LARGEST_FOLDER = 20
@@ -100,8 +101,8 @@ def at_start(source: str, module: str) -> list[str]:
 
 def helper(module: str) -> bool:
     """Whether a file of commands is imported inside functions only."""
-    return module.startswith(("charact.commands._shared.", "charact.commands.bricks.")) and not module.endswith(
-        (".options", ".user_model_options", ".cli"))
+    helpers = ("charact.commands._shared.", "charact.commands.bricks.", "charact.commands.sweep.")
+    return module.startswith(helpers) and not module.endswith((".options", ".user_model_options", ".cli"))
 
 
 def graph() -> dict[str, set[str]]:

@@ -1,0 +1,5 @@
+"""`charact sweep`: commands on sweeps."""
+
+from charact.commands.sweep.cli import group
+
+__all__ = ["group"]

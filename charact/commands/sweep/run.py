@@ -1,0 +1,116 @@
+"""`charact sweep FILE`: runs the cases that have not ended."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from charact.commands._shared.print_table import print_table
+from charact.commands.sweep.known import known_options
+from charact.commands.sweep.status import expected, rows_of, summary
+from charact.core.errors import UserError
+from charact.core.output import OUT, show, warn
+from charact.sweeps import local
+from charact.sweeps import slurm as on_slurm
+from charact.sweeps.definition import SweepCase, read_definition
+from charact.sweeps.directory import SweepDirectory
+from charact.sweeps.progress import remaining_s, statuses
+
+_COORDINATOR = "coordinator"
+_EVERY_S = 5.0
+
+
+def parameters_of(text: str | None) -> dict[str, str]:
+    """Parse options of sbatch: `partition=gpu,exclusive=true`.
+
+    Raises:
+        UserError: a part has no name or no value.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, _, value = part.partition("=")
+        if not name.strip() or not value.strip():
+            raise UserError(f"--slurm: '{part}' is no NAME=VALUE: write partition=gpu,exclusive=true")
+        found[name.strip().lstrip("-").replace("-", "_")] = value.strip()
+    return found
+
+
+def run_sweep(file: Path, out: Path | None, slurm: Mapping[str, str] | None, *, dry_run: bool, retry: bool,
+              quiet: bool) -> int:
+    """Run the cases of a sweep file that have not ended; return the exit status: 1 if a case did not succeed.
+
+    Args:
+        file: the sweep file.
+        out: directory of the sweep; None for the default.
+        slurm: options of sbatch; None runs the cases here.
+        dry_run: only list the cases.
+        retry: also run failed cases again.
+        quiet: print no progress.
+
+    Raises:
+        UserError: the file or the directory is not right, or another process runs this sweep.
+    """
+    definition = read_definition(file, known_options())
+    directory = SweepDirectory(out if out is not None else Path("sweeps") / definition.name)
+    if dry_run:
+        found = statuses(directory, definition.cases)
+        print_table(f"{definition.name}: {len(found):,} cases", ["case", "state", "took"], rows_of(found))
+        show(*summary(found))
+        return 0
+    directory.create(definition)
+    with directory.locked(_COORDINATOR) as is_ours:
+        if not is_ours:
+            raise UserError(f"another process runs the sweep in {directory.path}: wait for it, or follow it with "
+                            f"charact sweep status {directory.path}")
+        if retry:
+            for case in definition.cases:
+                if directory.state(case) == "failed":
+                    directory.forget(case)
+        found = statuses(directory, definition.cases)
+        progress = _Lines(directory, definition.cases, enabled=not quiet)
+        try:
+            pending = [one.case for one in found if not one.is_done]
+            if slurm is None:
+                local.run_cases(directory, pending, progress.begin, progress.end)
+            else:
+                lost = on_slurm.run_cases(directory, pending, slurm, progress.show)
+                if lost:
+                    warn(f"{len(lost):,} jobs left the queue without a result (cancelled, or their node died): the "
+                         "same command runs them again")
+        except KeyboardInterrupt:
+            goes_on = "" if slurm is None else "jobs continue; "
+            warn(f"interrupted: {goes_on}the same command runs the rest ({directory.path})")
+            return 130
+    found = statuses(directory, definition.cases)
+    show(*summary(found), f"Wrote {directory.path}",
+         f"  one report  charact sweep merge {directory.path}")
+    return int(any(one.state != "ok" for one in found))
+
+
+class _Lines:
+    """Prints a line when a case begins and one when it has ended."""
+
+    def __init__(self, directory: SweepDirectory, cases: tuple[SweepCase, ...], *, enabled: bool) -> None:
+        self._directory, self._cases, self._enabled = directory, cases, enabled
+        self._line, self._shown_s = "", -_EVERY_S
+
+    def begin(self, case: SweepCase) -> None:
+        """Print which case begins, and the expected time of all that is left."""
+        if self._enabled:
+            found = statuses(self._directory, self._cases)
+            number = 1 + sum(one.is_done for one in found)
+            OUT.print(f"{number:>{len(str(len(found)))}}/{len(found)} {case.label}{expected(remaining_s(found))}")
+
+    def show(self) -> None:
+        """Print a line with the number of cases by state when it has changed, at most every `_EVERY_S`."""
+        if not self._enabled or time.monotonic() - self._shown_s < _EVERY_S:
+            return
+        (line,) = summary(statuses(self._directory, self._cases))
+        if line != self._line:
+            OUT.print(line)
+            self._line, self._shown_s = line, time.monotonic()
+
+    def end(self, case: SweepCase) -> None:
+        """Print why a case did not succeed."""
+        outcome = self._directory.outcome(case)
+        if outcome is not None and outcome.state != "ok":
+            warn(f"{case.label}: {outcome.state}: {outcome.reason} ({self._directory.log(case)})")

@@ -1,0 +1,193 @@
+"""The directory of a sweep: its definition, the outcome of each case, logs, locks, and the runs."""
+
+import contextlib
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from charact.core.errors import UserError
+from charact.core.files import atomic_write, lock, reading, release, writing
+from charact.core.text import label
+from charact.record.in_progress import PARTIAL_PREFIX
+from charact.sweeps.definition import Definition, SweepCase
+
+FORMAT = 1
+_LONGEST_NAME = 60
+State = Literal["waiting", "running", "ok", "failed", "killed"]
+"""State of a case. A failed one ended with an exit status other than 0; a killed one by a signal, and runs again."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the last attempt of a case ended, as written to `cases/<id>.json`."""
+
+    state: State
+    exit_status: int | None
+    """Exit status of the command; None if a signal ended it."""
+    reason: str
+    """Last line of its output if it did not succeed."""
+    run: str | None
+    """Name of its run in `runs/`; None if it wrote none."""
+    seconds: float
+    """Wall time of the process (s)."""
+    host: str
+    started: str
+    """Local time with its offset, as in ISO 8601."""
+    attempts: int
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    format: int
+    name: str
+    cases: list[tuple[str, list[tuple[str, str]], int]]
+
+
+class SweepDirectory:
+    """A sweep on disk.
+
+    Args:
+        path: the directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.runs = path / "runs"
+
+    def create(self, definition: Definition) -> None:
+        """Create the directory, or check that it belongs to this sweep, and list the cases in it.
+
+        Cases that an earlier version of the file had keep their outcomes and runs.
+
+        Raises:
+            UserError: the directory belongs to another sweep or holds other files, or cannot be written.
+        """
+        if self._file.exists():
+            other = self.definition()
+            if other.name != definition.name:
+                raise UserError(f"{self.path} is the directory of the sweep '{label(other.name)}', not of "
+                                f"'{label(definition.name)}': --out names another")
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UserError(f"{self.path} exists and is no directory of a sweep: --out names another")
+        with writing(self.path):
+            for folder in (self.runs, self.path / "cases", self.path / "logs", self.path / "locks"):
+                folder.mkdir(parents=True, exist_ok=True)
+        listed = _Listed(FORMAT, definition.name,
+                         [(case.command, list(case.options), case.repeat) for case in definition.cases])
+        with atomic_write(self._file) as temporary:
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(listed), indent=1))
+
+    @property
+    def _file(self) -> Path:
+        return self.path / "sweep.json"
+
+    def definition(self) -> Definition:
+        """Return the sweep that the directory lists.
+
+        Raises:
+            UserError: it is no directory of a sweep, or its list is damaged.
+        """
+        if not self._file.is_file():
+            raise UserError(f"{self.path} is no directory of a sweep: name the one that `charact sweep` printed")
+        with reading(self._file):
+            content = self._file.read_bytes()
+        try:
+            listed = msgspec.json.decode(content, type=_Listed)
+        except msgspec.DecodeError as error:
+            raise UserError(f"{self._file} is damaged ({error}): run `charact sweep FILE` again") from error
+        if listed.format != FORMAT:
+            raise UserError(f"{self._file} has format {listed.format}, this version reads {FORMAT}: update charact")
+        return Definition(listed.name, tuple(
+            SweepCase(command, tuple(options), repeat) for command, options, repeat in listed.cases))
+
+    def outcome(self, case: SweepCase) -> Outcome | None:
+        """Return how a case ended; None if it has not."""
+        try:
+            return msgspec.json.decode((self.path / "cases" / f"{case.id}.json").read_bytes(), type=Outcome)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def is_done(self, case: SweepCase) -> bool:
+        """Return whether a case has ended, and is not run again."""
+        found = self.outcome(case)
+        return found is not None and found.state in ("ok", "failed")
+
+    def state(self, case: SweepCase) -> State:
+        """Return the state of a case; a case whose lock is held is running."""
+        found = self.outcome(case)
+        if found is not None and self.is_done(case):
+            return found.state
+        return "running" if self.is_locked(case.id) else "waiting" if found is None else "killed"
+
+    def forget(self, case: SweepCase) -> None:
+        """Remove the outcome of a case, so that it runs again."""
+        (self.path / "cases" / f"{case.id}.json").unlink(missing_ok=True)
+
+    def write(self, case: SweepCase, outcome: Outcome) -> None:
+        """Write how a case ended, atomically."""
+        with atomic_write(self.path / "cases" / f"{case.id}.json") as temporary:
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
+
+    def log(self, case: SweepCase) -> Path:
+        """Return the file with the output of a case's last attempt."""
+        return self.path / "logs" / f"{case.id}.txt"
+
+    def run_of(self, case: SweepCase) -> Path | None:
+        """Return the published run of a case; None if there is none."""
+        return next((path for path in sorted(self.runs.glob(f"*-{case.id}-*"))
+                     if not path.name.startswith(".")), None)
+
+    def remove_unfinished(self, case: SweepCase) -> None:
+        """Remove what killed or interrupted attempts of a case have left; the caller holds its lock."""
+        published = self.run_of(case)
+        if published is not None and not _is_complete(published):
+            shutil.rmtree(published)
+        for path in self.runs.glob(f"{PARTIAL_PREFIX}*-{case.id}-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[bool]:
+        """Hold a lock of this name; yield False if another process has it."""
+        path = self.path / "locks" / name
+        file = lock(path)
+        try:
+            yield file is not None
+        finally:
+            if file is not None:
+                release(file, path)
+
+    def is_locked(self, name: str) -> bool:
+        """Return whether a process holds the lock of this name."""
+        if not (self.path / "locks" / name).exists():
+            return False
+        with self.locked(name) as is_free:
+            return not is_free
+
+
+def _is_complete(run: Path) -> bool:
+    """Return whether a run was recorded to its end."""
+    try:
+        manifest = msgspec.json.decode((run / "run.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("status") == "complete"
+
+
+def run_name(case: SweepCase) -> str:
+    """Return the name of a case's run: the values of its options, and its identity."""
+    words = re.findall(r"[A-Za-z0-9_.]+", " ".join([case.command, *(value for _, value in case.options)]))
+    return f"{'-'.join(words)[:_LONGEST_NAME].rstrip('-')}-{case.id}"
+
+
+def now() -> tuple[str, float]:
+    """Return the local time as text, and a monotonic time (s)."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.monotonic()
+
+
+def host() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()

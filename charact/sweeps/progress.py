@@ -1,0 +1,59 @@
+"""How far a sweep is, and when it is expected to end."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from charact.sweeps.definition import SweepCase
+from charact.sweeps.directory import Outcome, State, SweepDirectory
+
+_DONE: tuple[State, ...] = ("ok", "failed")
+
+
+@dataclass(frozen=True)
+class CaseStatus:
+    """A case with its state and the outcome of its last attempt."""
+
+    case: SweepCase
+    state: State
+    outcome: Outcome | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the case has ended, and is not run again."""
+        return self.state in _DONE
+
+
+def statuses(directory: SweepDirectory, cases: Sequence[SweepCase]) -> list[CaseStatus]:
+    """Return the state of each case."""
+    return [CaseStatus(case, directory.state(case), directory.outcome(case)) for case in cases]
+
+
+def counts(found: Sequence[CaseStatus]) -> dict[State, int]:
+    """Return the number of cases in each state."""
+    number = Counter(one.state for one in found)
+    return {state: number[state] for state in ("ok", "failed", "killed", "running", "waiting")}
+
+
+def remaining_s(found: Sequence[CaseStatus]) -> float | None:
+    """Return the expected time of the cases that are not done (s), from the times of those that are.
+
+    A case takes as long as the average of the cases with the same command and argument, else of the same command, else
+    of all. None if no case is done.
+
+    *Error*: cases of one workload may differ by their sizes; running cases count in full.
+    """
+    done = [(one.case, one.outcome.seconds) for one in found if one.is_done and one.outcome is not None]
+    if not done:
+        return None
+    times: dict[tuple[str, ...], list[float]] = {}
+    for case, seconds in done:
+        for key in _keys(case):
+            times.setdefault(key, []).append(seconds)
+    return sum(mean(next(times[key] for key in _keys(one.case) if key in times)) for one in found if not one.is_done)
+
+
+def _keys(case: SweepCase) -> list[tuple[str, ...]]:
+    options = dict(case.options)
+    return [(case.command, options.get("workload", ""), options.get("mode", "")), (case.command,), ()]

@@ -1,0 +1,158 @@
+"""A sweep as a user runs it: resumed after kills, every case measured once, here and on a Slurm cluster."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+CHARACT = [sys.executable, "-m", "charact", "sweep"]
+CLUSTER = Path(__file__).parents[3] / "shared" / "slurm"
+_HAS_SLURM = shutil.which("sbatch") is not None and shutil.which("munged") is not None
+needs_slurm = pytest.mark.skipif(not (_HAS_SLURM and CLUSTER.is_dir()),
+                                 reason="needs an emulated cluster: slurm-wlm, munge, and shared/slurm")
+
+
+def sweep_file(folder: Path, num_cases: int) -> Path:
+    """A file of cases of about 0.1 s each, after the start of their processes."""
+    path = folder / "trial.yaml"
+    problems = ", ".join(f'"gemm:{64 + number}x8x8"' for number in range(num_cases))
+    text = f"command: ops\nmatrix: {{problem: [{problems}]}}\noptions: {{max-seconds: 0.05}}\n"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def sweep(*arguments: str | Path, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*CHARACT, *map(str, arguments)], capture_output=True, text=True, check=False,
+                          env=os.environ | (env or {}))
+
+
+def status(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sweep("status", out, "--json").stdout)
+    return found
+
+
+def assert_each_measured_once(out: Path, num_cases: int) -> None:
+    found = status(out)
+    assert found["counts"]["ok"] == num_cases, found
+    runs = [path.name for path in (out / "runs").iterdir() if not path.name.startswith(".")]
+    assert sorted(runs) == sorted(case["run"] for case in found["cases"])
+    assert not list((out / "runs").glob(".partial-*"))
+
+
+def test_a_sweep_records_failures_and_runs_the_rest(tmp_path: Path) -> None:
+    file, out = sweep_file(tmp_path, 2), tmp_path / "out"
+    with file.open("a") as added:
+        added.write('include: [{problem: "gemm:nonsense"}]\n')
+    done = sweep(file, "--out", out)
+    assert done.returncode == 1, done.stderr
+    assert "1/3 ops problem=gemm:64x8x8" in done.stdout.replace(" max-seconds=0.05", "")
+    assert "failed: error: " in done.stderr
+    found = status(out)
+    assert found["counts"] == {"ok": 2, "failed": 1, "killed": 0, "running": 0, "waiting": 0}
+    ended = (out / "cases").stat().st_mtime_ns
+    assert sweep(file, "--out", out).returncode == 1
+    assert (out / "cases").stat().st_mtime_ns == ended  # nothing ran again
+    merged = sweep("merge", out)
+    assert merged.returncode == 0, merged.stderr
+    assert len((out / "cases.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3
+    assert (out / "report.html").is_file()
+
+
+def test_one_coordinator_at_a_time_and_one_sweep_a_directory(tmp_path: Path) -> None:
+    from charact.sweeps.definition import Definition, SweepCase
+    from charact.sweeps.directory import SweepDirectory
+
+    file, out = sweep_file(tmp_path, 1), tmp_path / "out"
+    directory = SweepDirectory(out)
+    directory.create(Definition("other", (SweepCase("infer", (), 1),)))
+    assert "is the directory of the sweep 'other', not of 'trial'" in sweep(file, "--out", out).stderr
+    directory.create(Definition("other", ()))
+    other = tmp_path / "other.yaml"
+    file.rename(other)
+    with directory.locked("coordinator"):
+        assert "another process runs the sweep" in sweep(other, "--out", out).stderr
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    assert "is no directory of a sweep" in sweep(other, "--out", tmp_path / "full").stderr
+    assert "is no directory of a sweep" in sweep("status", tmp_path / "full").stderr
+
+
+@pytest.mark.slow
+def test_thirty_kills_lose_nothing_and_measure_nothing_twice(tmp_path: Path) -> None:
+    """Kill the coordinator, the running case or both at random moments, and run the same command again."""
+    chance = random.Random(0)
+    num_cases = 8
+    file, out = sweep_file(tmp_path, num_cases), tmp_path / "out"
+    kills, ended = 0, 0
+    for _ in range(60):
+        process = subprocess.Popen([*CHARACT, str(file), "--out", str(out), "--quiet"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(chance.uniform(0.3, 4))
+        if process.poll() is not None:
+            ended += 1
+            if kills >= 30:
+                break
+            shutil.rmtree(out)  # all done too early: begin again
+            continue
+        victims = [psutil.Process(process.pid)]
+        victims = chance.choice([victims, victims[0].children(), [*victims, *victims[0].children()]])
+        done_before = {case["id"] for case in status(out)["cases"] if case["state"] == "ok"} if out.is_dir() else set()
+        for victim in victims:
+            if psutil.pid_exists(victim.pid):
+                victim.send_signal(signal.SIGKILL)
+                kills += 1
+        if victims == psutil.Process().children() or process.poll() is None:
+            process.wait()
+        assert done_before <= {case["id"] for case in status(out)["cases"] if case["state"] == "ok"}
+    assert kills >= 30
+    assert sweep(file, "--out", out).returncode == 0
+    assert_each_measured_once(out, num_cases)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Environment for commands of an emulated cluster of three nodes."""
+    folder = tmp_path / "cluster"
+    subprocess.run(["bash", str(CLUSTER / "start.sh"), str(folder)], check=True, capture_output=True, timeout=120,
+                   env=os.environ | {"PORT": "17817"})
+    yield {"SLURM_CONF": str(folder / "slurm.conf")}
+    subprocess.run(["bash", str(CLUSTER / "stop.sh"), str(folder)], check=False, capture_output=True, timeout=120)
+
+
+@needs_slurm
+def test_a_sweep_on_slurm_survives_a_cancelled_job(tmp_path: Path, cluster: dict[str, str]) -> None:
+    file, out = sweep_file(tmp_path, 3), tmp_path / "out"
+    arguments = [file, "--out", out, "--launcher", "slurm", "--slurm", "exclusive=true"]
+    coordinator = subprocess.Popen([*CHARACT, *map(str, arguments)], env=os.environ | cluster,
+                                   stdout=subprocess.DEVNULL)
+    jobs = queue(cluster, at_least=1)
+    subprocess.run(["scancel", jobs[0]], env=os.environ | cluster, check=True)
+    coordinator.send_signal(signal.SIGINT)
+    assert coordinator.wait(60) == 130
+    again = sweep(*arguments, env=cluster)
+    if again.returncode:  # the cancelled job was followed, and is reported as lost
+        assert "left the queue without a result" in again.stderr
+        again = sweep(*arguments, env=cluster)
+    assert again.returncode == 0, again.stderr
+    assert_each_measured_once(out, 3)
+
+
+def queue(cluster: dict[str, str], at_least: int) -> list[str]:
+    """Wait for jobs in the queue, and return their numbers."""
+    for _ in range(300):
+        listed = subprocess.run(["squeue", "-h", "-r", "-o", "%i"], env=os.environ | cluster, capture_output=True,
+                                text=True, check=True).stdout.split()
+        if len(listed) >= at_least:
+            return listed
+        time.sleep(0.1)
+    raise AssertionError("no job was submitted")

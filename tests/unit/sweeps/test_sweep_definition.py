@@ -1,0 +1,115 @@
+"""A sweep file: which cases it describes, and one line with the number of the line for every mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from charact.commands.sweep.known import COMMANDS, known_options
+from charact.core.errors import UserError
+from charact.sweeps.definition import MAX_CASES, Definition, SweepCase, read_definition
+
+KNOWN = known_options()
+
+
+def read(tmp_path: Path, text: str | bytes) -> Definition:
+    path = tmp_path / "trial.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_definition(path, KNOWN)
+
+
+def labels(tmp_path: Path, text: str) -> list[str]:
+    return [case.label for case in read(tmp_path, text).cases]
+
+
+def test_every_combination_but_the_excluded_ones_is_a_case(tmp_path: Path) -> None:
+    found = read(tmp_path, """
+command: profile
+matrix:
+  workload: [resnet18, vgg16]
+  input-sizes: [32, 64]
+options: {mode: train, channels-last: true, batch-sizes: [1, 8]}
+exclude:
+  - {workload: vgg16, input-sizes: 64}
+include:
+  - {workload: mlp}
+repeats: 2
+""")
+    assert found.name == "trial"
+    assert [case.label for case in found.cases if case.repeat == 1] == [
+        f"profile {workload} batch-sizes=1,8 channels-last{size} mode=train"
+        for workload, size in (("resnet18", " input-sizes=32"), ("resnet18", " input-sizes=64"),
+                               ("vgg16", " input-sizes=32"), ("mlp", ""))]
+    assert len({case.id for case in found.cases}) == len(found.cases) == 8
+    assert found.cases[0].arguments == ["profile", "resnet18", "--batch-sizes=1,8", "--channels-last",
+                                        "--input-sizes=32", "--mode=train"]
+
+
+def test_parts_have_commands_of_their_own(tmp_path: Path) -> None:
+    text = """
+name: both
+parts:
+  - {command: ops, matrix: {suite: [vo]}}
+  - {command: bricks run, matrix: {suite: [pictures.suite]}, options: {max-rounds: 3}}
+"""
+    assert labels(tmp_path, text) == ["ops vo", "bricks run pictures.suite max-rounds=3"]
+
+
+def test_a_case_is_what_it_does_whatever_its_place_in_the_file(tmp_path: Path) -> None:
+    one = "command: infer\nmatrix: {workload: mlp, threads: 1}"
+    other = "command: infer\nmatrix: {threads: 1}\noptions: {workload: mlp}"
+    assert read(tmp_path, one).cases == read(tmp_path, other).cases
+    assert SweepCase("infer", (("workload", "mlp"),), 1).id != SweepCase("infer", (("workload", "mlp"),), 2).id
+
+
+def test_a_case_given_twice_runs_once(tmp_path: Path) -> None:
+    text = "command: infer\nmatrix: {workload: [mlp, mlp]}\ninclude: [{workload: mlp}]"
+    assert labels(tmp_path, text) == ["infer mlp"]
+
+
+def test_every_command_has_its_options() -> None:
+    assert list(KNOWN) == list(COMMANDS)
+    assert {"workload", "input-sizes", "max-seconds"} <= set(KNOWN["profile"])
+    assert "suite" in KNOWN["bricks run"]
+    assert not {"out", "name", "json"} & {name for names in KNOWN.values() for name in names}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "is empty: give `command` and `matrix`"),
+    ("- 1", "line 1: a sweep is written as `key: value`"),
+    ("command: profile\nmatrix: [", "line 2: "),
+    ("comand: profile", "line 1: unknown key 'comand': did you mean command?"),
+    ("matrix: {workload: mlp}", "line 1: `command` is missing: profile, train"),
+    ("command: profil\n", "line 1: unknown command 'profil': did you mean profile"),
+    ("command: report\n", "line 1: unknown command 'report'"),
+    ("command: profile\nmatrix: {workload: mlp, inputsizes: 3}", "line 2: charact profile has no option 'inputsizes': "
+                                                               "did you mean input-sizes"),
+    ("command: profile\noptions: {out: here}", "line 2: out is set by the sweep: leave it out"),
+    ("command: profile\nmatrix: {workload: []}", "describes no case"),
+    ("command: infer\nmatrix: {workload: mlp}\nexclude: [{workload: mlp}]", "describes no case"),
+    ("command: infer\nmatrix: {workload: mlp}\nexclude: {workload: mlp}", "line 3: `exclude` is a list"),
+    ("command: infer\nmatrix: {workload: mlp}\noptions: {workload: vgg16}", "line 3: workload is in `matrix` and in"),
+    ("command: infer\ncommand: train", "line 2: command is given twice"),
+    ("command: infer\nmatrix: {workload: mlp}\nrepeats: 0", "line 3: repeats is '0'"),
+    ("command: infer\nmatrix: {workload: mlp}\nrepeats: many", "line 3: repeats is 'many'"),
+    ("command: infer\nmatrix: {workload: mlp, quantize: true}", "line 2: charact infer has no option 'quantize'"),
+    ("command: profile\noptions: {workload: mlp, channels-last: false}", "line 2: a flag is either `true` or left out"),
+    ("command: profile\noptions: {workload: ''}", "line 2: the value is empty"),
+    ("command: profile\noptions: {workload: {a: b}}", "line 2: a single value is expected"),
+    (f"command: infer\nmatrix: {{workload: mlp, threads: [{', '.join(map(str, range(101)))}], "
+     f"batch-sizes: [{', '.join(map(str, range(101)))}]}}", f"cases are more than {MAX_CASES:,}"),
+    ("a: " + "[" * 5000, "trial.yaml"),
+    ("command: profile\nmatrix: !!python/object:os.system {}", "trial.yaml"),
+    (b"command: \xff", "byte 9 is not UTF-8"),
+    (b"\0", "trial.yaml"),
+    (b"#" * (2**20 + 1), "has more than 1 MiB"),
+])  # fmt: skip
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(UserError, match=r"trial\.yaml") as raised:
+        read(tmp_path, text)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*nothing\.yaml"):
+        read_definition(tmp_path / "nothing.yaml", KNOWN)
