@@ -27,6 +27,8 @@ from charact.execution.interrupt import Interrupt
 from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
+from charact.sweeps.definition import Definition, SweepCase
+from charact.sweeps.directory import SweepDirectory
 from charact.views.terminal.progress import LiveProgress
 
 COMMANDS: dict[str, tuple[list[str], int]] = {
@@ -36,10 +38,12 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "compare": (["run", "run", "--by", "case,layer", "--explain", "--fail-if", "time > 1.05", "--allow-single"], 0),
     "recover": (["killed"], 0), "import": (["t.json.gz"], 0), "bricks show": (["suite"], 0),
     "bricks audit": (["suite"], 0), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
+    "sweep status": (["sweep"], 0), "sweep merge": (["sweep"], 2),
 }
 """Commands that take under a second or two, their further arguments, and their exit status."""
 DRAWING = {"report", "compare", "recover", "import", "doctor"}
-ELSEWHERE = {"run", "watch", "tensorboard", "profile", "train", "infer", "memory", "ops", "bricks", "data"}
+ELSEWHERE = {"run", "watch", "tensorboard", "profile", "train", "infer", "memory", "ops", "bricks", "data",
+             "sweep"}
 """Commands that measure, which are tried below, or serve, and those whose parts stand above."""
 
 
@@ -52,6 +56,7 @@ def place(tmp_path: Path) -> Path:
     os.close(writer._lock)
     writer.directory.rename(tmp_path / f"{PARTIAL_PREFIX}x")
     a_suite(tmp_path / "suite", product())
+    SweepDirectory(tmp_path / "sweep").create(Definition("sweep", (SweepCase("infer", (), 1),)))
     (tmp_path / "killed").symlink_to(f"{PARTIAL_PREFIX}x")
     events = [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}]
     with gzip.open(tmp_path / "t.json.gz", "wt") as file:

@@ -1,5 +1,6 @@
 """A sweep as a user runs it: resumed after kills, every case measured once, here and on a Slurm cluster."""
 
+import contextlib
 import json
 import os
 import random
@@ -156,3 +157,51 @@ def queue(cluster: dict[str, str], at_least: int) -> list[str]:
             return listed
         time.sleep(0.1)
     raise AssertionError("no job was submitted")
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_forty_cases_survive_cancels_a_dead_node_and_preemption(tmp_path: Path, cluster: dict[str, str]) -> None:
+    """After 20 cancelled jobs, a killed node and a preempted job, the same command measures the rest, each case once."""
+    chance = random.Random(1)
+    file, out = sweep_file(tmp_path, 40), tmp_path / "out"
+    arguments = [file, "--out", out, "--launcher", "slurm", "--slurm", "exclusive=true,signal_delay_s=30", "--quiet"]
+    environment = os.environ | cluster
+    num_cancelled, has_killed, has_preempted = 0, False, False
+    for _ in range(40):
+        coordinator = subprocess.Popen([*CHARACT, *map(str, arguments)], env=environment, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
+        while coordinator.poll() is None:
+            time.sleep(chance.uniform(0.5, 3))
+            running = subprocess.run(["squeue", "-h", "-r", "-t", "R", "-o", "%i"], env=environment, check=True,
+                                     capture_output=True, text=True).stdout.split()
+            if not running:
+                continue
+            if num_cancelled < 20:
+                subprocess.run(["scancel", chance.choice(running)], env=environment, check=True)
+                num_cancelled += 1
+            elif not has_preempted:
+                subprocess.run(["scancel", "--signal=USR2", "--batch", running[0]], env=environment, check=True)
+                has_preempted = True
+            elif not has_killed:
+                kill_node("n2", tmp_path)
+                has_killed = True
+        if coordinator.returncode == 0:
+            break
+    assert (num_cancelled, has_preempted, has_killed) == (20, True, True)
+    assert_each_measured_once(out, 40)
+
+
+def kill_node(name: str, folder: Path) -> None:
+    """Kill a node of the cluster with all that runs on it."""
+    daemons = [process for process in psutil.process_iter(["cmdline"])
+               if "slurmd" in " ".join(process.info["cmdline"][:1] or []) and name in process.info["cmdline"]
+               and str(folder) in " ".join(process.info["cmdline"])]
+    assert daemons
+    steps = [process for process in psutil.process_iter(["cmdline", "name"])
+             if process.info["name"] == "slurmstepd" or "slurmstepd" in " ".join(process.info["cmdline"] or [])]
+    of_node = [process for process in steps if name in process.environ().get("SLURMD_NODENAME", name)]
+    for process in [*daemons, *of_node]:
+        for each in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()

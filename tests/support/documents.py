@@ -60,6 +60,9 @@ def unknown_option(root: Any, arguments: list[str]) -> str | None:
     """The first word that is neither a command nor an option of charact; None if there is none."""
     command, words = root, list(arguments)
     while words and not words[0].startswith("-") and hasattr(command, "commands"):
+        if words[0] not in command.commands and (default := getattr(command, "default", None)):
+            command = command.commands[default]
+            break
         if words[0] not in command.commands:
             return None if words[0].isupper() else words[0]  # COMMAND stands for any
         command = command.commands[words.pop(0)]

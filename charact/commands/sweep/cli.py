@@ -13,12 +13,14 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the
 
 
 class _FileOrSubcommand(TyperGroup):
-    """A group whose command `run` may be left out: `charact sweep my_sweep.yaml`."""
+    """A group whose default command may be left out: `charact sweep my_sweep.yaml`."""
+
+    default = "run"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert `run` before the arguments of a sweep file."""
+        """Insert the default command before the arguments of a sweep file."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = ["run", *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
