@@ -162,7 +162,7 @@ def queue(cluster: dict[str, str], at_least: int) -> list[str]:
 @pytest.mark.slow
 @needs_slurm
 def test_forty_cases_survive_cancels_a_dead_node_and_preemption(tmp_path: Path, cluster: dict[str, str]) -> None:
-    """After 20 cancelled jobs, a killed node and a preempted job, the same command measures the rest, each case once."""
+    """After 20 cancelled jobs, a killed node and a preempted job, the same command measures the rest once."""
     chance = random.Random(1)
     file, out = sweep_file(tmp_path, 40), tmp_path / "out"
     arguments = [file, "--out", out, "--launcher", "slurm", "--slurm", "exclusive=true,signal_delay_s=30", "--quiet"]
