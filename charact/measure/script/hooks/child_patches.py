@@ -1,5 +1,7 @@
-"""Patch that counts child processes that import PyTorch: they are not recorded. No torch in here."""
+"""Patches that count child processes that import PyTorch: they are not recorded. No torch in here."""
 
+import re
+import subprocess
 import threading
 import time
 from multiprocessing.process import BaseProcess
@@ -13,10 +15,15 @@ _LIMIT_S = 60.0
 """Time after its start in which a child is expected to import PyTorch."""
 
 
-class ChildPatches:
-    """Patch of the start of processes of `multiprocessing`, except forked ones and the workers of data loaders.
+_UNCOUNTED = re.compile(rb"torch[./]_inductor|charact(\.cli)? run\b")
+"""In the command line of processes that compile for PyTorch, or are recorded themselves."""
 
-    A forked child has the patches of its parent, and reports itself, see `SpanRecorder.stop_in_child`.
+
+class ChildPatches:
+    """Patches of the start of processes by `subprocess` and by `multiprocessing`, forked ones excepted.
+
+    A forked child has the patches of its parent, and reports itself, see `SpanRecorder.stop_in_child`. Workers of data
+    loaders, processes that compile for PyTorch, and programs under `charact run` do not count.
     """
 
     def __init__(self, context: PatchContext) -> None:
@@ -28,8 +35,9 @@ class ChildPatches:
         """Start time of each child that has not loaded PyTorch yet, by process ID."""
 
     def install(self) -> None:
-        """Install the patch."""
+        """Install the patches."""
         self._context.replacements.wrap(BaseProcess, "start", self._start)
+        self._context.replacements.wrap(subprocess.Popen, "__init__", self._popen)
 
     def _start(self, original: Any) -> Any:
         def wrapper(process: Any) -> None:
@@ -38,12 +46,23 @@ class ChildPatches:
             if getattr(process._popen, "method", "fork") == "fork" \
                     or str(getattr(target, "__module__", "")).startswith("torch.utils.data."):
                 return
-            with self._lock:
-                if not self._waiting:
-                    threading.Thread(target=self._watch, name="charact-children", daemon=True).start()
-                self._waiting[process.pid] = time.monotonic()
+            self._expect(process.pid)
 
         return wrapper
+
+    def _popen(self, original: Any) -> Any:
+        def wrapper(process: Any, *arguments: Any, **options: Any) -> None:
+            original(process, *arguments, **options)
+            self._expect(process.pid)
+
+        return wrapper
+
+    def _expect(self, process: int) -> None:
+        """Watch a new child until it is known whether it imports PyTorch."""
+        with self._lock:
+            if not self._waiting:
+                threading.Thread(target=self._watch, name="charact-children", daemon=True).start()
+            self._waiting[process] = time.monotonic()
 
     def _watch(self) -> None:
         """Check the libraries of each child (on Linux) until it has loaded PyTorch, has ended, or is 60 s old."""
@@ -60,8 +79,17 @@ class ChildPatches:
 
 
 def _has_torch(process: int) -> bool | None:
-    """Return whether a process has loaded PyTorch's libraries; None if it has ended."""
+    """Return whether a process or one that it started has loaded PyTorch's libraries.
+
+    None if it has ended, or is of those that do not count.
+    """
+    folder = Path(f"/proc/{process}")
     try:
-        return b"libtorch" in Path(f"/proc/{process}/maps").read_bytes()
+        if _UNCOUNTED.search((folder / "cmdline").read_bytes().replace(b"\0", b" ")):
+            return None
+        if b"libtorch" in (folder / "maps").read_bytes():
+            return True
+        inner = (folder / "task" / str(process) / "children").read_text(encoding="ascii").split()
     except OSError:
         return None
+    return any(_has_torch(int(each)) for each in inner)

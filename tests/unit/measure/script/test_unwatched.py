@@ -1,6 +1,8 @@
 """Training in other processes and threads is not recorded; the record tells where it was."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -91,3 +93,20 @@ def test_messages_have_numbers_and_a_remedy() -> None:
     children, threads = unwatched(3, 2)
     assert children.startswith("3 child processes with PyTorch were not recorded: ")
     assert threads.startswith("training in 2 other threads is not recorded: ")
+
+
+WITH_TORCH = "import torch, time; time.sleep(0.7)"
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(("command", "num_children"), [
+    ([sys.executable, "-c", WITH_TORCH], 1),
+    (["sh", "-c", f"{sys.executable} -c '{WITH_TORCH}'; true"], 1),
+    ([sys.executable, "-c", "import time; time.sleep(0.7)"], 0),
+    ([sys.executable, "-c", WITH_TORCH, "torch._inductor.compile_worker"], 0),
+    ([sys.executable, "-c", WITH_TORCH, "charact run train.py"], 0),
+], ids=["program", "in a shell", "without torch", "compiles", "is recorded"])  # fmt: skip
+def test_programs_with_torch_that_a_script_starts_are_counted(tmp_path: Path, command: list[str], num_children: int
+                                                              ) -> None:
+    log = watched(tmp_path, lambda: [subprocess.run(command, check=True), train()])
+    assert log.num_children == num_children
