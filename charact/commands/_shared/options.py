@@ -1,5 +1,6 @@
 """Options that commands share, and parsers of lists and ranges."""
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -193,6 +194,16 @@ def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) ->
         raise UserError("--data-dir is for real data: select it with --data, or leave it out")
     if data != "synthetic" and synthetic is not None:
         raise UserError(f"--synthetic is for synthetic data, not for {data}: leave one of them out")
+
+
+def check_forks(command: str) -> None:
+    """Check that this system can fork processes.
+
+    Raises:
+        UserError: it cannot, as Windows.
+    """
+    if not hasattr(os, "fork"):
+        raise UserError(f"{command} needs a system that forks processes, such as Linux or macOS: use one, or WSL")
 
 
 def check_name(name: str | None) -> None:

@@ -192,6 +192,7 @@ def run(
     """  # noqa: D301  (click wants the character itself)
     if (suite is None) == (resume is None):
         raise UserError("name the suite to run, as in charact bricks run suite, or a run to --resume: one of them")
+    opt.check_forks("charact bricks run")
     opt.check_name(name)
     options: dict[str, Any] = {
         "modes": None if mode is None else opt.parse_choices(mode, "--mode", MODES),
