@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
+from charact.commands._shared import completion
 from charact.core.errors import UserError
 from charact.core.output import show
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="Run directory, such as one below runs/.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(
+        help="Run directory, such as one below runs/.", metavar="RUN", autocompletion=completion.runs)],
     form: Annotated[str | None, typer.Option(
-        "--format", help="csv, json, parquet, mlflow, prometheus or wandb.", metavar="FORMAT")] = None,
+        "--format", help="csv, json, parquet, mlflow, prometheus or wandb.", metavar="FORMAT",
+        autocompletion=completion.export_formats)] = None,
     to: Annotated[Path | None, typer.Option(
         help="Directory to write, or file of prometheus. Default: <run>-<format> or <run>.prom in the current "
              "directory. Without --format, the format itself: --to mlflow.")] = None,
