@@ -230,6 +230,7 @@ def calibrate(
     compositions: Compositions = None,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Number of turns of each model.")] = 3,
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Maximum duration of a turn in seconds.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the corrections, as JSON.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Fit a correction for constructed latencies.
@@ -250,7 +251,7 @@ def calibrate(
         names = parse_models(models or [])
         own = Named.from_command_line(model or [], loss or [], names)
         return exit_status(interrupt, lambda: calibrate_machine(
-            run, names, own, compositions, turns, max_seconds, quiet, interrupt))
+            run, names, own, compositions, turns, max_seconds, quiet, interrupt, as_json=as_json))
 
 
 @group.command()
@@ -276,6 +277,9 @@ def construct(
         min=0, max=86_400, help="Or after this number of seconds and 6 iterations.")] = 15.0,
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the record. Default: constructed and the suite's.")] = None,
+    as_json: Annotated[bool, typer.Option(
+        "--json", help="Print only the summary of the record, as charact show --json does; of several runs, a list.")]
+    = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Construct models' latencies from the times of their bricks.
@@ -303,7 +307,7 @@ def construct(
 
         stop = StopRule(precision_target, max_iterations, max_seconds) if verify else None
         return exit_status(interrupt, lambda: construct_models(
-            what, asked, (model or [], loss or []), compositions, stop, out, name, quiet, interrupt))
+            what, asked, (model or [], loss or []), compositions, stop, out, name, quiet, interrupt, as_json=as_json))
 
 
 @group.command()
