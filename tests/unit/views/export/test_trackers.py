@@ -88,6 +88,14 @@ def test_parameters_that_all_cases_share_are_named_once(training: Path) -> None:
     assert "reason" not in found
 
 
+def test_secrets_are_not_exported(training: Path) -> None:
+    """Earlier versions recorded them."""
+    run = load_run(training)
+    run.manifest["options"]["api_key"] = "hunter2-hunter2"
+    assert run_parameters(run)["options/api_key"] == "hunter2-hunter2"
+    assert "hunter2" not in str(run_parameters(tracked_run(run)))
+
+
 @needs("mlflow")
 def test_mlflow_has_every_scalar_the_parameters_and_the_report(
     training: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
