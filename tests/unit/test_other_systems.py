@@ -30,11 +30,13 @@ for name in ("fcntl", "grp", "pwd", "resource", "termios"):
 for name in ("fork", "forkpty", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "getuid", "geteuid",
              "getgid", "nice", "setsid", "killpg", "getpgid", "getloadavg", "sysconf", "statvfs", "uname", "wait4",
              "WIFSIGNALED", "WTERMSIG", "O_NOFOLLOW", "O_CLOEXEC", "O_DIRECTORY", "O_NONBLOCK", "mkfifo", "fchmod"):
-    delattr(os, name)
+    if hasattr(os, name):  # this may be such a system
+        delattr(os, name)
 for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGKILL", "SIGQUIT", "SIGCHLD", "SIGALRM", "SIGTSTP", "SIGCONT",
              "SIGSTOP", "SIGWINCH", "SIGPIPE", "SIG_BLOCK", "SIG_SETMASK", "SIG_UNBLOCK", "pthread_sigmask",
              "setitimer", "alarm", "sigwait"):
-    delattr(signal, name)
+    if hasattr(signal, name):
+        delattr(signal, name)
 
 opened, listed = io.open, os.listdir
 
@@ -100,7 +102,7 @@ for name in ("charact.measure.script.session", "charact.profiler", "charact.inte
 def test_commands_that_fork_are_rejected_in_one_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr(os, "fork")
+    monkeypatch.delattr(os, "fork", raising=False)
     assert run(command) == 2
     assert capsys.readouterr().err.endswith("needs a system that forks processes, such as Linux or macOS: use one, "
                                             "or WSL\n")
