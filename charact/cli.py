@@ -91,8 +91,9 @@ def build_command() -> Any:
 
 
 def _name_values(command: Any) -> None:
-    """Name the values of parameters in the help: PATH, not <path>, and N, not <int range>."""
+    """Name the values of parameters in the help: PATH, not <path>, N, not <int range>, and 0 to 9, not 0<=x<=9."""
     for parameter in command.params:
+        parameter._get_number_range_help_str = partial(_range, parameter)
         if parameter.param_type_name == "argument":
             parameter.metavar = parameter.metavar or parameter.name.upper()
             parameter.display_type_rich = lambda ctx: None
@@ -103,6 +104,14 @@ def _name_values(command: Any) -> None:
             parameter.metavar = next((name for each, name in _VALUE_NAMES.items() if each in kinds), "TEXT")
     for inner in getattr(command, "commands", {}).values():
         _name_values(inner)
+
+
+def _range(parameter: Any) -> str | None:
+    """Return the range of a number for the help: 0 to 1,024, or at least 1; None if it has none."""
+    least, most = parameter.min, parameter.max
+    if least is None or most is None:
+        return f"at least {least:,}" if least is not None else f"at most {most:,}" if most is not None else None
+    return f"{least:,} to {'2^63 - 1' if most == 2**63 - 1 else format(most, ',')}"
 
 
 def _usage_name(argument: Any) -> str:

@@ -116,4 +116,4 @@ class ResNetV2Workload(ImageClassification):
         return [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)]
 
 
-WORKLOADS = [ResNetV2Workload(name=f"resnet{depth}v2", depth=depth) for depth in NUM_BLOCKS]
+WORKLOADS = [ResNetV2Workload(name="resnet50v2", depth=50), ResNetV2Workload(name="resnet152v2", depth=152)]

@@ -83,11 +83,13 @@ class VGGWorkload(ImageClassification):
         return [torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)]
 
 
-WORKLOADS = [
-    VGGWorkload(
-        name=f"vgg{depth}_bn" if batch_norm else f"vgg{depth}",
-        aliases=("vgg",) if depth == 16 and not batch_norm else (),
-        depth=depth, batch_norm=batch_norm,
-    )
-    for depth in NUM_CONVOLUTIONS for batch_norm in (False, True)
+WORKLOADS = [  # names are literal, so that the shell completes them without importing PyTorch
+    VGGWorkload(name="vgg11", depth=11, batch_norm=False),
+    VGGWorkload(name="vgg11_bn", depth=11, batch_norm=True),
+    VGGWorkload(name="vgg13", depth=13, batch_norm=False),
+    VGGWorkload(name="vgg13_bn", depth=13, batch_norm=True),
+    VGGWorkload(name="vgg16", aliases=("vgg",), depth=16, batch_norm=False),
+    VGGWorkload(name="vgg16_bn", depth=16, batch_norm=True),
+    VGGWorkload(name="vgg19", depth=19, batch_norm=False),
+    VGGWorkload(name="vgg19_bn", depth=19, batch_norm=True),
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.commands._shared.turns import measure_by_turns, read_command
 from charact.core.errors import UserError
@@ -25,7 +26,7 @@ _NUM_EXPLAINED = 15
 def command(
     sides: Annotated[list[str] | None, typer.Argument(
         help="Run directories, directories of runs (repeats), or reference:NAME; NAME=PATH gives a label.",
-        metavar="RUNS RUNS...")] = None,
+        metavar="RUNS RUNS...", autocompletion=completion.compared_runs)] = None,
     ab: Annotated[tuple[str, str] | None, typer.Option(
         "--ab", help="Instead of RUNS: run two commands several times by turns, and compare their runs. Each is a "
                      "charact command, or begins with the path of another version's charact.",
@@ -48,7 +49,8 @@ def command(
         show_default=False)] = None,
     fail_if: Annotated[list[str] | None, typer.Option(
         help='Exit with 1 if a ratio passes a limit significantly: "time > 1.05", "phase.backward > +10%", '
-             '"throughput < 0.95". May be given several times.', metavar="THRESHOLD")] = None,
+             '"throughput < 0.95". May be given several times.', metavar="THRESHOLD",
+        autocompletion=completion.compared_metrics)] = None,
     allow_single: Annotated[bool, typer.Option(
         "--allow-single", help="Apply --fail-if to times of one run each, which may differ by machine noise.")] = False,
     summary: Annotated[Path | None, typer.Option(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from charact.commands._shared import completion
 from charact.core.output import show, warn
 
 if TYPE_CHECKING:
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
 
 group = typer.Typer(rich_markup_mode=None, help="Download the files of real data sets, and check them.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Data set, e.g. mnist, cifar10; see `charact list`.")]
+Name = Annotated[str, typer.Argument(
+    metavar="NAME", help="Data set, e.g. mnist, cifar10; see `charact list`.",
+    autocompletion=completion.stored_datasets)]
 
 
 @group.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._shared.options import check_name
+from charact.commands._shared.options import Json, check_name
 from charact.core.bounded_reading import limited_to, parse_bytes
 from charact.core.errors import UserError
 
@@ -28,6 +28,7 @@ def command(
     max_bytes: Annotated[str | None, typer.Option(
         metavar="SIZE", help="Maximum unpacked size of a compressed trace, such as 8GiB. Default: "
                              "CHARACT_MAX_BYTES, else 4GiB.")] = None,
+    as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
 ) -> int:
     """Import traces of torch.profiler as a run.
@@ -55,10 +56,11 @@ def command(
         folder = "" if names_user(parent) else readable(Path(parent.name))
         label = clean(name) if name else (stem(files[0]) if len(files) == 1 else folder) or "trace"
         writer = _open(out, label, files)
+        quiet = quiet or as_json
         with limited_to(limit):
             return measure_and_publish(
                 writer, lambda: _add_cases(writer, label, files, interrupt, named=name is not None, quiet=quiet),
-                interrupt, quiet)
+                interrupt, quiet, as_json=as_json)
 
 
 def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":

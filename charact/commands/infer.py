@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.core.output import show
 from charact.record.schema import PRECISIONS
 
 
 def command(
-    workload: Annotated[str, typer.Argument(help="Workload to run, e.g. resnet18; see `charact list`.")],
+    workload: Annotated[str, typer.Argument(
+        help="Workload to run, e.g. resnet18; see `charact list`.", autocompletion=completion.workload_names)],
     weights: Annotated[Path | None, typer.Option(
         help="File of weights, from torch.save or safetensors. Default: random weights, saved first.")] = None,
     input_sizes: opt.InputSizes = None,

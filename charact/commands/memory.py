@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.commands._shared import user_model_options as own_model
 from charact.core.errors import UserError
@@ -27,7 +28,8 @@ _AMOUNT = re.compile(r"[\d.]+[kmgt]i?b", re.IGNORECASE)
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="WORKLOAD", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.",
+        autocompletion=completion.workloads)] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see `charact profile --help`.")]
@@ -46,7 +48,8 @@ def command(
     device_memory: Annotated[str | None, typer.Option(
         metavar="AMOUNT", help="Memory limit of the device, e.g. 16GiB. Default: its memory.")] = None,
     device_like: Annotated[str | None, typer.Option(
-        metavar="GPU", help="Estimate for this GPU, e.g. a100-80gb; it need not be present.")] = None,
+        metavar="GPU", help="Estimate for this GPU, e.g. a100-80gb; it need not be present.",
+        autocompletion=completion.target_devices)] = None,
     fit: Annotated[bool, typer.Option(
         "--fit", help="Search the largest batch that fits the device, or an amount: --fit 16GiB.")] = False,
     fit_by: Annotated[str | None, typer.Option(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.commands._shared import user_model_options as own_model
 from charact.commands._shared.options import parse_choices, parse_list, parse_sizes
@@ -14,7 +15,8 @@ from charact.record.schema import MODES, PRECISIONS
 
 def command(
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="WORKLOAD", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.",
+        autocompletion=completion.workloads)] = None,
     model: own_model.Model = None,
     model_args: own_model.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see above.")] = None,

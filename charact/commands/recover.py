@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.commands._shared import completion
 from charact.core.errors import UserError
 from charact.core.output import warn
 
@@ -24,7 +25,8 @@ _ELSEWHERE = (f"{_NO_MODEL}. charact.Profiler watches another thread, charact ru
 
 def command(
     partial: Annotated[list[Path], typer.Argument(
-        metavar="RUN", help="Hidden directories of killed runs: runs/.partial-...")],
+        metavar="RUN", help="Hidden directories of killed runs: runs/.partial-...",
+        autocompletion=completion.partial_runs)],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the runs' paths only.")] = False,
     waiting: Annotated[int | None, typer.Option(
         "--waiting", hidden=True, help="Descriptor to which a byte is written when the record is published."

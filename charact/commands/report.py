@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from charact.commands._shared import completion
 from charact.core.output import show, warn
 
 _TITLE_BYTES = 65_536
@@ -13,7 +14,8 @@ _TITLE_BYTES = 65_536
 
 def command(
     runs: Annotated[list[Path], typer.Argument(
-        help="Run directories, or directories of runs, such as runs/.", metavar="RUN...")],
+        help="Run directories, or directories of runs, such as runs/.", metavar="RUN...",
+        autocompletion=completion.runs)],
     to: Annotated[
         Path | None,
         typer.Option(help="File to write. Default: report.html in the run's directory; of several runs, here."),

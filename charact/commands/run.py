@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from charact.commands._shared.options import parse_choices
+from charact.commands._shared.options import check_forks, parse_choices
 from charact.core.errors import UserError
 
 CONTEXT = {"allow_interspersed_args": False}
@@ -90,6 +90,7 @@ def command(
         raise UserError("--stop ends the script after --iterations: give a number")
     label = name or (module if module is not None else Path(program[0]).stem)
 
+    check_forks("charact run")
     # Measuring sets environment variables for PyTorch; the program must not see them.
     environment = dict(os.environ)
     from charact.measure.script.run_script import Program, run_program

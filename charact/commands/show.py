@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from charact.commands._shared import completion
 from charact.core.errors import UserError
 from charact.core.output import show, warn
 
 
 def command(
     run: Annotated[Path, typer.Argument(
-        metavar="RUN", help="Run directory; of a directory of runs, the newest run is shown.")] = Path("runs"),
+        metavar="RUN", help="Run directory; of a directory of runs, the newest run is shown.",
+        autocompletion=completion.runs)] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; docs/show.md documents the keys.")] = False,
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown of at most 200 lines.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
+from charact.commands._shared import completion
 from charact.core.errors import UserError
 from charact.core.output import PrintableStream, show
 
@@ -18,7 +19,8 @@ _SAMPLES = "scalars=100000,images=100"
 
 
 def command(
-    logdir: Annotated[Path, typer.Argument(help="Directory of runs, or one run.")] = Path("runs"),
+    logdir: Annotated[Path, typer.Argument(
+        help="Directory of runs, or one run.", autocompletion=completion.runs)] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any free one.")] = 6006,
 ) -> int:
     """Show runs in TensorBoard, on this machine only.

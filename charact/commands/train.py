@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.commands._shared.training import Options, parse_target, resume_training, start
 from charact.core.errors import UserError
@@ -18,7 +19,8 @@ _NAMES = {"workloads": "WORKLOADS", "compiled": "--compile"}
 def command(
     context: typer.Context,
     workloads: Annotated[list[str] | None, typer.Argument(
-        metavar="WORKLOAD", help="Workloads to train, e.g. resnet18 mlp; see `charact list`.")] = None,
+        metavar="WORKLOAD", help="Workloads to train, e.g. resnet18 mlp; see `charact list`.",
+        autocompletion=completion.workloads)] = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Epochs.  [default: 1]")] = None,
     max_batches: Annotated[int | None, typer.Option(
         min=1, help="Train and validate on the first N batches of each epoch only. Default: all.", metavar="N",
@@ -26,10 +28,12 @@ def command(
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     precision: Annotated[str | None, typer.Option(
-        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).  [default: fp32]")] = None,
+        help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).  [default: fp32]",
+        autocompletion=completion.precisions)] = None,
     variant: opt.Variant = None,
     data: Annotated[str | None, typer.Option(
-        help="Data set, e.g. cifar10, mnist; see `charact list`.  [default: synthetic]")] = None,
+        help="Data set, e.g. cifar10, mnist; see `charact list`.  [default: synthetic]",
+        autocompletion=completion.datasets)] = None,
     data_dir: opt.DataDir = None,
     synthetic: opt.MadeUp = None,
     split: Annotated[str | None, typer.Option(
@@ -39,13 +43,15 @@ def command(
     holdout: Annotated[float | None, typer.Option(
         help="Or hold out this share of the training split for validation, e.g. 0.1.")] = None,
     until: Annotated[str | None, typer.Option(
-        help="Stop at the first epoch whose validation reaches this target, e.g. accuracy=0.95 or loss=0.3.")] = None,
+        help="Stop at the first epoch whose validation reaches this target, e.g. accuracy=0.95 or loss=0.3.",
+        autocompletion=completion.training_metrics)] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: the workload's.")] = None,
     weights: Annotated[Path | None, typer.Option(help="File of initial weights. Default: random weights.")] = None,
     protocol: Annotated[str | None, typer.Option(
         help="Train as in a study: northeastern or vo; the record lists deviations.")] = None,
     resume: Annotated[Path | None, typer.Option(
-        help="Resume a killed or interrupted training: its directory, runs/.partial-...")] = None,
+        help="Resume a killed or interrupted training: its directory, runs/.partial-...",
+        autocompletion=completion.partial_runs)] = None,
     workers: opt.Workers = 0,
     device: opt.Device = "auto",
     threads: opt.Threads = None,

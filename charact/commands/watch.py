@@ -5,11 +5,14 @@ from typing import Annotated
 
 import typer
 
+from charact.commands._shared import completion
+
 
 def command(
     partial: Annotated[list[Path], typer.Argument(
         metavar="RUN",
-        help="Hidden directory of a running program: runs/.partial-...; of several, the running one is used.")],
+        help="Hidden directory of a running program: runs/.partial-...; of several, the running one is used.",
+        autocompletion=completion.partial_runs)],
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,
 ) -> int:

@@ -190,9 +190,9 @@ def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:
     return read
 
 
-DATASETS = [
-    StoredDatasetSpec(
-        name=f"cbtest_{kind.lower()}", kind="cloze", splits=("train", "valid", "test"), read=_reader(kind),
+def _spec(name: str, kind: str, words: str) -> StoredDatasetSpec:
+    return StoredDatasetSpec(
+        name=name, kind="cloze", splits=("train", "valid", "test"), read=_reader(kind),
         description=f"a missing word of a children's book, to be chosen among ten {words}",
         source="http://www.thespermwhale.com/jaseweston/babi/",
         home="cbtest", folders=("CBTest/data", "data"),
@@ -201,5 +201,6 @@ DATASETS = [
                *(PublishedFile(f"cbtest_{kind}_{part}.txt", None, None, most_bytes=MOST_BYTES)
                  for part in _FILE_SPLITS.values())),
     )
-    for kind, words in (("NE", "named entities"), ("CN", "common nouns"))
-]
+
+
+DATASETS = [_spec("cbtest_ne", "NE", "named entities"), _spec("cbtest_cn", "CN", "common nouns")]

@@ -66,6 +66,22 @@ class TestTheWholeWay:
         assert set(record.iterations["case"]) == set(record.cases["case"])
         assert (record.path / "report.html").exists()
 
+    def test_a_calibration_is_json(self, there: Path, here: Here) -> None:
+        done = here("bricks", "calibrate", str(only_run(there, "bricks-suite")), "--turns", "1", "--max-seconds", "0.2",
+                    "--json", cwd=there)
+        assert done.returncode == 0, done.stderr
+        [found] = json.loads(done.stdout, parse_constant=pytest.fail)["corrections"]
+        assert found["factor"] > 0
+        assert {model["model"] for model in found["models"]} == {"mlp-8-b2-infer-fp32", "model_a-32-b2-infer-fp32"}
+        assert all(model["sum_s"] > 0 and model["measured_s"] > 0 for model in found["models"])
+
+    def test_a_construction_is_the_json_of_its_record(self, there: Path, here: Here) -> None:
+        done = here("bricks", "construct", "mlp", str(only_run(there, "bricks-suite")), "--json", cwd=there)
+        assert (done.returncode, done.stderr) == (0, "")
+        shown = here("show", f"runs/{only_run(there, 'constructed-suite').name}", "--json", cwd=there)
+        assert done.stdout == shown.stdout
+        assert json.loads(done.stdout)["cases"][0]["headline"]["latency_s"] > 0
+
     def test_the_plain_sum_is_that_of_the_pieces(self, there: Path, here: Here) -> None:
         assert here("bricks", "construct", "mlp", str(only_run(there, "bricks-suite")), cwd=there).returncode == 0
         record = load_run(only_run(there, "constructed-suite"))
@@ -244,6 +260,8 @@ class TestSeveralMachines:
         assert done.returncode == 0, done.stderr
         assert "latency by machine" in done.stdout
         records = [load_run(path) for path in sorted(there.glob("runs/*constructed*"))]
+        several = here("bricks", "construct", "mlp", str(mine), str(other), "--json", cwd=there)
+        assert [each["machine"]["hostname"] for each in json.loads(several.stdout)][1] == "elsewhere"
         assert {record.manifest["machine"]["fingerprint"]: len(record.iterations) > 0 for record in records} == {
             load_run(mine).manifest["machine"]["fingerprint"]: True, "0" * 12: False}
 

@@ -50,6 +50,14 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any]
     assert "Nothing else is measured at the same time" not in page
 
 
+def test_the_outcome_is_the_json_of_the_run(here: Callable[..., Any], tmp_path: Path) -> None:
+    training().write(tmp_path / "mine.json")
+    done = here("import", "mine.json", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == here("show", f"runs/{only_run(tmp_path).name}", "--json", cwd=tmp_path).stdout
+    assert [case["case"] for case in json.loads(done.stdout)["cases"]] == ["mine-train"]
+
+
 @pytest.mark.slow
 def test_it_can_be_exported_and_compared(here: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("one", "two"):

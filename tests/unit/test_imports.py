@@ -169,7 +169,9 @@ def test_records_are_read_and_commands_start_without_modules_of_unix() -> None:
 import sys, signal, os
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[name] = None
-del signal.SIGHUP, os.register_at_fork, os.fork
+for module, name in ((signal, "SIGHUP"), (os, "register_at_fork"), (os, "fork")):
+    if hasattr(module, name):
+        delattr(module, name)
 import charact, charact.cli, {', '.join([*readers, *starting])}
 import charact.execution.interrupt
 assert charact.cli.run(["--help"]) == 0

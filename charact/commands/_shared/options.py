@@ -1,5 +1,6 @@
 """Options that commands share, and parsers of lists and ranges."""
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.commands._shared import completion
 from charact.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,16 +17,18 @@ if TYPE_CHECKING:
 InputSizes = Annotated[str | None, typer.Option(
     help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
 BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, as list or range. Default: the workload's.")]
-Modes = Annotated[str, typer.Option(help="train, infer or both.")]
+Modes = Annotated[str, typer.Option(help="train, infer or both.", autocompletion=completion.modes)]
 Precision = Annotated[str, typer.Option(
-    help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).")]
-Data = Annotated[str, typer.Option(help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.")]
+    help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).",
+    autocompletion=completion.precisions)]
+Data = Annotated[str, typer.Option(
+    help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.", autocompletion=completion.datasets)]
 Variant = Annotated[str | None, typer.Option(help="Variant of the model, e.g. cifar. Default: its first.")]
 DataDir = Annotated[Path | None, typer.Option(help="Directory of a real data set's files.")]
 MadeUp = Annotated[str | None, typer.Option(
     help="Options of synthetic data: classes=100, or vocabulary=5000,zipf=1.2.")]
 Workers = Annotated[int, typer.Option(min=0, max=1024, help="Processes that load data; 0 uses the main process.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", autocompletion=completion.devices)]
 Threads = Annotated[int | None, typer.Option(min=1, max=4096, help="Threads inside an operator. Default: PyTorch's.")]
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Store images and weights as NHWC.")]
 Compiled = Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")]
@@ -193,6 +197,16 @@ def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) ->
         raise UserError("--data-dir is for real data: select it with --data, or leave it out")
     if data != "synthetic" and synthetic is not None:
         raise UserError(f"--synthetic is for synthetic data, not for {data}: leave one of them out")
+
+
+def check_forks(command: str) -> None:
+    """Check that this system can fork processes.
+
+    Raises:
+        UserError: it cannot, as Windows.
+    """
+    if not hasattr(os, "fork"):
+        raise UserError(f"{command} needs a system that forks processes, such as Linux or macOS: use one, or WSL")
 
 
 def check_name(name: str | None) -> None:

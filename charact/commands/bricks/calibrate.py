@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+import msgspec
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.analysis.bricks.construction import Construction, brick_case, construct
 from charact.analysis.bricks.correction import (
     MIN_MODELS,
+    Correction,
     NotCorrected,
     correction_file,
     correction_key,
@@ -28,10 +32,11 @@ from charact.commands.bricks.construct import (
 from charact.commands.bricks.generate import Named
 from charact.core.console import Console
 from charact.core.errors import UserError
-from charact.core.output import warn
+from charact.core.output import show, warn
 from charact.execution.interrupt import Interrupt
 from charact.measure.passes.timing import StopRule
 from charact.record.reader import Run
+from charact.views.export.run_summary import lines_of
 from charact.views.terminal.progress import MemoryProgress
 from charact.views.terminal.suites import correction
 
@@ -41,7 +46,7 @@ _MAX_ITERATIONS = 50
 
 
 def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: Path | None, turns: int,
-                      max_seconds: float, quiet: bool, interrupt: Interrupt) -> int:
+                      max_seconds: float, quiet: bool, interrupt: Interrupt, *, as_json: bool = False) -> int:
     """Fit and cache a correction for each case of a suite's run; return the exit status.
 
     Args:
@@ -53,11 +58,13 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
         max_seconds: maximum duration of a turn.
         quiet: whether to print little.
         interrupt: ends the command early.
+        as_json: whether only the corrections are printed, as JSON.
 
     Raises:
         UserError: the run is not of this machine, there are too few models, or the cache cannot be written.
         KeyboardInterrupt: a signal came; nothing more is written.
     """
+    quiet = quiet or as_json
     run = brick_run(path)
     if not is_of_this_machine(run):
         raise UserError(f"{path} is of another machine or PyTorch: measuring models here needs a run from here")
@@ -66,6 +73,7 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
         raise UserError(f"a correction needs {MIN_MODELS} models whose bricks were timed in {path}: name more, or "
                         "extend the suite")
     rule = StopRule(_PRECISION_FRAC, _MAX_ITERATIONS, max_seconds)
+    corrections: list[dict[str, Any]] = []
     for case, constructions in by_case.items():
         constructions, measured_s = measured_by_turns(run, case, constructions, own, turns, rule, quiet, interrupt)
         learned = fit_correction(constructions, measured_s)
@@ -76,11 +84,22 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
         if learned.error_frac > learned.plain_error_frac:
             warn(f"warning: the correction of {case} from these {len(constructions)} models does not generalize: name "
                  "more, or repeat it on an idle machine")
+        sums_s = [each.sum_s or 0.0 for each in constructions]
+        corrections.append(_correction_data(case, constructions, measured_s, learned))
         if not quiet:
-            sums_s = [each.sum_s or 0.0 for each in constructions]
             Console().print(correction(case, [each.composition.case for each in constructions], sums_s, measured_s,
                                        learned))
+    if as_json:
+        show(*lines_of({"corrections": corrections}))
     return 0
+
+
+def _correction_data(case: str, constructions: Sequence[Construction], measured_s: Sequence[float],
+                     learned: Correction) -> dict[str, Any]:
+    """Return a correction for programs; times in seconds."""
+    models = [{"model": each.composition.case, "sum_s": each.sum_s, "measured_s": wall_s}
+              for each, wall_s in zip(constructions, measured_s, strict=True)]
+    return {"case": case, **msgspec.to_builtins(learned), "models": models}
 
 
 def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str, list[Construction]]:

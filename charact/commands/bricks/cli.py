@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.commands._shared import user_model_options as own_model
 from charact.core.bounded_reading import parse_bytes
@@ -93,7 +94,7 @@ latency of a model is constructed from its bricks, also on machines where it nev
 def generate(
     models: Annotated[list[str], typer.Argument(
         metavar="MODEL...", help="Workloads (see `charact list`), your own models as package.module:factory, or "
-                                 "exported programs as file.pt2.")],
+                                 "exported programs as file.pt2.", autocompletion=completion.workload_names)],
     g: Annotated[int, typer.Option("-g", min=1, max=9999, help="Maximum number of layers in a brick.")] = 1,
     out: Annotated[Path, typer.Option(help="Directory of the suite; an existing suite is extended.")] = Path("suite"),
     cut: Annotated[str | None, typer.Option(
@@ -151,9 +152,10 @@ def generate(
 @group.command()
 def run(
     suite: Annotated[Path | None, typer.Argument(metavar="SUITE", help="Directory of a suite of bricks.")] = None,
-    mode: Annotated[str | None, typer.Option(help="train, infer or both. Default: all modes of the suite.")] = None,
+    mode: Annotated[str | None, typer.Option(
+        help="train, infer or both. Default: all modes of the suite.", autocompletion=completion.modes)] = None,
     precision: Annotated[str | None, typer.Option(
-        help="Precisions of the suite's models. Default: all.")] = None,
+        help="Precisions of the suite's models. Default: all.", autocompletion=completion.precisions)] = None,
     batch_sizes: Annotated[str | None, typer.Option(
         help="Only bricks of models at these batch sizes. Default: all.")] = None,
     method: Annotated[str, typer.Option(
@@ -168,7 +170,8 @@ def run(
     max_seconds: Annotated[float, typer.Option(
         min=0, max=604_800, help="Or after this number of seconds and 6 rounds.")] = 600.0,
     resume: Annotated[Path | None, typer.Option(
-        help="Resume a killed or interrupted run: its directory, runs/.partial-...")] = None,
+        help="Resume a killed or interrupted run: its directory, runs/.partial-...",
+        autocompletion=completion.partial_runs)] = None,
     max_bytes: MaxBytes = None,
     threads: opt.Threads = None,
     device: opt.Device = "auto",
@@ -192,6 +195,7 @@ def run(
     """  # noqa: D301  (click wants the character itself)
     if (suite is None) == (resume is None):
         raise UserError("name the suite to run, as in charact bricks run suite, or a run to --resume: one of them")
+    opt.check_forks("charact bricks run")
     opt.check_name(name)
     options: dict[str, Any] = {
         "modes": None if mode is None else opt.parse_choices(mode, "--mode", MODES),
@@ -216,14 +220,17 @@ def run(
 
 @group.command()
 def calibrate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run of a suite on this machine.")],
+    run: Annotated[Path, typer.Argument(
+        metavar="RUN", help="Run of a suite on this machine.", autocompletion=completion.runs)],
     models: Annotated[list[str] | None, typer.Argument(
-        metavar="[MODEL]...", help="Models to measure. Default: up to 8 typical models of the suite.")] = None,
+        metavar="[MODEL]...", help="Models to measure. Default: up to 8 typical models of the suite.",
+        autocompletion=completion.workload_names)] = None,
     model: OwnModels = None,
     loss: OwnLosses = None,
     compositions: Compositions = None,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Number of turns of each model.")] = 3,
     max_seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Maximum duration of a turn in seconds.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the corrections, as JSON.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Fit a correction for constructed latencies.
@@ -244,13 +251,14 @@ def calibrate(
         names = parse_models(models or [])
         own = Named.from_command_line(model or [], loss or [], names)
         return exit_status(interrupt, lambda: calibrate_machine(
-            run, names, own, compositions, turns, max_seconds, quiet, interrupt))
+            run, names, own, compositions, turns, max_seconds, quiet, interrupt, as_json=as_json))
 
 
 @group.command()
 def construct(
     what: Annotated[list[str], typer.Argument(
-        metavar="MODEL... RUN...", help="Models, or all, and runs of a suite, of one machine or several.")],
+        metavar="MODEL... RUN...", help="Models, or all, and runs of a suite, of one machine or several.",
+        autocompletion=completion.models_and_runs)],
     compositions: Compositions = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
@@ -269,6 +277,9 @@ def construct(
         min=0, max=86_400, help="Or after this number of seconds and 6 iterations.")] = 15.0,
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the record. Default: constructed and the suite's.")] = None,
+    as_json: Annotated[bool, typer.Option(
+        "--json", help="Print only the summary of the record, as charact show --json does; of several runs, a list.")]
+    = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Construct models' latencies from the times of their bricks.
@@ -296,7 +307,7 @@ def construct(
 
         stop = StopRule(precision_target, max_iterations, max_seconds) if verify else None
         return exit_status(interrupt, lambda: construct_models(
-            what, asked, (model or [], loss or []), compositions, stop, out, name, quiet, interrupt))
+            what, asked, (model or [], loss or []), compositions, stop, out, name, quiet, interrupt, as_json=as_json))
 
 
 @group.command()

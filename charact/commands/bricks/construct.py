@@ -27,11 +27,11 @@ from charact.analysis.bricks.times import BrickTimes
 from charact.bricks.brick import Brick, runs_as
 from charact.bricks.capture.sources import SAVED_SUFFIX
 from charact.bricks.suite.composition import Composition, load_compositions
-from charact.commands._shared.publish import keeping_finished, publish_and_report
+from charact.commands._shared.publish import keeping_finished, publish, publish_and_report
 from charact.commands.bricks.generate import Asked, Named, captured_sources, recreated_source
 from charact.core.console import Console
 from charact.core.errors import UserError
-from charact.core.output import warn
+from charact.core.output import show, warn
 from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
 from charact.machine.facts import machine_facts, resolve_device
@@ -41,6 +41,7 @@ from charact.record.manifest import check_holds
 from charact.record.reader import Run, load_run
 from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter
+from charact.views.export.run_summary import lines_of, run_summary
 from charact.views.terminal.bricks import machines
 from charact.views.terminal.progress import MemoryProgress
 
@@ -191,7 +192,7 @@ def _captured(asked: Asked, kept: Sequence[Composition], run: Run, quiet: bool, 
 
 def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Sequence[str], Sequence[str]],
                      directory: Path | None, stop: StopRule | None, out: Path, name: str | None, quiet: bool,
-                     interrupt: Interrupt) -> int:
+                     interrupt: Interrupt, *, as_json: bool = False) -> int:
     """Construct models from each run into a record per run, and return the exit status.
 
     The status is 1 if no model succeeded, or that of a signal that ended the command early.
@@ -206,11 +207,13 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
         name: name of the records.
         quiet: whether to print little.
         interrupt: ends the command early.
+        as_json: whether only the JSON of the record is printed; of several records, a list.
 
     Raises:
         UserError: a run or a model is invalid, or a record cannot be written; finished records are kept.
         KeyboardInterrupt: a signal came before a model was constructed.
     """
+    quiet = quiet or as_json
     names, runs = _split_arguments(words)
     if stop is not None and not any(map(is_of_this_machine, runs)):
         raise UserError("--verify runs the models here, and no run is of this machine and its PyTorch: leave it out")
@@ -239,12 +242,24 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
         for run, writer in zip(runs, written, strict=False):
             if len(runs) > 1 and not quiet:
                 Console().print(Rule(Text(f"of {run.run_id}", style="bold"), align="left", style="dim"))
-            any_ok.append(publish_and_report(writer, quiet))
-    if len(written) > 1:
+            any_ok.append(_publish(writer, quiet, as_json=as_json))
+    if as_json:
+        summaries = [run_summary(load_run(writer.final)) for writer in written]
+        show(*lines_of(summaries if len(runs) > 1 else summaries[0]))
+    elif len(written) > 1:
         Console().print(machines(latency_by_machine([load_run(writer.final) for writer in written])))
     if interrupt.signal is not None:
         return 128 + interrupt.signal
     return 0 if any(any_ok) else 1
+
+
+def _publish(writer: RunWriter, quiet: bool, *, as_json: bool) -> bool:
+    """Publish a record, and report its outcome unless it is printed as JSON; return whether any case succeeded."""
+    if not as_json:
+        return publish_and_report(writer, quiet)
+    run = load_run(writer.directory)
+    publish(writer, run)
+    return any(case["status"] == "ok" for case in run.manifest["cases"])
 
 
 def _split_arguments(words: Sequence[str]) -> tuple[list[str], list[Run]]:

@@ -6,13 +6,13 @@ caches, would be overwritten by the model's other layers: other memory is read b
 """
 
 import math
-import resource
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import median
 from typing import Any, Protocol
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -70,7 +70,12 @@ def stays_in_cache(brick: Brick, device: torch.device, *, training: bool = False
 
 
 def num_new_pages() -> int:
-    """Return the number of minor page faults of this process so far."""
+    """Return the number of minor page faults of this process so far, on Windows of all page faults."""
+    try:
+        import resource  # Unix only
+    except ImportError:
+        memory: Any = psutil.Process().memory_info()
+        return int(memory.num_page_faults)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 

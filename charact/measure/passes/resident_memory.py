@@ -23,8 +23,12 @@ def resident_peak_bytes() -> int:
         found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
         assert found is not None, f"{_STATUS} has no VmHWM"
         return int(found[1]) * 1024
-    import resource  # Unix only
+    try:
+        import resource  # Unix only
+    except ImportError:
+        import psutil
 
+        return int(psutil.Process().memory_info().peak_wset)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

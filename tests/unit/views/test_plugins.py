@@ -1,5 +1,6 @@
-"""A section, an analysis and a kind of case are one file each, and every view finds it."""
+"""A section, an analysis, a kind of case and a tracker are one file each, and every view finds it."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from support.damage import change_manifest
 from support.event_files import read
 from support.terminal import shown
 
+from charact.commands import export as export_command
 from charact.record.reader import load_run
 from charact.views import kinds, sections
+from charact.views.export import trackers
 from charact.views.html.report import report
 from charact.views.html.report import sections as drawn_sections
 from charact.views.tensorboard.records import Records
@@ -19,8 +22,9 @@ from charact.views.tensorboard.scalars import write_scalars
 
 DOCS = Path(__file__).parents[3] / "docs"
 DESIGN, EXTENDING = ((DOCS / name).read_text(encoding="utf-8") for name in ("design.md", "extending.md"))
-SECTION, OF_A_KIND = (re.search(rf"## A {title}\n.*?```python\n(.*?)```", EXTENDING, re.DOTALL)[1]  # type: ignore[index]
-                      for title in ("section", "kind of case"))
+SECTION, OF_A_KIND, TRACKER = (
+    re.search(rf"## {title}\n.*?```python\n(.*?)```", EXTENDING, re.DOTALL)[1]  # type: ignore[index]
+    for title in ("A section", "A kind of case", "An experiment tracker"))
 """The examples of the document."""
 KIND = '''"""Cases that were weighed."""
 
@@ -83,6 +87,16 @@ def test_a_kind_of_case_is_one_file(tmp_path: Path) -> None:
     assert f"weighed: {cases[-1]['case']}" in shown(path, width=200)
     assert any("3 kg" in part["html"] for part in Records(str(path.parent)).sections(path.name))
     assert "All weighed cases" in report([load_run(path), load_run(path)])
+
+
+def test_a_tracker_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(tmp_path / "more_trackers" / "lines.py", TRACKER, trackers, monkeypatch)
+    path = records.write_record(tmp_path / "runs", sizes=(32,))
+    export_command.command(path, "lines", tmp_path / "scalars.jsonl")
+    parameters, *points = map(json.loads, (tmp_path / "scalars.jsonl").read_text().splitlines())
+    assert parameters["workload"] == "resnet50"
+    assert any(point["tag"].endswith("/iteration_s") for point in points)
+
 
 @pytest.mark.slow
 def test_cases_of_an_unknown_kind_are_shown(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Exports to experiment trackers, one a file, found by scanning."""
