@@ -178,11 +178,11 @@ def test_forty_cases_survive_cancels_a_dead_node_and_preemption(tmp_path: Path, 
             if not running:
                 continue
             if num_cancelled < 20:
-                subprocess.run(["scancel", chance.choice(running)], env=environment, check=True)
-                num_cancelled += 1
+                cancelled = subprocess.run(["scancel", chance.choice(running)], env=environment, check=False)
+                num_cancelled += cancelled.returncode == 0
             elif not has_preempted:
-                subprocess.run(["scancel", "--signal=USR2", "--batch", running[0]], env=environment, check=True)
-                has_preempted = True
+                signaled = subprocess.run(["scancel", "--signal=USR2", "--batch", running[0]], env=environment, check=False)
+                has_preempted = signaled.returncode == 0  # it may have ended
             elif not has_killed:
                 kill_node("n2", tmp_path)
                 has_killed = True
