@@ -181,8 +181,8 @@ def test_forty_cases_survive_cancels_a_dead_node_and_preemption(tmp_path: Path, 
                 cancelled = subprocess.run(["scancel", chance.choice(running)], env=environment, check=False)
                 num_cancelled += cancelled.returncode == 0
             elif not has_preempted:
-                signaled = subprocess.run(["scancel", "--signal=USR2", "--batch", running[0]], env=environment, check=False)
-                has_preempted = signaled.returncode == 0  # it may have ended
+                command = ["scancel", "--signal=USR2", "--batch", running[0]]
+                has_preempted = subprocess.run(command, env=environment, check=False).returncode == 0  # or it ended
             elif not has_killed:
                 kill_node("n2", tmp_path)
                 has_killed = True
