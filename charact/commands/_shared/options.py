@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 InputSizes = Annotated[str | None, typer.Option(
     help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
 BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, as list or range. Default: the workload's.")]
-Modes = Annotated[str, typer.Option(help="train, infer or both.", autocompletion=completion.modes)]
+Modes = Annotated[str, typer.Option(help="train, infer, or train,infer for both.", autocompletion=completion.modes)]
 Precision = Annotated[str, typer.Option(
     help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).",
     autocompletion=completion.precisions)]
