@@ -241,6 +241,7 @@ def test_bars_and_points_show_their_values_on_hover(page: Page, of_its_kind: str
         assert page.locator(".ch-tip").text_content() in texts
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_violation(browser: Browser, address: str, of_its_kind: str,
                                         scheme: Literal["light", "dark"]) -> None:

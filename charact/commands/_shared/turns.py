@@ -100,6 +100,8 @@ def _measure(command: Sequence[str], out: Path) -> None:
     new = set(out.iterdir()) - before
     if not new:
         raise UserError(f"{_shown(command)} wrote no run to {out}: leave out --out, which is set for it")
+    if command[place - 1] != "run":
+        return
     until = time.monotonic() + _VIEWS_LIMIT_S
     while not all(map(has_views, new)) and time.monotonic() < until:  # `charact run` writes them in the background
         time.sleep(0.1)
