@@ -7,6 +7,7 @@ node, and missing without accounting. The queue is only asked which jobs still e
 import contextlib
 import getpass
 import inspect
+import os
 import shutil
 import subprocess
 import sys
@@ -51,13 +52,16 @@ class CaseJob:
         return self._child.wait()
 
     def checkpoint(self) -> "submitit.helpers.DelayedSubmission":
-        """Stop the case, and return a request to queue its job again: others need the node."""
+        """Stop the case, and return a request to queue its job again: others need the node.
+
+        submitit calls this in a signal handler, which interrupts `wait` in `__call__` while that holds a lock.
+        """
         import submitit
 
         if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._child.send_signal(SIGTERM)
-            self._child.wait()
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self._child.pid, SIGTERM)
+                os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(CaseJob(self._directory, self._case_id))
 
 

@@ -181,7 +181,7 @@ def test_forty_cases_survive_cancels_a_dead_node_and_preemption(tmp_path: Path, 
                 cancelled = subprocess.run(["scancel", chance.choice(running)], env=environment, check=False)
                 num_cancelled += cancelled.returncode == 0
             elif not has_preempted:
-                command = ["scancel", "--signal=USR2", "--batch", running[0]]
+                command = ["scancel", "--signal=USR2", running[0]]
                 has_preempted = subprocess.run(command, env=environment, check=False).returncode == 0  # or it ended
             elif not has_killed:
                 kill_node("n2", tmp_path, environment)
@@ -190,6 +190,8 @@ def test_forty_cases_survive_cancels_a_dead_node_and_preemption(tmp_path: Path, 
             break
     assert (num_cancelled, has_preempted, has_killed) == (20, True, True)
     assert_each_measured_once(out, 40)
+    logs = [path.read_text(encoding="utf-8") for path in (out / "slurm").glob("*_log.*")]
+    assert any("this job is preempted" in log for log in logs)
 
 
 def kill_node(name: str, folder: Path, environment: dict[str, str]) -> None:

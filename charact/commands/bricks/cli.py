@@ -153,7 +153,8 @@ def generate(
 def run(
     suite: Annotated[Path | None, typer.Argument(metavar="SUITE", help="Directory of a suite of bricks.")] = None,
     mode: Annotated[str | None, typer.Option(
-        help="train, infer, or train,infer for both. Default: all modes of the suite.", autocompletion=completion.modes)] = None,
+        help="train, infer, or train,infer for both. Default: all modes of the suite.",
+        autocompletion=completion.modes)] = None,
     precision: Annotated[str | None, typer.Option(
         help="Precisions of the suite's models. Default: all.", autocompletion=completion.precisions)] = None,
     batch_sizes: Annotated[str | None, typer.Option(
