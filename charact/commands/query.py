@@ -1,0 +1,45 @@
+"""`charact query`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from charact.core.output import show
+
+
+def command(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A query in DuckDB's dialect.")],
+    runs: Annotated[list[Path] | None, typer.Argument(
+        metavar="[RUN]...", help="Run directories, or directories of runs. Default: runs.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
+) -> None:
+    """Query the tables of many runs by SQL.
+
+    The tables are `cases`, with the coordinates and the outcome of each case, and those of a record: iterations,
+    operators, memory and others. Each begins with a column `run`. "case" is a word of SQL: quote it. Needs DuckDB: pip
+    install 'charact[query]'.
+
+    \b
+      charact query "select workload, mode, count(*) from cases group by all" runs
+      charact query 'select run, "case", median(host_s) as s from iterations group by all order by s desc' runs
+      charact query 'select * from memory' sweeps/example/runs --csv
+    """  # noqa: D301  (click wants the character itself)
+    from charact.analysis.query import query
+    from charact.commands._shared.print_table import print_table
+    from charact.commands._shared.run_groups import finished_runs
+    from charact.core.text import spreadsheet_text
+    from charact.core.units import digits
+
+    rows = query([path for given in runs or [Path("runs")] for path in finished_runs(given)], sql)
+    if as_json:
+        show(*rows.to_json(orient="records", indent=2, date_format="iso").split("\n"))
+    elif as_csv:
+        texts = rows.map(lambda value: spreadsheet_text(value) if isinstance(value, str) else value)
+        show(*texts.to_csv(index=False).rstrip("\n").split("\n"))
+    else:
+        cells = [["–" if value is None or value != value else value if isinstance(value, str) else
+                  digits(value, 6) if isinstance(value, float) else str(value) for value in row]
+                 for row in rows.itertuples(index=False)]
+        print_table(None, [str(column) for column in rows.columns], cells)
