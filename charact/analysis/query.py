@@ -55,6 +55,8 @@ def _cases(paths: Sequence[Path]) -> pd.DataFrame:
     """Return a row per case of each run: its coordinates and its outcome."""
     rows: list[list[Any]] = []
     for path in paths:
+        if not (path / "run.json").is_file():
+            raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
         try:
             manifest = msgspec.json.decode((path / "run.json").read_bytes())
             rows += [[path.name, *(manifest.get(fact) for fact in _RUN_FACTS), *(case.get(fact) for fact in _FACTS)]

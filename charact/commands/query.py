@@ -5,13 +5,16 @@ from typing import Annotated
 
 import typer
 
+from charact.commands._shared import completion
+from charact.core.errors import UserError
 from charact.core.output import show
 
 
 def command(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A query in DuckDB's dialect.")],
     runs: Annotated[list[Path] | None, typer.Argument(
-        metavar="[RUN]...", help="Run directories, or directories of runs. Default: runs.")] = None,
+        metavar="[RUN]...", help="Run directories, or directories of runs. Default: runs.",
+        autocompletion=completion.runs)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
 ) -> None:
@@ -26,6 +29,9 @@ def command(
       charact query 'select run, "case", median(host_s) as s from iterations group by all order by s desc' runs
       charact query 'select * from memory' sweeps/example/runs --csv
     """  # noqa: D301  (click wants the character itself)
+    if not sql.strip():
+        raise UserError("SQL is empty: name columns and a table, as in 'select * from cases'")
+
     from charact.analysis.query import query
     from charact.commands._shared.print_table import print_table
     from charact.commands._shared.run_groups import finished_runs

@@ -59,6 +59,8 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken" / "run.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"broken/run\.json is damaged"):
         query([tmp_path / "broken"], "select 1")
+    with pytest.raises(UserError, match=r"absent holds no run\.json"):
+        query([tmp_path / "absent"], "select 1")
 
 
 @pytest.mark.slow
