@@ -30,6 +30,14 @@ _ENVIRONMENT = Environment(
 )
 
 
+def _with_options(text: str) -> Markup:
+    """Return a text in which no line breaks within an option such as `--batch-sizes`."""
+    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="ch-option">\g<0></span>', str(escape(text))))
+
+
+_ENVIRONMENT.filters["with_options"] = _with_options
+
+
 @dataclass(frozen=True)
 class DrawnSection:
     """A rendered section of the report; `html` has no scripts, style elements or external links."""
