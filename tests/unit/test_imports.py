@@ -30,11 +30,12 @@ MAY_IMPORT = {
     "analysis": {"core", "record", "machine", "bricks", "traces"},
     "views": {"core", "record", "bricks", "analysis"},
     "sweeps": {"core", "record"},
+    "studies": {"core", "record", "analysis", "views"},
     "commands": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "bricks", "traces",
-                 "measure", "analysis", "views", "sweeps"},
+                 "measure", "analysis", "views", "sweeps", "studies"},
 }  # fmt: skip
 """Layers that each layer may import besides itself. The files at the top may import all of them."""
-FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps"}
+FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps", "studies"}
 FREE_OF_TORCH_ONCE_IMPORTED = ("charact.bricks.suite", "charact.bricks.brick", "charact.bricks.captured_graph")
 """What analyses and views may import of bricks."""
 LARGEST_FOLDER = 20

@@ -40,6 +40,11 @@ def stored_datasets(incomplete: str) -> list[str]:
     return [name for name in datasets(incomplete) if name != "synthetic"]
 
 
+def studies(incomplete: str) -> list[str]:
+    """Return names of the published studies."""
+    return [*(path.stem for path in _files(_PACKAGE / "studies" / "chapters")), "all"]
+
+
 def devices(incomplete: str) -> list[str]:
     """Return names of devices; those of CUDA on Linux only, by their device files."""
     try:

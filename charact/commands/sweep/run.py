@@ -1,17 +1,16 @@
-"""`charact sweep FILE`: runs the cases that have not ended."""
+"""Runs the cases of a sweep that have not ended."""
 
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from charact.commands._shared.print_table import print_table
-from charact.commands.sweep.known import known_options
 from charact.commands.sweep.status import expected, rows_of, summary
 from charact.core.errors import UserError
 from charact.core.output import OUT, show, warn
 from charact.sweeps import local
 from charact.sweeps import slurm as on_slurm
-from charact.sweeps.definition import SweepCase, read_definition
+from charact.sweeps.definition import Definition, SweepCase
 from charact.sweeps.directory import SweepDirectory
 from charact.sweeps.progress import remaining_s, statuses
 
@@ -34,12 +33,12 @@ def parameters_of(text: str | None) -> dict[str, str]:
     return found
 
 
-def run_sweep(file: Path, out: Path | None, slurm: Mapping[str, str] | None, *, dry_run: bool, retry: bool,
+def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str] | None, *, dry_run: bool, retry: bool,
               quiet: bool) -> int:
-    """Run the cases of a sweep file that have not ended; return the exit status: 1 if a case did not succeed.
+    """Run the cases of a sweep that have not ended; return the exit status: 1 if a case did not succeed.
 
     Args:
-        file: the sweep file.
+        definition: the sweep.
         out: directory of the sweep; None for the default.
         slurm: options of sbatch; None runs the cases here.
         dry_run: only list the cases.
@@ -47,9 +46,8 @@ def run_sweep(file: Path, out: Path | None, slurm: Mapping[str, str] | None, *, 
         quiet: print no progress.
 
     Raises:
-        UserError: the file or the directory is not right, or another process runs this sweep.
+        UserError: the directory is not right, or another process runs this sweep.
     """
-    definition = read_definition(file, known_options())
     directory = SweepDirectory(out if out is not None else Path("sweeps") / definition.name)
     if dry_run:
         found = statuses(directory, definition.cases)

@@ -24,6 +24,18 @@ def reference_names() -> list[str]:
     return sorted(file.name.removesuffix(".json") for file in files(__name__).iterdir() if file.name.endswith(".json"))
 
 
+def published_table(name: str) -> dict[str, Any]:
+    """Return a published table as in its file: source, gpu and cases.
+
+    Raises:
+        UserError: there is no such table.
+    """
+    if name not in reference_names():
+        raise UserError(f"there is no reference '{name}': choose from {', '.join(reference_names())}")
+    table: dict[str, Any] = json.loads((files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
+    return table
+
+
 def reference(name: str) -> Run:
     """Return a published table as a run.
 
@@ -33,9 +45,7 @@ def reference(name: str) -> Run:
     Raises:
         UserError: there is no such table.
     """
-    if name not in reference_names():
-        raise UserError(f"there is no reference '{name}': choose from {', '.join(reference_names())}")
-    published = json.loads((files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
+    published = published_table(name)
     entries: list[dict[str, Any]] = []
     rows: _Rows = {table: [] for table in TABLES}
     for case in published["cases"]:

@@ -174,8 +174,20 @@ def comparison_report(sides: Sequence[Group]) -> str:
     for run in runs[:num_drawn]:
         articles.append(_article(run))
         run.release()
-    return _page(articles, fmt.against(across_runs.abbreviated([side.label for side in sides])), comparison=compared,
-                 left_out=_left_out(runs, num_drawn))  # fmt: skip
+    return _page(articles, fmt.against(across_runs.abbreviated([side.label for side in sides])), chapters=compared,
+                 kicker="comparison", left_out=_left_out(runs, num_drawn))  # fmt: skip
+
+
+def chapters_report(title: str, subtitle: str, chapters: Sequence[tuple[str, str, Body]]) -> str:
+    """Return one self-contained page of chapters.
+
+    Args:
+        title: title of the page.
+        subtitle: a line below it.
+        chapters: id, title and content of each.
+    """
+    drawn = [DrawnSection(name, heading, render("section.html.j2", body=body)) for name, heading, body in chapters]
+    return _page([], title, chapters=drawn, kicker="studies", subtitle=subtitle)
 
 
 def _article(run: Run) -> dict[str, Any]:
@@ -185,7 +197,8 @@ def _article(run: Run) -> dict[str, Any]:
 
 def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str:
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    nothing = {"num_runs": len(articles), "overview": [], "across": [], "comparison": [], "left_out": ""}
+    nothing = {"num_runs": len(articles), "overview": [], "across": [], "chapters": [],
+               "kicker": "", "subtitle": "", "left_out": ""}
     page = render("report.html.j2", runs=articles, title=title, **{**nothing, **content}, script=Markup(scripts()),
                   style=Markup(style))  # fmt: skip
     return unbroken(page)

@@ -43,12 +43,13 @@ def memory(run: Run) -> Body:
     if peaks.empty:
         return Body(blocks=[*ran_out, Block(note=why_nothing(run, "memory"))])
     is_memory_run = composition_analysis.is_memory_run(run)
-    curves, drawn = _against_input(run)
+    curves, drawn = against_input(run)
     blocks = [*_at_peak(peaks[~peaks["case"].isin(drawn)] if is_memory_run else peaks), *curves]
     if not curves and not run.cases["input_size"].isna().all():  # a script's input size is not known
         too_few = fmt.missing("one input size only: give --input-sizes two")
         blocks.append(Block(title="Against input size", note=too_few))
-    blocks += [*_ratios(run), *_timelines(run), *_fits(run), *ran_out, *_tables(run, is_memory_run=is_memory_run)]
+    blocks += [*training_over_inference(run), *_timelines(run), *_fits(run), *ran_out,
+               *_tables(run, is_memory_run=is_memory_run)]
     shown = [case for block in ran_out for case, _ in block.missing]
     return Body(lead=_lead(run), blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *shown])])
 
@@ -77,7 +78,7 @@ def _legend(rows: pd.DataFrame) -> Legend:
     return legend_of(rows.loc[rows["bytes"] > 0, "category"], palette.CATEGORIES)
 
 
-def _against_input(run: Run) -> tuple[list[Block], set[str]]:
+def against_input(run: Run) -> tuple[list[Block], set[str]]:
     """Return a block per workload, batch size and precision with a figure per mode, and the cases that these show."""
     rows = memory_by_size(run).merge(
         memory_peaks(run)[["case", "low_bytes", "high_bytes"]], on="case", how="left"
@@ -124,7 +125,7 @@ def _limit_note(rows: pd.DataFrame, limits: pd.DataFrame) -> str:
     return f"The dashed line is the {fmt.num_bytes(row.device_memory_bytes)} of {row.target}."
 
 
-def _ratios(run: Run) -> list[Block]:
+def training_over_inference(run: Run) -> list[Block]:
     """Return the training-to-inference ratios, a figure per kind of input."""
     rows = training_to_inference(run)
     if rows.empty:

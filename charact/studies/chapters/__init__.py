@@ -1,0 +1,1 @@
+"""One file a study, found by scanning: its `STUDY`."""

@@ -1,0 +1,79 @@
+"""DLBricks: unique sequences of layers, and latencies of models that are constructed from them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.bricks.record_tables import latency_errors, normalized_latency, time_saved
+from charact.analysis.bricks.reuse import model_reuse, record_pieces
+from charact.record.reader import Run
+from charact.studies.study import Study
+from charact.views.html.elements.blocks import Block, Body
+from charact.views.html.elements.bricks import bars_by_name
+from charact.views.sections.bricks import constructed
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, share_column, table
+
+_PUBLISHED = "published, ICPE 2020"
+
+
+def chapter(runs: Sequence[Run]) -> Body:
+    """Build the chapter: bricks against G, accuracy and speedup against G, and each model at the smallest G."""
+    built = [run for run in runs if len(run.constructions)]
+    rows = pd.DataFrame([_row(run) for run in built])
+    if rows.empty:
+        return Body(blocks=[])
+    rows = rows.sort_values("g", kind="stable")
+    published = pd.DataFrame([{"name": _PUBLISHED, "g": 1, "num_models": 50, "unique_frac": 1529 / 10815,
+                               "geometric_mean": 0.918, "speedup": 4.4}])
+    shown = pd.concat([published, rows], ignore_index=True)
+    figure = bars_by_name("Different bricks of all segments against G", rows, "unique_frac", "", "unique share",
+                          lambda row: palette.CASES[0])
+    block = Block(
+        title="Unique bricks, accuracy and speedup against G", figures=[figure],
+        table=table(shown, "Unique bricks, accuracy and speedup against G", [
+            Column("name", "Source", unbroken=True),
+            Column("g", "G", fmt.number, "maximum number of layers of a brick"),
+            Column("num_models", "Models", fmt.number),
+            share_column("unique_frac", "Unique", "different / all segments"),
+            Column("geometric_mean", "Constructed / measured", fmt.ratio, "geometric mean over the models",
+                   lambda row: "no model was measured"),
+            Column("mean_abs_error_frac", "Mean error", fmt.share, "mean of |constructed / measured − 1|",
+                   lambda row: "not published" if row.name == _PUBLISHED else "no model was measured"),
+            Column("speedup", "Speedup", fmt.ratio, "each model once / each brick once", lambda row: "not timed")]),
+        note="Published: 50 MXNet models on CPUs; the geometric mean is that of c5.2xlarge, where models lie between "
+             "82.9 and 98.1 %. Errors within 5 % are published for G of 3, 5, 9 and 10, not for the 4.4-fold speedup.")
+    first = min(built, key=lambda run: _row(run)["g"])
+    details = [block for block in constructed.models(first).blocks if block.figures]
+    return Body(blocks=[block, *details])
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """Return the numbers of a construction that the study plots against G."""
+    latencies = normalized_latency(run).query("phase == 'all'")
+    errors = latency_errors(latencies.dropna(subset=["normalized"])).query("strategy in ('sequential', 'paper')")
+    reuse, saved, g = model_reuse(record_pieces(run)), time_saved(run), int(latencies["g"].max())
+    return {"name": f"here, G = {g}", "g": g, "num_models": latencies["case"].nunique(),
+            "unique_frac": reuse["unique_frac"].iloc[-1] if len(reuse) else None,
+            "geometric_mean": errors["geometric_mean"].iloc[0] if len(errors) else None,
+            "mean_abs_error_frac": errors["mean_abs_error_frac"].iloc[0] if len(errors) else None,
+            "speedup": saved["speedup"].iloc[0] if len(saved) else None}
+
+
+_QUICK = "resnet18 resnet34 vgg11 vgg13 googlenet --input-sizes 64 --batch-sizes 1"
+_FULL = ("vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn resnet18 resnet34 resnet50 resnet101 resnet152 "
+         "resnet50v2 resnet152v2 googlenet xception model_a --batch-sizes 1")
+
+STUDY = Study(
+    "dlbricks", "DLBricks: models from bricks", "DLBricks: composable benchmark generation to reduce deep learning "
+    "benchmarking effort on CPUs (ICPE 2020)", chapter,
+    {"quick": ("5 image models of PyTorch at 64×64 pixels, not 50 of MXNet.",
+               "Bricks run with the cache state of a model, not repeated back to back."),
+     "full": ("The image models that are installed, not 50 of MXNet.",
+              "Bricks run with the cache state of a model, not repeated back to back.")},
+    before={"quick": tuple(f"bricks generate {_QUICK} -g {g} --out {{directory}}/suite-g{g}" for g in (1, 2, 4)),
+            "full": tuple(f"bricks generate {_FULL} -g {g} --out {{directory}}/suite-g{g}"
+                          for g in (1, 2, 3, 4, 5, 10))},
+    after_each="bricks construct all {run} --verify --max-seconds 3")
