@@ -37,7 +37,8 @@ def trainings(runs: Sequence[Run], wanted: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         the rows with: source, the data that were read, or `not run`; measured_s, the total execution time;
-        samples_per_s of training; modelled_s = num_epochs × num_samples / samples_per_s; accuracy, the best one on real data.
+        samples_per_s of training; modelled_s = num_epochs × num_samples / samples_per_s; accuracy, the best one on
+        real data.
     """
     known = {(row["workload"], row["data"]): row for run in runs for row in _rows(run)}
     found = [known.get((row.workload, row.data)) or known.get((row.workload, "synthetic")) or {}

@@ -51,7 +51,7 @@ def _operator_types(runs: Sequence[Run]) -> list[Block]:
     types = _of_each(runs, breakdown.operator_types)
     if types.empty:
         return []
-    times: pd.DataFrame = types.groupby(["case", "operator_type"], sort=False, as_index=False)["time_s"].sum()
+    times = types.groupby(["case", "operator_type"], sort=False)["time_s"].sum().reset_index()
     times["share_frac"] = times["time_s"] / times.groupby("case")["time_s"].transform("sum")
     order = times.groupby("operator_type")["share_frac"].sum().sort_values(ascending=False).index
     workloads = list(types["case"].unique())
