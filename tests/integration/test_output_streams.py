@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "bricks audit": (["suite"], 0), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
     "sweep status": (["sweep"], 0), "sweep merge": (["sweep"], 2),
     "query": (["select count(*) from cases", "run"], 0),
+    "study deep500": (["--dry-run", "--out", "studies"], 0), "study none": ([], 2),
 }
 """Commands that take under a second or two, their further arguments, and their exit status."""
 DRAWING = {"report", "compare", "recover", "import", "doctor"}

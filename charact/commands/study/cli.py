@@ -26,7 +26,7 @@ def command(
     retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again.")] = False,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Repeat a published study, and compare its numbers with this machine's.
+    """Repeat a published study, next to its published values.
 
     Each study is a sweep: the same command continues it after an interruption. The report has a chapter for each study,
     with the study's figures in its order, the published values, and how this run differs from the published protocol.
