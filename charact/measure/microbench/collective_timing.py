@@ -27,6 +27,7 @@ from charact.measure.microbench.operation_timing import (
     timing_facts,
 )
 from charact.measure.passes.timing import StopRule, ended_by, warm_up
+from charact.measure.passes.warm_device import warm_device
 from charact.ops import Prepared, parse_problem
 from charact.ops.kinds.all_reduce import KIND
 
@@ -136,6 +137,7 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
     def seconds_of(num_calls: int) -> float:
         return seconds(_repetition(prepared, turns, num_calls, device))
 
+    warm_device(device)  # each rank its own GPU; the barrier of the next call waits for the last one
     seconds_of(1)  # the first call opens connections
     begun = time.perf_counter()
     num_calls = math.ceil(REPEAT_S / min(seconds_of(1) for _ in range(3)))

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 
 from charact.execution.out_of_memory import data_growth_limit, is_out_of_memory
+from charact.measure.microbench import collective_timing
 from charact.measure.microbench.collective_timing import time_over_ranks
 from charact.measure.passes.timing import StopRule
 from charact.ops import parse_problem
@@ -20,6 +23,22 @@ pytestmark = pytest.mark.clock
 
 CPU = torch.device("cpu")
 RULE = StopRule(max_iterations=8, max_seconds=2.0)
+
+
+def test_each_rank_warms_up_its_device_before_it_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    prepared = KIND.prepare(parse_problem("all_reduce:100x1"), "forward", "fp32", CPU)
+    monkeypatch.setattr(collective_timing, "warm_device", calls.append)
+    monkeypatch.setattr(collective_timing, "repetition", lambda *_, **__: calls.append("timed") or (1e-3, None))
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store")
+    try:
+        task = collective_timing._Task(str(tmp_path), "all_reduce:100x1", "fp32", "cpu", 1, 1, False, RULE)
+        timing = collective_timing._timed(prepared, CPU, task)
+    finally:
+        dist.destroy_process_group()
+    assert calls[0] == CPU
+    assert calls.count(CPU) == 1
+    assert calls.count("timed") > len(timing.rows)
 
 
 @pytest.mark.slow
