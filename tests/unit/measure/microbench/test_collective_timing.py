@@ -27,12 +27,12 @@ RULE = StopRule(max_iterations=8, max_seconds=2.0)
 
 def test_each_rank_warms_up_its_device_before_it_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
-    prepared = KIND.prepare(parse_problem("all_reduce:100x1"), "forward", "fp32", CPU)
+    prepared = KIND.prepare(parse_problem("all_reduce:100x2"), "forward", "fp32", CPU)
     monkeypatch.setattr(collective_timing, "warm_device", calls.append)
     monkeypatch.setattr(collective_timing, "repetition", lambda *_, **__: calls.append("timed") or (1e-3, None))
     dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store")
     try:
-        task = collective_timing._Task(str(tmp_path), "all_reduce:100x1", "fp32", "cpu", 1, 1, False, RULE)
+        task = collective_timing._Task(str(tmp_path), "all_reduce:100x2", "fp32", "cpu", 1, 1, False, RULE)
         timing = collective_timing._timed(prepared, CPU, task)
     finally:
         dist.destroy_process_group()
