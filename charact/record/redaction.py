@@ -8,6 +8,7 @@ is not found.
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -175,6 +176,7 @@ def names_user(path: Path) -> bool:
     return bool(path.name) and (path.name == _user(os.environ) or str(path) in dict(_homes(os.environ)))
 
 
+@functools.lru_cache(maxsize=4096)  # the names in the environment are checked for every note and table
 def is_secret_name(name: str) -> bool:
     """Return whether the value of an argument, variable or key with this name is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
