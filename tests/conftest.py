@@ -74,14 +74,39 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def plain_figures_of_fixtures() -> Iterator[None]:
+    """Figures that a module's fixtures make are their texts alone."""
+    drawing = sys.modules.get("charact.views.html.elements.drawing")
+    with pytest.MonkeyPatch.context() as patch:
+        if drawing is not None:
+            from support.plain_figures import PlainFigure  # here, since most tests need none
+
+            patch.setattr(drawing, "Figure", PlainFigure)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def plain_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures that tests make are their texts alone; a module's fixtures, and tests marked `drawn`, draw them."""
+    """Figures that tests make are their texts alone; tests marked `drawn` draw them."""
     drawing = sys.modules.get("charact.views.html.elements.drawing")
-    if drawing is not None and request.node.get_closest_marker("drawn") is None:
+    if drawing is not None:
+        from matplotlib.figure import Figure
         from support.plain_figures import PlainFigure  # here, since most tests need none
 
-        monkeypatch.setattr(drawing, "Figure", PlainFigure)
+        is_drawn = request.node.get_closest_marker("drawn") is not None
+        monkeypatch.setattr(drawing, "Figure", Figure if is_drawn else PlainFigure)
+
+
+@pytest.fixture(scope="module")
+def short_counter_pass() -> Iterator[None]:
+    """Counter passes of a tenth of a second, where no test looks at what they count."""
+    from charact.measure.passes import counters  # here, since most tests need neither
+    from support.forked import SHORT_COUNTER_PASS_S
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counters, "MIN_SECONDS", SHORT_COUNTER_PASS_S)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -90,6 +90,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         server.wait(timeout=20)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def plain_figures_of_fixtures() -> None:
+    """Draw the figures, which other tests replace by their texts."""
+
+
 @pytest.fixture(autouse=True)
 def plain_figures() -> None:
-    """Draw the figures, which other tests replace by their texts."""
+    """Draw them in tests, too."""

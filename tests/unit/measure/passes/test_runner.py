@@ -26,6 +26,7 @@ from charact.record.reader import Run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
 
+pytestmark = pytest.mark.usefixtures("short_counter_pass")
 RULE = StopRule(max_iterations=6, max_seconds=1.0)
 
 
