@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from charact.bricks.aten import runnable
 from charact.bricks.brick import Brick
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import sources_of
 from charact.bricks.captured_graph import Json
-from charact.bricks.executable import runnable
 from charact.bricks.suite.composition import Configuration
 from charact.bricks.suite.writer import cut_model, perturbed
 from charact.bricks.value_distributions import draw

@@ -13,8 +13,7 @@ from charact.analysis.bricks.construction import Construction, construct
 from charact.analysis.bricks.correction import fit_correction, typical
 from charact.analysis.bricks.times import BrickTimes
 from charact.bricks.suite.index import Suite
-from charact.measure.bricks.brick_rows import as_stored, left_out
-from charact.measure.bricks.rounds import Rounds
+from charact.measure.bricks.rounds import Rounds, as_stored, left_out
 from charact.record.reader import Rows, load_run
 from charact.record.writer import RunWriter
 

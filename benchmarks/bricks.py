@@ -33,7 +33,7 @@ from charact.bricks.suite.index import Suite
 from charact.bricks.suite.writer import add_models
 from charact.execution.loop import Loop
 from charact.measure.bricks.rounds import Rounds, rotated
-from charact.measure.bricks.whole_model import brick_settings
+from charact.measure.bricks.suite_run import brick_settings
 from charact.measure.passes.timing import StopRule
 
 CPU = torch.device("cpu")

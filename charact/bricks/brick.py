@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from charact.bricks.captured_graph import ITEM_BYTES, CapturedModel, Json, Layer, TensorType, Update
-from charact.bricks.cut import Segment
+from charact.bricks.captured_graph import ITEM_BYTES, CapturedModel, Json, Layer, Segment, TensorType, Update
 
 Kind = Literal["sequence", "update", "gradient_sum"]
 
@@ -79,7 +78,7 @@ def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: st
     layers = tuple(_renumbered(captured.layers[index], numbers) for index in segment.layers)
     storages = [captured.views.get(value, value) for value in segment.inputs]
     written = {captured.views.get(value, value) for index in segment.layers
-               for value in _writes(captured.layers[index])}
+               for value in captured.layers[index].writes}
     inputs = tuple(
         BrickInput(
             kind=_kind(captured, value), type=captured.types[value],
@@ -100,12 +99,6 @@ def _kind(captured: CapturedModel, value: int) -> str:
 def runs_as(precision: str) -> str:
     """Return the precision that the bricks of a model in `precision` run in."""
     return "tf32" if precision == "tf32" else "fp32"
-
-
-def _writes(layer: Layer) -> list[int]:
-    from charact.bricks.aten import written_values  # here, since it imports torch and reading bricks does not
-
-    return written_values(layer)
 
 
 def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
@@ -134,7 +127,7 @@ def _renumbered(layer: Layer, numbers: dict[int, int]) -> Layer:
     """Return the layer with values renumbered by `numbers`, adding its outputs to `numbers`."""
     renamed = layer.renamed(numbers.__getitem__)
     outputs = tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in layer.outputs)
-    return replace(renamed, outputs=outputs, module="", call=0)
+    return replace(renamed, outputs=outputs, module="", call=0, writes=())
 
 
 def canonical(thing: Json) -> str:

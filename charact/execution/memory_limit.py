@@ -17,8 +17,12 @@ from charact.execution.out_of_memory import data_growth_limit, free_host_bytes, 
 _GIVE_BACK_FROM_BYTES = 65_536
 _ALLOWANCE_BYTES = 2 * 2**20
 """Allowance on top of a CPU limit, for measured allocations of Python and the profiler while a case runs."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 """Options of glibc's allocator."""
+_NEVER = 2**31 - 1
+_USUAL_MAPPED_BLOCKS = 65_536
+_LARGEST_THRESHOLD = 32 * 2**20
+"""glibc's maximum dynamic mmap threshold (bytes)."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,22 @@ def give_back_to_system() -> None:
 
     This slows down iterations: only for processes in which no time is measured.
     """
-    set_allocator({M_MMAP_THRESHOLD: _GIVE_BACK_FROM_BYTES, M_TRIM_THRESHOLD: _GIVE_BACK_FROM_BYTES})
+    _set_allocator({_MMAP_THRESHOLD: _GIVE_BACK_FROM_BYTES, _TRIM_THRESHOLD: _GIVE_BACK_FROM_BYTES})
 
 
-def set_allocator(options: Mapping[int, int]) -> None:
+def keep_freed_memory() -> None:
+    """Make the C library keep freed blocks: no mmap for single blocks, and no memory returned to the system (glibc)."""
+    _set_allocator({_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER})
+
+
+def restore_allocator() -> None:
+    """Set glibc's thresholds to their dynamic maximum, since the previous ones cannot be queried; trim the heap."""
+    _set_allocator({_MMAP_MAX: _USUAL_MAPPED_BLOCKS, _MMAP_THRESHOLD: _LARGEST_THRESHOLD,
+                    _TRIM_THRESHOLD: 2 * _LARGEST_THRESHOLD})
+    trim_heap()
+
+
+def _set_allocator(options: Mapping[int, int]) -> None:
     """Set options of the C library's allocator, in order, if it is glibc's."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):

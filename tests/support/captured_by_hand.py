@@ -2,15 +2,14 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from charact.bricks.aten import literal, operator_of
-from charact.bricks.captured_graph import CapturedModel, Json, Layer, TensorType, Update
-from charact.bricks.cut import Segment
+from charact.bricks.aten import literal, operator_of, written_values
+from charact.bricks.captured_graph import CapturedModel, Json, Layer, Segment, TensorType, Update
 from charact.bricks.suite.composition import Configuration
 
 CPU = torch.device("cpu")
@@ -46,8 +45,9 @@ class ByHand:
         made = called(Layer(f"aten.{operator}", written, named, (), False), self.tensors)
         several = isinstance(made, (tuple, list))
         values = [self._value(each) for each in (made if several else [made])]
-        self.layers.append(Layer(f"aten.{operator}", written, named, tuple(each.number for each in values), several,
-                                 f"{self.module}.{len(self.layers)}", call))
+        layer = Layer(f"aten.{operator}", written, named, tuple(each.number for each in values), several,
+                      f"{self.module}.{len(self.layers)}", call)
+        self.layers.append(replace(layer, writes=tuple(written_values(layer))))
         return values if several else values[0]
 
     def model(self, *outputs: Value, requires_grad: Sequence[Value] = (), updates: Sequence[Update] = (),

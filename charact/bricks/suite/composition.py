@@ -11,8 +11,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 from charact.bricks.brick import Brick, gradient_sum_brick, leaves_bytes, runs_as, update_brick
-from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.cut import Segment, next_power_of_two, reuse_distances, written_before
+from charact.bricks.captured_graph import CapturedModel, Segment, next_power_of_two, reuse_distances, written_before
 from charact.bricks.suite.index import file_bytes, strict_json
 from charact.core.errors import UserError
 from charact.core.files import write_text

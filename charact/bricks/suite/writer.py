@@ -12,8 +12,7 @@ from pathlib import Path
 from random import Random
 
 from charact.bricks.brick import Brick, brick_of, canonical, runs_as
-from charact.bricks.captured_graph import CapturedModel
-from charact.bricks.cut import cut, reuse_distances
+from charact.bricks.captured_graph import CapturedModel, cut, reuse_distances
 from charact.bricks.suite.composition import Composition, Configuration, compose, write_composition
 from charact.bricks.suite.index import (
     BRICKS,

@@ -35,7 +35,7 @@ from charact.core.output import show, warn
 from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
 from charact.machine.facts import machine_facts, resolve_device
-from charact.measure.bricks.whole_model import set_recorded_threads, time_end_to_end
+from charact.measure.bricks.suite_run import set_recorded_threads, time_end_to_end
 from charact.measure.passes.timing import StopRule, Timing
 from charact.record.manifest import check_holds
 from charact.record.reader import Run, load_run

@@ -1,28 +1,174 @@
-"""Rounds over all bricks of a run: timing, failures, and the stop rule."""
+"""Rounds over all bricks of a run: timing, failures and crashes, the stop rule, and the rows of the table `bricks`.
 
+Crash notes hold which brick was running when its process ended, in memory that outlives the process.
+"""
+
+import contextlib
+import json
+import mmap
+import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from charact.bricks.aten import BrickFunction, runnable
 from charact.bricks.brick import Brick
-from charact.bricks.executable import BrickFunction, runnable
+from charact.bricks.suite.families import chosen_to_time, literals, sizes_of
 from charact.core.errors import UserError
 from charact.execution.case_outcome import failure, size
 from charact.execution.memory_limit import growth_limit
-from charact.measure.bricks.brick_rows import counted_work, described
-from charact.measure.bricks.crash_notes import DESCRIBING, TIMING, Crashes
-from charact.measure.bricks.inputs import InputPool, check_size, most_bytes
+from charact.measure.bricks.inputs import Arguments, InputPool, check_size, most_bytes
 from charact.measure.bricks.timing import GradientSumWork, InferenceWork, TrainingWork, UpdateWork, Work, backward_start
 from charact.measure.microbench.call_timer import Times, by_clock, clock_for, queued, seconds
+from charact.measure.passes.flops import work_of
 from charact.measure.passes.timing import MIN_ITERATIONS, StopRule, ended_by
 from charact.record.reader import Rows
+from charact.record.schema import LEFT_OUT
+
+TIMING, DESCRIBING = "timing", "describing"
+"""Activities. A brick that crashes in `DESCRIBING` (counting its work) keeps its times."""
+_ACTIVITIES = {b"t": TIMING, b"d": DESCRIBING}
+_ID_BYTES = 16
+
+
+class Note:
+    """The running brick, in memory shared with forked processes."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def write(self, brick: str, what: str) -> None:
+        """Record the identifier of the running brick and the activity."""
+        self._memory[: _ID_BYTES + 1] = what[:1].encode() + brick.encode()
+
+    def clear(self) -> None:
+        """Record that no brick runs."""
+        self._memory[:1] = b"\0"
+
+    def read(self) -> tuple[str, str] | None:
+        """Return the running brick and the activity, or None."""
+        what = _ACTIVITIES.get(self._memory[:1])
+        return None if what is None else (self._memory[1 : _ID_BYTES + 1].decode(), what)
+
+
+@dataclass
+class Crashes:
+    """Bricks that ended earlier processes of a run, and the note of the running brick.
+
+    Args:
+        note: note to write; None outside a worker process, where a crash ends the whole run.
+        signals: signals that ended a process, by brick and activity.
+    """
+
+    note: Note | None = None
+    signals: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def running(self, brick: str, what: str) -> Iterator[None]:
+        """Record that a brick runs in the context."""
+        if self.note is None:
+            yield
+            return
+        self.note.write(brick, what)
+        try:
+            yield
+        finally:
+            self.note.clear()
+
+    def endings(self, what: str) -> dict[str, dict[str, Any]]:
+        """Return status and reason of the bricks that ended a process during an activity."""
+        return {brick: ending_by(number) for (brick, done), number in self.signals.items() if done == what}
+
+
+def ending_by(number: int) -> dict[str, Any]:
+    """Return status and reason of a brick whose process was ended by a signal."""
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number == signal.SIGKILL:
+        return {"status": "oom", "reason": f"its process was ended by {name}, which usually means out of memory"}
+    return {"status": "error", "reason": f"it ended its process by {name}"}
+
+
+def described(brick: Brick) -> dict[str, Any]:
+    """Return the columns of the table `bricks` that are known before the brick runs."""
+    return {
+        "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers, "layer_types": brick.layer_types,
+        "input_shapes": [list(each.type.shape) for each in brick.inputs], "literals": literals(brick),
+        "weights_bytes": float(brick.weights_bytes),
+    }
+
+
+def as_stored(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `described` with its lists as JSON, as the table stores them."""
+    return row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes", "literals")}
+
+
+def counted_work(brick: Brick, call: BrickFunction, pool: InputPool, *, training: bool
+                 ) -> tuple[dict[str, float | None], set[str]]:
+    """Return FLOP and bytes of one call, in training with its backward pass, and operators without a FLOP formula.
+
+    They are counted on real tensors, which also works for operators that depend on values.
+    """
+    training = training and brick.kind == "sequence"
+    arguments = Arguments(brick, pool, training=training)
+    inputs = arguments.call_with(arguments.weights() | arguments.others())
+    outputs: list[torch.Tensor] = []
+    flop, num_bytes, uncounted = work_of(lambda: outputs.extend(call(inputs)))
+    carriers = [output for output in outputs if training and output.requires_grad]
+    if not carriers:
+        return {"flop": flop, "bytes": num_bytes}, set(uncounted)
+    gradients = [torch.ones_like(output) for output in carriers]
+    backward, backward_bytes, more = work_of(lambda: torch.autograd.backward(carriers, gradients))
+    counted = [each for each in (flop, backward) if each is not None]
+    return {"flop": sum(counted) if counted else None, "bytes": num_bytes + backward_bytes}, {*uncounted, *more}
+
+
+def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]],
+             crashes: Crashes | None = None) -> list[dict[str, Any]]:
+    """Return rows of the bricks that `chosen_to_time` does not choose.
+
+    FLOP and bytes are counted on fake tensors. A brick for which this fails is timed.
+
+    Args:
+        bricks: inference bricks.
+        share_frac: share of the bricks to time.
+        models: number of uses of each brick, for each known model.
+        crashes: bricks that ended earlier processes of this run.
+    """
+    crashes = crashes or Crashes()
+    rows: dict[str, dict[str, Any]] = {}
+    for brick in bricks:
+        if brick.id in crashes.endings(TIMING):
+            continue
+        with crashes.running(brick.id, TIMING):
+            if (work := _fake_work(brick)) is not None:
+                rows[brick.id] = described(brick) | work
+    chosen = chosen_to_time({brick: sizes_of(row) for brick, row in rows.items()}, models, share_frac)
+    ending = {"status": LEFT_OUT, "reason": "not timed: its time is predicted from similar bricks", "num_rounds": 0,
+              "set_up_s": 0.0}
+    return [as_stored(row) | ending for brick, row in rows.items() if brick not in chosen]
+
+
+def _fake_work(brick: Brick) -> dict[str, float | None] | None:
+    """Return FLOP and bytes of one call, or None if an operator needs values."""
+    try:
+        with FakeTensorMode():
+            inputs = [torch.empty_strided(each.type.shape, each.type.stride, dtype=getattr(torch, each.type.dtype))
+                      for each in brick.inputs]
+            call = runnable(brick, "cpu")
+            flop, num_bytes, _ = work_of(lambda: call(inputs))
+    except Exception:  # operators raise many types for fake tensors
+        return None
+    return {"flop": flop, "bytes": num_bytes}
+
 
 _NUM_RESAMPLES = 50
 _STANDARD_ERRORS = 1.96

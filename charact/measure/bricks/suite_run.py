@@ -1,32 +1,126 @@
-"""Running a suite of bricks into a record, which is flushed between rounds and can be resumed after a kill."""
+"""Running a suite of bricks into a record, and a whole model with the same settings.
 
+The record is flushed between rounds, and can be resumed after a kill.
+"""
+
+import contextlib
 import copy
+import gc
+import itertools
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from charact.bricks.brick import Brick, runs_as
+from charact.bricks.capture.sources import Source
 from charact.bricks.suite.index import Suite
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
-from charact.execution.memory_limit import release_memory
+from charact.execution.loop import Loop
+from charact.execution.memory_limit import (
+    keep_freed_memory,
+    release_memory,
+    restore_allocator,
+)
 from charact.execution.out_of_memory import host_memory_guard
-from charact.execution.precision import unsupported_reason
+from charact.execution.precision import float32_products, unsupported_reason
 from charact.machine.facts import device_name
-from charact.measure.bricks.brick_rows import as_stored, left_out
-from charact.measure.bricks.crash_notes import Crashes
-from charact.measure.bricks.rounds import Rounds
-from charact.measure.bricks.whole_model import brick_settings
-from charact.measure.passes.timing import StopRule
+from charact.measure.bricks.rounds import Crashes, Rounds, as_stored, left_out
+from charact.measure.passes.timing import StopRule, Timing, timing_pass
 from charact.measure.passes.warm_device import warm_device
 from charact.record.reader import Rows, load_run
 from charact.record.schema import LEFT_OUT, UNFINISHED
 from charact.record.writer import RunWriter
+
+
+def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None = None) -> Timing:
+    """Time iterations of a model: forward, and in training loss, backward and update.
+
+    Bricks do not include data loading, so all iterations use one batch prepared in advance, and fetching it counts as
+    `other`. The fact `on_core_frac` is the share of the time in which the calling thread was on a core; on a CPU it is
+    near 1 unless other programs interfere.
+
+    Args:
+        source: the model with its sizes, mode and precision.
+        rule: stop rule.
+        device: by default the device of the source's case.
+    """
+    case = source.case if device is None else replace(source.case, device=device)
+    with host_memory_guard(case.device), brick_settings(case.precision):
+        loop = Loop(case)
+        try:
+            batch = loop.next_batch()
+        finally:
+            loop.close()  # workers of a loader would compete with the model
+        loop.feed(itertools.repeat(batch))
+        begun, ran = time.perf_counter(), time.thread_time()
+        timing = timing_pass(loop, rule, lambda num_iterations, median_s: None)
+        on_core_frac = (time.thread_time() - ran) / (time.perf_counter() - begun)
+    return replace(timing, rows=_without_data(timing.rows), facts=timing.facts | {"on_core_frac": on_core_frac})
+
+
+def _without_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of the table `iterations` with the data phase merged into `other`."""
+    data = {row["iteration"]: row for row in rows if row["phase"] == "data"}
+    kept = []
+    for row in rows:
+        if row["phase"] == "other":
+            fetched = data[row["iteration"]]
+            row = row | {column: None if row[column] is None else row[column] + fetched[column]
+                         for column in ("host_s", "device_s")}
+        if row["phase"] != "data":
+            kept.append(row)
+    return kept
+
+
+_MOST_KERNELS = 1_000_000
+_MOST_THREADS = 4096
+
+
+@contextlib.contextmanager
+def brick_settings(precision: str) -> Iterator[None]:
+    """Apply the settings of brick timing: freed memory stays in the process, and the garbage collector is frozen.
+
+    The C library (glibc) does not return freed memory. Otherwise each large tensor would get new pages, and the time
+    to zero them would be measured (VGG-16: 728,920 page faults, and 9 with this setting). Objects that exist
+    now are exempt from garbage collection.
+
+    oneDNN caches all its kernels instead of the last 1024: a suite has more than a model, and creating one takes about
+    400 microseconds. oneDNN reads this setting on first use, so it has no effect in a process that has already used
+    oneDNN, for example to capture models. The number of threads and the treatment of denormals are not changed.
+
+    Args:
+        precision: as in `schema.PRECISIONS`; it determines whether float32 products may be rounded to TF32.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_MOST_KERNELS))
+    keep_freed_memory()
+    gc.collect()
+    gc.freeze()
+    try:
+        with float32_products(precision):
+            yield
+    finally:
+        gc.unfreeze()
+        restore_allocator()
+
+
+def set_recorded_threads(number: object) -> None:
+    """Set PyTorch's number of threads to that of a record, which may be untrusted.
+
+    Raises:
+        UserError: the number is implausible: starting the threads would end the process.
+    """
+    if type(number) is not int or not 1 <= number <= _MOST_THREADS:
+        raise UserError(f"the run was made with {ascii(number)[:40]} threads, which no machine has: run the "
+                        "suite again")
+    torch.set_num_threads(number)
+
 
 _FLUSH_EVERY_S = 2.0
 _FLUSH_FRAC = 0.05

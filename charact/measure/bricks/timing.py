@@ -16,9 +16,9 @@ import psutil
 import torch
 from torch import Tensor
 
+from charact.bricks.aten import BrickFunction, optimizer_class
 from charact.bricks.brick import Brick, BrickInput
 from charact.bricks.captured_graph import type_of
-from charact.bricks.executable import BrickFunction, optimizer_class
 from charact.measure.bricks.inputs import Arguments, InputPool, Tensors, copied, key_of
 from charact.measure.microbench.call_timer import HostClock, Times
 from charact.measure.microbench.operation_timing import cache_bytes, near_cache_bytes

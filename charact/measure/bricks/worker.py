@@ -28,9 +28,8 @@ from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.core.output import warn
 from charact.execution.interrupt import SIGNALS, Interrupt
-from charact.measure.bricks.crash_notes import Crashes, Note
-from charact.measure.bricks.suite_run import run_bricks
-from charact.measure.bricks.whole_model import set_recorded_threads
+from charact.measure.bricks.rounds import Crashes, Note
+from charact.measure.bricks.suite_run import run_bricks, set_recorded_threads
 from charact.measure.passes.timing import StopRule
 from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter

@@ -21,8 +21,7 @@ from charact.bricks.brick import (
     identity,
     update_brick,
 )
-from charact.bricks.captured_graph import CapturedModel, Layer, TensorType, Update
-from charact.bricks.cut import cut
+from charact.bricks.captured_graph import CapturedModel, Layer, TensorType, Update, cut
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))
 

@@ -9,14 +9,12 @@ import torch
 from support.captured_by_hand import ByHand, branches, check_chained, configuration, run_whole, type_of
 from torch import Tensor
 
-from charact.bricks import executable
-from charact.bricks.aten import operator_of, written_values
+from charact.bricks import aten
+from charact.bricks.aten import operator_of, optimizer_class, runnable, written_values
 from charact.bricks.brick import Brick, brick_from_json, brick_of, brick_to_json, gradient_sum_brick, update_brick
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import Program, Source, sources_of
-from charact.bricks.captured_graph import CapturedModel, Layer, TensorType, Update
-from charact.bricks.cut import METHODS, cut
-from charact.bricks.executable import optimizer_class, runnable
+from charact.bricks.captured_graph import METHODS, CapturedModel, Layer, TensorType, Update, cut
 from charact.bricks.suite.writer import cut_model
 from charact.core.errors import UserError
 
@@ -156,7 +154,7 @@ def test_a_binding_gives_what_the_operator_gives(
     values = result if isinstance(result, list) else [result]
     captured = made.model(*values)
     (piece,) = cut(captured, 1, "chains")
-    assert operator.partition(".")[0] in executable._DIRECT
+    assert operator.partition(".")[0] in aten._DIRECT
     torch.manual_seed(0)
     found = runnable(brick_of(captured, piece, "infer", "fp32", 0))([each.clone() for each in inputs])
     for ours, value in zip(found, values, strict=True):
@@ -180,7 +178,7 @@ def test_lists_of_tensors_and_recurrent_layers_go_through_bindings() -> None:
 
 def test_every_binding_is_tried() -> None:
     tried = {call[0].partition(".")[0] for call in direct_calls()} | {"cat", "stack", "lstm", "gru"}
-    assert tried == executable._DIRECT
+    assert tried == aten._DIRECT
 
 
 def test_literals_become_what_pytorch_wants() -> None:
@@ -209,7 +207,7 @@ def test_values_that_are_no_longer_read_are_let_go(monkeypatch: pytest.MonkeyPat
         alive.append(sum(one() is not None for one in made))
         return out
 
-    monkeypatch.setattr(executable, "_binding", lambda operator: watched)
+    monkeypatch.setattr(aten, "_binding", lambda operator: watched)
     model = ByHand()
     x = model.leaf("input", torch.rand(2))
     for _ in range(5):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from charact.bricks.capture.capture_model import Interpretation, capture
+from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.dispatch_recorder import recorded
-from charact.bricks.capture.draft import call
+from charact.bricks.capture.draft import Interpretation, call
 from charact.bricks.capture.sources import Program, Source, sources_of
 from charact.bricks.captured_graph import CapturedModel, CaptureError
 

@@ -3,10 +3,10 @@
 import torch
 from support.hand_made_bricks import a_gradient_sum, pointwise, product
 
+from charact.bricks.aten import runnable
 from charact.bricks.brick import Brick
-from charact.bricks.executable import runnable
-from charact.measure.bricks.brick_rows import counted_work, described
 from charact.measure.bricks.inputs import InputPool
+from charact.measure.bricks.rounds import counted_work, described
 
 CPU = torch.device("cpu")
 ROWS, WIDTH = 64, 32

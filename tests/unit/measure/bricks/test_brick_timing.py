@@ -10,8 +10,8 @@ import torch
 from support.hand_made_bricks import pointwise, product
 from torch import Tensor
 
+from charact.bricks.aten import runnable
 from charact.bricks.brick import Brick, BrickInput
-from charact.bricks.executable import runnable
 from charact.measure.bricks import timing
 from charact.measure.bricks.inputs import InputPool, WeightPool
 from charact.measure.bricks.timing import CacheEvictor, InferenceWork, stays_in_cache

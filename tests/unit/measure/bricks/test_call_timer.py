@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 import torch
 
-from charact.measure.bricks.whole_model import brick_settings
+from charact.measure.bricks.suite_run import brick_settings
 from charact.measure.microbench.call_timer import HostClock, clock_for, seconds
 
 pytestmark = pytest.mark.clock

@@ -8,8 +8,8 @@ import torch
 from support.hand_made_bricks import a_gradient_sum, an_update, pointwise, product
 from torch import Tensor
 
+from charact.bricks.aten import BrickFunction, runnable
 from charact.bricks.brick import Brick
-from charact.bricks.executable import BrickFunction, runnable
 from charact.core.errors import UserError
 from charact.measure.bricks import timing
 from charact.measure.bricks.inputs import InputPool
