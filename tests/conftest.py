@@ -101,8 +101,9 @@ def plain_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture(scope="module")
 def short_counter_pass() -> Iterator[None]:
     """Counter passes of a tenth of a second, where no test looks at what they count."""
-    from charact.measure.passes import counters  # here, since most tests need neither
     from support.forked import SHORT_COUNTER_PASS_S
+
+    from charact.measure.passes import counters  # here, since most tests need neither
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counters, "MIN_SECONDS", SHORT_COUNTER_PASS_S)
