@@ -1,5 +1,6 @@
 """Training programs in forms that users write: no phase is wrong unless a message says so."""
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,17 @@ PROGRAMS: dict[str, dict[str, str]] = {
 QUICK = {"alternating_tasks", "inner_loop", "loss_method"}
 
 
-def mean_s(parts: list[Parts]) -> dict[str, float]:
-    """Seconds of each phase in the mean iteration."""
+def phases_s(parts: list[Parts]) -> list[dict[str, float]]:
+    """Seconds of each phase in each compared iteration, 0 where an iteration lacks a phase of another."""
     phases = [without_parts(one) for one in parts[LEARNED]]
     names = {name for one in phases for name, _ in one}
-    return {name: sum(one[name, None] for one in phases) / len(phases) for name in names}
+    return [{name: one[name, None] for name in names} for one in phases]
+
+
+def mean_s(parts: list[Parts]) -> dict[str, float]:
+    """Seconds of each phase in the mean iteration."""
+    phases = phases_s(parts)
+    return {name: statistics.fmean(one[name] for one in phases) for name in phases[0]}
 
 
 def check_training(run: Run, tmp_path: Path, unseen: dict[str, str]) -> None:
@@ -65,10 +72,12 @@ def check_training(run: Run, tmp_path: Path, unseen: dict[str, str]) -> None:
     marked, recorded = true_iterations(tmp_path, "train"), recorded_parts_s(run, case)
     assert len(recorded) == len(marked)
     record_s, true_s = mean_s(recorded), mean_s(true_parts_s(marked))
+    of_each = list(zip(phases_s(recorded), phases_s(true_parts_s(marked)), strict=True))
     wall_s = sum(record_s.values())
     spots = run.passes(case)["timing"]["blind_spots"]
     for phase in sorted({*record_s, *true_s} - {"other"}):
-        missing_s = true_s.get(phase, 0.0) - record_s.get(phase, 0.0)
+        # The median, since another program may take the core between the two clocks in any one iteration.
+        missing_s = statistics.median(true.get(phase, 0.0) - record.get(phase, 0.0) for record, true in of_each)
         tolerance_s = max(TOLERANCE_S, TOLERANCE_FRAC * true_s.get(phase, 0.0), SHARE_FRAC * wall_s)
         if phase in unseen:
             assert missing_s > tolerance_s, phase

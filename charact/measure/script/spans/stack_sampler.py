@@ -30,6 +30,8 @@ _WRITE_S = 1.0
 _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
                     for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
+_WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
+"""Frames of charact below which the program's own calls run."""
 
 CodeLocation = tuple[str, str, str | None]
 """File and line of the program's own code, its function, and the library function that it calls."""
@@ -110,7 +112,8 @@ class FrameSampler:
 def location_of(frame: FrameType) -> CodeLocation | None:
     """Return the innermost line of the program's own code, and the outermost library function above it.
 
-    Own code is outside of Python's library and the installed packages; the main module always counts as own code.
+    None if charact itself works, or if there is no code of the program. Own code is outside of Python's library and the
+    installed packages; the main module always counts as own code.
     """
     library: CodeType | None = None
     module = ""
@@ -123,6 +126,8 @@ def location_of(frame: FrameType) -> CodeLocation | None:
             return f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, called
         if not code.co_filename.startswith(_CHARACT):
             library, module = code, name
+        elif not code.co_filename.startswith(_WRAPPERS):
+            return None  # charact's own work, such as reading the use of the cores
         current = current.f_back
     return None
 

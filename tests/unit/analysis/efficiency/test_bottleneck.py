@@ -299,7 +299,8 @@ def test_a_busy_machine_has_no_verdict(
         tmp_path: Path, others_cores: float, waiting_s: float, is_reliable: bool) -> None:
     found = judge(shared(tmp_path, data=0.5, **_busy(others_cores, waiting_s)))
     assert found["verdict"] == ("data-bound" if is_reliable else None)
-    assert found["reason"] == (None if is_reliable else "unreliable: other programs held 1.4 of 2 cores")
+    assert found["reason"] == (None if is_reliable else "unreliable: other programs held 1.4 of 2 cores; measure "
+                               "again when they are idle, and see charact doctor")
 
 
 def test_other_programs_do_not_change_what_a_gpu_computes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import charact
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -59,6 +60,21 @@ def test_a_place_is_the_innermost_own_line_and_the_outermost_library_call() -> N
     assert place.endswith(f"test_stack_sampler.py:{look.__code__.co_firstlineno + 1}")
     assert function.endswith("look")
     assert library is None
+
+
+def test_charact_s_own_work_is_no_place_of_the_program() -> None:
+    package = Path(charact.__file__).parent
+    found = []
+
+    def look_from(file: Path) -> None:
+        code = compile("look()", str(file), "exec")
+        exec(code, {"__name__": "charact.part", "look": lambda: found.append(location_of(_getframe().f_back))})
+
+    look_from(package / "machine/load.py")
+    look_from(package / "measure/script/hooks/patches.py")  # the program's own calls run below these
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1][1].endswith("look_from")
 
 
 def test_time_outside_of_spans_is_seen_where_it_goes(tmp_path: Path) -> None:
