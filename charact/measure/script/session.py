@@ -167,7 +167,8 @@ class Session:
             parts = [other for other, one in self._objects.items() if id(one) in modules]
             return facts | {"kind": "model", "num_parameters": sum(sizes), "parts": parts}
         sampler = getattr(obj, "_index_sampler", None)
-        return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None)}
+        return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None),
+                        "num_workers": getattr(obj, "_num_workers", None)}
 
     def _names(self) -> dict[str, Any]:
         """Return a note with the names of models and optimizers that are global variables of the main module."""
