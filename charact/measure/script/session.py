@@ -240,6 +240,8 @@ class Session:
 
     def flush_if_due(self) -> None:
         """Write the finished slices at intervals; call it when no span is open."""
+        if self.recorder.keeps:
+            return
         if len(self.recorder.slices) > FLUSH_SLICES or monotonic() - self._flushed > FLUSH_S:
             self._try(lambda: self._flush(wait=False))
             if self._event_log.num_slices > MAX_SLICES:
