@@ -138,7 +138,8 @@ def test_methods_that_are_called_by_themselves_are_forwards(tmp_path: Path, serv
     run = only_run(tmp_path)
     recorded, true = recorded_parts_s(run, "methods-train"), true_parts_s(true_iterations(tmp_path, "train"))
     assert len(recorded) == len(true)
-    # `forward` is known from its second call on; any other method is observed in its second. Until then the submodules are models of their own, which is why forwards have parts.
+    # `forward` is known from its second call on; any other method is observed in its second. Until then the
+    # submodules are models of their own, which is why forwards have parts.
     assert_alike([without_parts(one) for one in recorded[3:]], true[3:])
     assert run.manifest["cases"][0]["num_parameters"] == 4 * 8 + 8 + 8 * 8 + 8 + 8 * 4 + 4
 
