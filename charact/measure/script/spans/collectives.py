@@ -77,7 +77,8 @@ def _backwards(intervals: Sequence[Interval]) -> list[tuple[int, int]]:
 def collective_rows(number: int, iteration: Iteration, arrivals: Arrivals) -> Rows:
     """Return rows of the table `collectives` for one iteration.
 
-    A wait belongs to the collectives that were called in it, each until the next one, or to the latest before it.
+    A wait belongs to the collectives that were called in it, each until the next one, or to the latest before it. The
+    last of those that were called in one wait has its end; when the others ended is not known.
     """
     found = arrivals.between(iteration.start_ns, iteration.end_ns)
     exposed_ns = [0] * len(found)
@@ -95,7 +96,7 @@ def collective_rows(number: int, iteration: Iteration, arrivals: Arrivals) -> Ro
         bounds = [part.start_ns, *times[begin + 1:end], part.end_ns]
         for place in range(begin, end):
             exposed_ns[place] += bounds[place - begin + 1] - bounds[place - begin]
-            ends[place] = part.end_ns
+        ends[end - 1] = part.end_ns
     return [
         {"iteration": number, "phase": _phase_at(iteration, one.time_ns), "group": one.group, "group_size": one.size,
          "sequence": one.sequence, "operation": one.operation, "bytes": one.num_bytes,
