@@ -35,6 +35,7 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
     facts = {name: value for name, value in first.items() if name not in _OWN}
     facts |= {"ranks": ranks, "world_size": max(one["world_size"] for one in ranks), "ending": _ending(ranks),
               "event_log_damage": [one for run in runs for one in run.manifest.get("event_log_damage", [])]}
+    _leave_out_siblings(runs)
     writer = RunWriter(out, str(first["name"]), facts)
     try:
         for part, run in zip(parts, runs, strict=True):
@@ -44,6 +45,17 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
         writer.discard()
         raise
     return writer
+
+
+def _leave_out_siblings(runs: Sequence[Run]) -> None:
+    """Subtract the processor time of ranks on the same host from what other programs used while a rank was timed."""
+    uses = [(run.manifest.get("hostname"), number, entry["passes"].get("timing", {}).get("core_use"))
+            for number, run in enumerate(runs) for entry in run.manifest["cases"][:1]]
+    rates = {number: use["processor_s"] / use["length_s"] for _, number, use in uses if use}
+    for host, number, use in uses:
+        if use:
+            siblings = sum(rates.get(other, 0.0) for one, other, _ in uses if one == host and other != number)
+            use["others_s"] = max(0.0, use["others_s"] - siblings * use["length_s"])
 
 
 def first_failure(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
