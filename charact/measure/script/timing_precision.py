@@ -12,9 +12,14 @@ _TARGET_FRAC = 0.02
 
 
 class TimingPrecision:
-    """Rough times of iterations, from end to end, until their median is precise or `_MOST` have ended."""
+    """Rough times of iterations, from end to end, until their median is precise or `_MOST` have ended.
 
-    def __init__(self) -> None:
+    Args:
+        in_step: whether other ranks decide, too: then always `_MOST` are timed, so that all decide alike.
+    """
+
+    def __init__(self, *, in_step: bool = False) -> None:
+        self._in_step = in_step
         self._ends_ns: list[int] = []
         self._is_enough = False
 
@@ -33,6 +38,8 @@ class TimingPrecision:
         times = [after - before for before, after in pairwise(ends)]
         if len(times) < _FEWEST or len(times) % 5:
             return False
+        if self._in_step or len(times) >= _MOST:
+            return len(times) >= _MOST
         interval = median_interval(times)
-        return len(times) >= _MOST or (
+        return (
             interval is not None and interval[1] - interval[0] <= _TARGET_FRAC * (interval[1] + interval[0]))

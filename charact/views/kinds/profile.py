@@ -26,6 +26,9 @@ from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance
+from charact.analysis.ranks.collectives import collective_summary
+from charact.analysis.ranks.stragglers import rank_verdicts
+from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
 from charact.views.html.elements.blocks import (
@@ -305,6 +308,13 @@ _PARTS = {
                              ("place", "function", "time_s", "share_frac")),
     "data_frames": CasePart(_data_frames, ("place", "function", "library", "share_frac", "time_s"),
                             ("place", "function", "time_s", "share_frac")),
+    "straggler": CasePart(rank_verdicts, (
+        "rank", "world_size", "verdict", "straggler", "phase", "extra_s", "wait_s", "share_frac", "threshold_frac",
+        "num_iterations", "evidence", "advice", "reason"), is_list=False),
+    "waiting": CasePart(rank_waits, ("for_rank", "wait_s", "share_frac"), ("for_rank", "wait_s", "share_frac")),
+    "collectives": CasePart(collective_summary, (
+        "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s",
+        "device_s")),
     "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
 }  # fmt: skip
 
