@@ -56,6 +56,8 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
                     plan_rows(found))
         show(*plan_summary(found))
         return 0
+    if slurm is None and any(case.node is not None for case in definition.cases):
+        raise UserError("cases name types of node, which only Slurm has: add --launcher slurm")
     directory.create(definition)
     with directory.locked(_COORDINATOR) as is_ours:
         if not is_ours:
@@ -72,7 +74,7 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
                 if slurm is None:
                     local.run_cases(directory, pending, progress.begin, progress.end)
                 else:
-                    lost = on_slurm.run_cases(directory, pending, slurm, progress.show)
+                    lost = on_slurm.run_cases(directory, pending, slurm, definition.nodes, progress.show)
             if lost:
                 warn(f"{len(lost):,} jobs left the queue without a result (cancelled, or their node died): the "
                      "same command runs them again")
