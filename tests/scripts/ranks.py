@@ -125,6 +125,8 @@ def main() -> None:
         criterion(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
+    # PyTorch's gloo thread needs the GIL to free the last collective; the model, when freed, waits for that thread.
+    time.sleep(0.2)
     dist.destroy_process_group()
 
 
