@@ -9,6 +9,7 @@ import pytest
 from support.forked import Server, hidden
 from support.ranks import only_record, run_ranks, start_ranks
 
+from charact.analysis.ranks.stragglers import stragglers
 from charact.cli import run as charact
 from charact.record.reader import Run
 
@@ -63,6 +64,26 @@ def test_fsdp2_gathers_and_reduces_each_block(tmp_path: Path, server: Server) ->
     median_s = phases_s(run)
     assert median_s.loc[1, "forward"] >= 0.05
     assert median_s.loc[0, "communication"] - median_s.loc[1, "communication"] == pytest.approx(0.05, abs=0.015)
+
+
+STRAGGLERS = [
+    (parallel, phase, world_size, slow) for parallel in ("ddp", "fsdp2")
+    for phase in ("data", "forward", "loss", "backward", "update") for world_size, slow in ((2, 1), (3, 0))
+]  # fmt: skip
+QUICK = {("ddp", "update", 2, 1), ("fsdp2", "backward", 2, 1)}
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize(("parallel", "phase", "world_size", "slow"), [
+    one if one in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in STRAGGLERS])
+def test_the_rank_that_sleeps_is_named_with_its_phase(parallel: str, phase: str, world_size: int, slow: int,
+                                                      tmp_path: Path, server: Server) -> None:
+    run = run_ranks(server, tmp_path, "--parallel", parallel, "--sleep", phase, "--seconds", 0.06, "--slow", slow,
+                    "--base", 0.04, "--iterations", 10, world_size=world_size)
+    (found,) = stragglers(run).itertuples(index=False)
+    assert (found.verdict, found.rank, found.phase) == ("straggler", slow, phase), found.evidence
+    assert found.wait_s == pytest.approx(0.06, rel=0.15)
+    assert found.extra_s == pytest.approx(0.06, rel=0.15)
 
 
 def test_with_batch_norm_the_wait_is_in_the_broadcast_of_the_forward(tmp_path: Path, server: Server) -> None:
