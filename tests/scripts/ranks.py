@@ -126,6 +126,8 @@ def main() -> None:
         criterion(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
+    # gloo's thread needs the GIL to drop its last work, and the group's destructor joins that thread with the GIL held.
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 

@@ -26,6 +26,8 @@ _COLUMNS = ["program", "verdict", "rank", "phase", *_NUMBERS, "num_iterations", 
 _NO_DEVICE = ("how long ranks on a GPU wait for each other is known on the device alone: import traces of all ranks "
               "with charact import")
 
+_NO_EXCHANGE = "the ranks exchanged nothing in the iterations that were timed on all of them"
+
 
 @memoize
 def stragglers(run: Run) -> pd.DataFrame:
@@ -54,7 +56,7 @@ def stragglers(run: Run) -> pd.DataFrame:
         elif num_iterations < MIN_ITERATIONS:
             found["reason"] = f"{num_iterations} iterations are too few to compare ranks: {MIN_ITERATIONS} are needed"
         elif (of_waits := waited[waited["program"] == program]).empty:
-            found["reason"] = _NO_DEVICE
+            found["reason"] = _NO_DEVICE if _is_on_device(run, program) else _NO_EXCHANGE
         else:
             found |= _judged(_Program(of_program, of_waits))
         rows.append({"program": program} | found)
@@ -62,6 +64,12 @@ def stragglers(run: Run) -> pd.DataFrame:
         name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
         for name in _COLUMNS
     })
+
+
+def _is_on_device(run: Run, program: str) -> bool:
+    """Return whether a program's ranks computed on a device other than the CPU."""
+    cases = set(rank_cases(run).query("program == @program")["case"])
+    return any(entry["case"] in cases and entry["device"] != "cpu" for entry in run.manifest["cases"])
 
 
 def rank_verdicts(run: Run) -> pd.DataFrame:
