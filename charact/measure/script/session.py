@@ -171,7 +171,8 @@ class Session:
             parts = [other for other, one in self._objects.items() if id(one) in modules]
             return facts | {"kind": "model", "num_parameters": sum(sizes), "parts": parts}
         sampler = getattr(obj, "_index_sampler", None)
-        return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None)}
+        return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None),
+                        "num_workers": getattr(obj, "_num_workers", None)}
 
     def _names(self) -> dict[str, Any]:
         """Return a note with the names of models and optimizers that are global variables of the main module."""
@@ -243,6 +244,8 @@ class Session:
 
     def flush_if_due(self) -> None:
         """Write the finished slices at intervals; call it when no span is open."""
+        if self.recorder.keeps:
+            return
         if len(self.recorder.slices) > FLUSH_SLICES or monotonic() - self._flushed > FLUSH_S:
             self._try(lambda: self._flush(wait=False))
             if self._event_log.num_slices > MAX_SLICES:

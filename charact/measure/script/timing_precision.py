@@ -5,8 +5,8 @@ from time import perf_counter_ns
 
 from charact.core.statistics import median_interval
 
-_WARMUP, _FEWEST, _MOST = 3, 10, 50
-"""Iterations at the start that do not count, and least and most iterations to time."""
+_WARMUP, _FEWEST, _MOST = 3, 10, 20
+"""Iterations at the start that do not count; least and most that are timed before the passes (more follow later)."""
 _TARGET_FRAC = 0.02
 """Half the width of the median's 95 % interval over the median, at which the timing is precise enough."""
 

@@ -21,7 +21,7 @@ def _rank(case: _Case) -> str:
 
 
 def _text(name: str) -> Callable[[_Case], str]:
-    return lambda case: str(case.get(name) or "").replace("n/a", "")
+    return lambda case: str(case.get(name) or "").replace("n/a", "").replace("as written", f"{name} as written")
 
 
 _FACTS: tuple[Callable[[_Case], str], ...] = (

@@ -45,6 +45,7 @@ class _Optimizer(_Owned, kw_only=True):
 
 class _Loader(_Owned, kw_only=True):
     batch_size: Any
+    num_workers: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType | None = UNSET
 
 
 class _Names(Struct):

@@ -215,10 +215,11 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
                             *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
                                          any_loader=any(one["kind"] == "loader" for one in log.owners.values()),
                                          inferences=[one for one in log.iterations if not one.training])],
-            "core_use": log.core_use, **log.rule,
+            "num_loader_workers": _num_loader_workers(log.owners, iterations), "core_use": log.core_use, **log.rule,
         }},
     }
-    frames = log.samples.in_other(iterations, other_s / sum(walls_s))
+    data_s = sum(row["host_s"] for row in rows if row["phase"] == "data")
+    frames = log.samples.facts(iterations, {"other": other_s / sum(walls_s), "data": data_s / sum(walls_s)})
     if frames is not None:
         entry["passes"]["frames"] = frames
     tables = {"iterations": rows}
@@ -308,6 +309,13 @@ def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[int, str]:
 def _name(log: EventLog, facts: dict[str, Any]) -> str:
     """Return the name of a global variable at the end, else of any variable at first use, else of the class."""
     return str(log.names.get(facts["owner"]) or facts.get("variable") or facts["class"])
+
+
+def _num_loader_workers(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
+    """Return the number of worker processes of the loader with the most batches; None if it is not known."""
+    fetches = Counter(interval.owner for one in iterations for interval in one.intervals if interval.phase == "data")
+    numbers = [owners.get(loader, {}).get("num_workers") for loader, _ in fetches.most_common()]
+    return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
