@@ -39,6 +39,7 @@ $(VENV)/stamp-docs: $(VENV)/stamp-run
 
 demo: venv ## characterize ResNet-50 at 32 and 224 pixels, and say where the report is
 	$(BIN)/charact profile resnet --input-sizes 32,224
+	@echo "Next, your own script: $(BIN)/charact run your_script.py"
 
 # Threads that spin while they wait slow each other down many times on a machine that does anything else.
 test test-all bench: export OMP_WAIT_POLICY ?= PASSIVE

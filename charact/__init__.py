@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from charact.profiler import Profiler, profile
     from charact.record.reader import Run, load_run
+    from charact.record.runs import load_runs
     from charact.workload.base import Workload
 
-__all__ = ["Profiler", "Run", "Workload", "__version__", "load_run", "profile"]
+__all__ = ["Profiler", "Run", "Workload", "__version__", "load_run", "load_runs", "profile"]
 
 _HOMES = {
     "Profiler": "charact.profiler",
     "profile": "charact.profiler",
     "Run": "charact.record.reader",
     "load_run": "charact.record.reader",
+    "load_runs": "charact.record.runs",
     "Workload": "charact.workload.base",
 }
 

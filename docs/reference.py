@@ -19,8 +19,8 @@ from charact.record import schema
 from charact.workload.registry import all_workloads
 
 API = (
-    ("charact", "Profiler"), ("charact", "profile"), ("charact", "load_run"), ("charact", "Run"),
-    ("charact", "Workload"), ("charact.memory", "estimate"), ("charact.memory", "Estimate"),
+    ("charact", "Profiler"), ("charact", "profile"), ("charact", "load_run"), ("charact", "load_runs"),
+    ("charact", "Run"), ("charact", "Workload"), ("charact.memory", "estimate"), ("charact.memory", "Estimate"),
 )
 """Modules and names of the public Python API."""
 CALLBACKS = (

@@ -1,5 +1,7 @@
 """SQL over the tables of many runs, by DuckDB in memory."""
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ def query(paths: Sequence[Path], sql: str) -> pd.DataFrame:
     """Return the rows of an SQL query over the tables of runs.
 
     The tables are `cases` and those of the record's schema, each with a first column `run`, the name of the run's
-    directory. A table that no run has is empty.
+    directory. A table that no run has is empty. Only the files of tables that the query names are opened.
 
     Args:
         paths: directories of runs.
@@ -38,11 +40,13 @@ def query(paths: Sequence[Path], sql: str) -> pd.DataFrame:
     except ImportError as error:
         raise UserError("queries need DuckDB: pip install 'charact[query]'") from error
     with duckdb.connect(":memory:") as connection:
-        cases = _cases(paths)
+        _check(paths)
+        # Registered frames are found by name only as long as Python has a reference.
+        cases = _cases(paths if _names(sql, CASES) else ())
         connection.register(CASES, cases)
         for table in TABLES:
             if table != CASES:
-                _add(connection, table, paths)
+                _add(connection, table, paths if _names(sql, table) else ())
         try:
             rows: pd.DataFrame = connection.sql(sql).df()
         except (duckdb.Error, AttributeError) as error:
@@ -51,29 +55,62 @@ def query(paths: Sequence[Path], sql: str) -> pd.DataFrame:
     return rows
 
 
+def _names(sql: str, table: str) -> bool:
+    """Return whether a query may name a table: whether the word is in it, also in a text or a comment."""
+    return re.search(rf"(?i)\b{table}\b", sql) is not None
+
+
+def _check(paths: Sequence[Path]) -> None:
+    """Check that each path is a run.
+
+    Raises:
+        UserError: one is not.
+    """
+    for path in paths:
+        if not os.path.isfile(path / "run.json"):
+            raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
+
+
+class _Manifest(msgspec.Struct):
+    """The facts of run.json that the table of cases has; the others are not decoded."""
+
+    cases: list[dict[str, Any]]
+    name: Any = None
+    started: Any = None
+    hostname: Any = None
+
+
 def _cases(paths: Sequence[Path]) -> pd.DataFrame:
     """Return a row per case of each run: its coordinates and its outcome."""
     rows: list[list[Any]] = []
+    decoder = msgspec.json.Decoder(_Manifest)
     for path in paths:
-        if not (path / "run.json").is_file():
-            raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
         try:
-            manifest = msgspec.json.decode((path / "run.json").read_bytes())
-            rows += [[path.name, *(manifest.get(fact) for fact in _RUN_FACTS), *(case.get(fact) for fact in _FACTS)]
-                     for case in manifest["cases"]]
-        except (OSError, msgspec.DecodeError, KeyError, AttributeError, TypeError) as error:
+            manifest = decoder.decode((path / "run.json").read_bytes())
+            rows += [[path.name, *(getattr(manifest, fact) for fact in _RUN_FACTS),
+                      *(case.get(fact) for fact in _FACTS)] for case in manifest.cases]
+        except (OSError, msgspec.DecodeError) as error:
             raise UserError(f"{path / 'run.json'} is damaged ({type(error).__name__}): leave this run out") from error
     return pd.DataFrame(rows, columns=["run", *_RUN_FACTS, *_FACTS])
 
 
 def _add(connection: "duckdb.DuckDBPyConnection", table: str, paths: Sequence[Path]) -> None:
-    """Add a view of one table of all runs; the files are read when a query needs them."""
+    """Add a view of one table of all runs; the files are read when a query needs them.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    import duckdb
+
     files = [str(path / f"{table}.parquet") for path in paths if (path / f"{table}.parquet").is_file()]
     if not files:
         columns = ", ".join(f'NULL AS "{name}"' for name in ["run", *column_names(table)])
         connection.execute(f'CREATE VIEW "{table}" AS SELECT {columns} WHERE false')
         return
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    connection.execute(
-        f'CREATE VIEW "{table}" AS SELECT parse_path(filename)[-2] AS run, * EXCLUDE (filename) '
-        f"FROM read_parquet([{listed}], union_by_name = true, filename = true)")
+    try:
+        connection.execute(
+            f'CREATE VIEW "{table}" AS SELECT parse_path(filename)[-2] AS run, * EXCLUDE (filename) '
+            f"FROM read_parquet([{listed}], union_by_name = true, filename = true)")
+    except duckdb.Error as error:
+        raise UserError(f"{str(error).partition(chr(10))[0]}: leave this run out") from error

@@ -215,7 +215,7 @@ def _check_common(sides: "Sequence[Group]") -> None:
     nearest = unmatched_cases(sides)["why"]
     why = f" (nearest: {nearest.iloc[0]})" if len(nearest) else ""
     watched = all(is_watched(run) for side in sides for run in side.runs)
-    remedy = "; give runs of a script the same charact run --name" if watched else ""
+    remedy = "; for a changed script, give both runs one name: charact run --name NAME" if watched else ""
     raise UserError(f"nothing in common: {'; '.join(has)}{why}; cases match where workload, sizes, mode, precision and "
                     f"data are the same{remedy}")
 

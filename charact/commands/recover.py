@@ -1,9 +1,8 @@
 """`charact recover`."""
 
-import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,15 +11,9 @@ from charact.core.errors import UserError
 from charact.core.output import warn
 
 if TYPE_CHECKING:
-    from charact.measure.script.spans.event_log_to_record import ScriptOptions
     from charact.record.writer import RunWriter
 
 _NOTHING = "{} had no measurements, and is removed"
-_BLIND = ("called no model of PyTorch outside of fully compiled functions, so there is nothing to report: run it "
-          "without torch.compile, or name its phases with charact.Profiler")
-_NO_MODEL = "called no model of PyTorch in the watched thread, so there is nothing to report"
-_ELSEWHERE = (f"{_NO_MODEL}. charact.Profiler watches another thread, charact run another process (torchrun "
-              "--no-python charact run train.py)")
 
 
 def command(
@@ -43,10 +36,12 @@ def command(
     with Interrupt() as interrupt:
         from charact.commands._shared.publish import recover_command
         from charact.commands._shared.run_groups import check_unfinished
+        from charact.record.rank_parts import job_of
 
         for number, directory in enumerate(partial):
             try:
-                check_unfinished([directory])
+                if job_of(directory.absolute()) is None:  # the parts of ranks may have been merged in the meantime
+                    check_unfinished([directory])
                 with interrupt.allowed():
                     any_ok |= _recover(directory, quiet, waiting)
             except UserError as error:  # a run that is still running must not prevent the others
@@ -80,10 +75,16 @@ def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
         report_outcome,
         write_views,
     )
+    from charact.commands._shared.ranks import end_rank, merge_job
     from charact.record.in_progress import PARTIAL_PREFIX, remove_unbegun
+    from charact.record.rank_parts import is_job, job_of
     from charact.record.reader import load_run
     from charact.record.writer import RunWriter
 
+    if job_of(directory.absolute()) is not None:
+        return end_rank(directory, quiet=quiet, waiting=waiting)
+    if is_job(directory):
+        return merge_job(directory, quiet=quiet)
     if remove_unbegun(directory):
         raise UserError(_NOTHING.format(directory))
     whole = directory.resolve()
@@ -115,78 +116,13 @@ def _close(writer: "RunWriter") -> None:
     Raises:
         UserError: it was empty, and is removed; or it cannot be written.
     """
+    from charact.commands._shared.watched_program import add_cases_of_program
     from charact.measure.script.spans.event_log_to_record import script_options
 
     status, nothing = "interrupted", _NOTHING.format(writer.directory)
     if (options := script_options(writer.manifest)) is not None:
-        status, nothing = _add_cases_of_program(writer, options, nothing)
+        status, nothing = add_cases_of_program(writer, options, nothing)
     if writer.holds_nothing:
         writer.discard()
         raise UserError(nothing)
     writer.close(status)
-
-
-def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None) -> dict[str, Any]:
-    """Return facts of the machine, its ceilings and its software, if the program ran on this machine.
-
-    Args:
-        hostname: where the program ran.
-        devices: on which it computed.
-        of_torch: facts that its process recorded; None if PyTorch must be imported for them.
-    """
-    if hostname != os.uname().nodename:
-        warn(f"charact: this is not {hostname}, where the program ran: the record has no facts of the machine")
-        return {}
-    from charact.machine.ceilings_cache import cached_ceilings
-    from charact.machine.facts import machine_facts, software_facts, torch_facts
-
-    if of_torch is None:
-        import torch
-
-        of_torch = torch_facts() | {"num_threads": torch.get_num_threads()}
-    machine, software = machine_facts(of_torch), software_facts(of_torch)
-    return {"machine": machine, "software": software,
-            **cached_ceilings(machine["fingerprint"], software["torch"], of_torch["num_threads"], devices)}
-
-
-def _add_cases_of_program(writer: "RunWriter", options: "ScriptOptions", nothing: str) -> tuple[str, str]:
-    """Add the event log of a watched program to its record; return the run's status, and a message if it is empty.
-
-    Raises:
-        UserError: the event log is damaged from its beginning, or the record cannot be written.
-    """
-    from charact.measure.script.spans.blind_spots import unwatched
-    from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
-    from charact.record.in_progress import TRACE
-
-    watched = read_event_log(writer.directory)
-    cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
-                         options.passes)
-    for damage in watched.damage:
-        warn(f"charact: {writer.directory}: {damage}")
-    if watched.damage and not cases:
-        raise UserError(f"no iteration can be read from the damaged event log in {writer.directory}")
-    if cases:
-        writer.manifest |= {"ending": watched.ending or "killed",
-                            "event_log_damage": [damage._asdict() for damage in watched.damage],
-                            **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases],
-                                     watched.torch_facts)}
-        if "counters" in options.passes or any(tables.get("counters") for _, tables in cases):
-            from charact.measure.counters import described  # imports PyTorch
-
-            writer.manifest["counters"] = described()
-        for entry, tables in cases:
-            writer.add_case(entry, tables)
-        if (trace := writer.directory / TRACE).exists():
-            trace.rename(writer.trace_path(cases[0][0]["case"]))
-    if watched.ending is None:
-        return "interrupted", nothing
-    if watched.iterations:
-        nothing = (f"{options.script} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
-                   "give a smaller number")
-    else:
-        elsewhere = "; ".join(unwatched(watched.num_children, watched.num_threads))
-        nothing = f"{options.script} {_BLIND if watched.compiled_whole else _ELSEWHERE}"
-        if elsewhere:
-            nothing = f"{options.script} {_NO_MODEL}; {elsewhere}"
-    return "complete", nothing

@@ -57,6 +57,9 @@ def command(
         "--sample", help="Sample the script's source line every 10 ms outside of phases, not every 100 ms.")] = False,
     live: Annotated[bool, typer.Option(
         "--live", help="Show where time goes at the bottom of the terminal while it runs.")] = False,
+    nproc: Annotated[int | None, typer.Option(
+        min=1, metavar="N", help="Run the script on N ranks of this machine, as torchrun does. All ranks have one "
+                                 "record.")] = None,
     out: Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(
         help="Name of the run and its cases; compare matches cases by it. Default: the script's.")] = None,
@@ -75,6 +78,7 @@ def command(
       charact run --iterations 50 --stop train.py --batch-size 64
       charact run --passes operators,memory train.py
       charact run -m my_package.train --config small.yaml
+      charact run --nproc 2 train.py
     """  # noqa: D301  (click wants the character itself)
     program = [*(script or [])]
     if module is None and not program:
@@ -90,6 +94,10 @@ def command(
         raise UserError("--stop ends the script after --iterations: give a number")
     label = name or (module if module is not None else Path(program[0]).stem)
 
+    if nproc is not None:
+        from charact.measure.script.ranks.launcher import launch
+
+        raise SystemExit(launch(nproc, sys.argv[1:]))
     check_forks("charact run")
     # Measuring sets environment variables for PyTorch; the program must not see them.
     environment = dict(os.environ)

@@ -32,7 +32,7 @@ def command(
         problem = "is a file" if logdir.exists() else "does not exist"
         raise UserError(f"{logdir} {problem}: give a directory of runs, such as charact profile's --out")
 
-    from charact.views.tensorboard.records import run_directories
+    from charact.record.runs import run_directories
 
     num_runs = sum(1 for _ in run_directories(logdir))
     address = _start(logdir, port)

@@ -67,6 +67,10 @@ class Case(Struct):
     device_name: str | None = None
     data: str | None = None
     num_parameters: Count | None = None
+    rank: Count | None = None
+    local_rank: Count | None = None
+    world_size: Count | None = None
+    hostname: str | None = None
     source: str | None = None
     requested_bytes: Amount | None = None
     passes: dict[str, dict[str, Any]] = {}
@@ -172,6 +176,30 @@ class LogDamage(Struct):
     lost_bytes: Count
 
 
+class RankIdentity(Struct):
+    """Place of the process that wrote the run among the ranks of its job; see `charact.machine.rank_identity`."""
+
+    rank: Count
+    world_size: Count
+    job: str
+    launcher: str
+    local_rank: Count | None = None
+
+
+class Rank(Struct):
+    """A rank of a run that was merged from the parts of several."""
+
+    rank: Count
+    world_size: Count
+    local_rank: Count | None = None
+    hostname: str | None = None
+    num_iterations: Count | None = None
+    ending: str | None = None
+    traceback: str | None = None
+    ended_s: float | None = None
+    reason: str | None = None
+
+
 class Reference(Struct):
     """Source of a table of published values; `unstated`: what the source does not state."""
 
@@ -203,6 +231,12 @@ class Manifest(Struct):
     ceilings_reason: str | None = None
     counters: dict[str, dict[str, CounterMeaning]] = {}
     reference: Reference | None = None
+    rank: RankIdentity | None = None
+    ranks: list[Rank] = []
+    world_size: Count | None = None
+    traceback: str | None = None
+    ended_s: float | None = None
+    reason: str | None = None
     event_log_damage: list[LogDamage] = []
     flushes: dict[str, dict[str, Count]] = {}
 

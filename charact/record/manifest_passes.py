@@ -59,6 +59,7 @@ class TimingPass(Pass):
     inferred_frac: Number | None = None
     blind_spots: list[str] = []
     evidence: dict[Phase, list[str]] = {}
+    num_loader_workers: Count | None = None
     core_use: CoreUse | None = None
 
 
@@ -149,10 +150,14 @@ class FramesPass(Pass):
     interval_s: Amount | None = None
     num_samples: Count = 0
     frames: list[Frame] = []
+    """In `other`."""
+    num_data_samples: Count = 0
+    data_frames: list[Frame] = []
 
     def __post_init__(self) -> None:
-        if sum(frame.num_samples for frame in self.frames) > self.num_samples:
-            raise ValueError("the frames have more samples than the pass")
+        for frames, num_samples in ((self.frames, self.num_samples), (self.data_frames, self.num_data_samples)):
+            if sum(frame.num_samples for frame in frames) > num_samples:
+                raise ValueError("the frames have more samples than the pass")
 
 
 class Target(Struct):

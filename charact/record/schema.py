@@ -98,6 +98,26 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("host_s", "float64", "host time between the phase's annotations, measured", nullable=False),
         Column("device_s", "float64", "time between the phase's CUDA events, measured; null on a CPU"),
     ),
+    "collectives": (
+        _CASE,
+        Column("iteration", "int64", "index of the timed iteration, as in iterations", nullable=False, least=0),
+        Column("phase", "string", "phase in which the rank called the collective; 'communication' between phases",
+               nullable=False, allowed=PHASES),
+        Column("group", "string", "process group; 'default' for that of all ranks", nullable=False),
+        Column("group_size", "int64", "number of ranks in the group; null if not known", least=0),
+        Column("sequence", "int64", "index of the collective in its group, the same on each of its ranks",
+               nullable=False, least=0),
+        Column("operation", "string", "name in the backend, e.g. all_reduce; on gloo, a reduce_scatter of FSDP2 is an "
+                                      "all_reduce", nullable=False),
+        Column("bytes", "float64", "bytes of its inputs or of its outputs on this rank, whichever are more; null if "
+                                   "not known", least=0),
+        Column("start_s", "float64", "time of the call since the iteration's start, on the rank's own clock",
+               nullable=False),
+        Column("wait_s", "float64", "time from the call to the end of the collective, on the rank's own clock; null if "
+                                    "the host did not wait for it, or for several of which this is not the last"),
+        Column("exposed_s", "float64", "time in which the host did nothing but wait for it; null if the device waits"),
+        Column("device_s", "float64", "time of the collective on the device, measured by the backend; null on a CPU"),
+    ),
     "operators": (
         _CASE,
         Column("phase", "string", "phase in which the operator ran", allowed=PHASES),

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,11 @@ Options = Mapping[str, str]
 """Values of options by name; the value of a flag is empty."""
 Known = Mapping[str, Collection[str]]
 """Names of options and arguments of each command that a sweep may run."""
+Check = Callable[[str, str, str], str]
+"""Function that returns what is wrong with a value, from command, option and value; empty if nothing is."""
+ARGUMENTS = {"profile": "workload", "train": "workload", "infer": "workload", "memory": "workload",
+             "bricks run": "suite"}
+"""Name under which a case gives the argument of its command."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +53,18 @@ class SweepCase:
     @property
     def label(self) -> str:
         """The case in one line: its command, its options, and the repetition if that is not the first."""
-        words = [value if name in ARGUMENTS else name if not value else f"{name}={value}" for name, value in
-                 sorted(self.options, key=lambda option: option[0] not in ARGUMENTS)]
+        argument = ARGUMENTS.get(self.command)
+        words = [value if name == argument else name if not value else f"{name}={value}" for name, value in
+                 sorted(self.options, key=lambda option: option[0] != argument)]
         return " ".join([self.command, *words, *([f"(repeat {self.repeat})"] if self.repeat > 1 else [])])
 
     @property
     def arguments(self) -> list[str]:
         """Arguments for charact's command line, without those that the sweep adds."""
-        options = dict(self.options)
-        positional = [options.pop(name) for name in ARGUMENTS if name in options]
+        options, argument = dict(self.options), ARGUMENTS.get(self.command, "")
+        positional = [options.pop(argument)] if argument in options else []
         return [*self.command.split(), *positional, *(
             f"--{name}={value}" if value else f"--{name}" for name, value in options.items())]
-
-
-ARGUMENTS = ("workload", "suite")
-"""Names under which a case gives its command's argument."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +76,27 @@ class Definition:
     """Cases in the order of the file, each once."""
 
 
-def read_definition(path: Path, known: Known) -> Definition:
+def read_definition(path: Path, known: Known, check: Check = lambda command, name, value: "") -> Definition:
     """Read a sweep file.
 
     Args:
         path: the file.
         known: options of the commands that cases may run.
+        check: checks the value of an option, such as the name of a workload.
 
     Raises:
         UserError: the file cannot be read or is not valid, with the number of the line; or it describes no case, or
             more than `MAX_CASES`.
     """
-    reader = _Reader(path, known)
+    reader = _Reader(path, known, check)
     return reader.definition()
 
 
 class _Reader:
     """Converts the nodes of a YAML document, which know their lines."""
 
-    def __init__(self, path: Path, known: Known) -> None:
-        self._path, self._known = path, known
+    def __init__(self, path: Path, known: Known, check: Check) -> None:
+        self._path, self._known, self._check = path, known, check
 
     def definition(self) -> Definition:
         """Return the content of the file."""
@@ -138,8 +141,10 @@ class _Reader:
         if command not in self._known:
             self._fail(part["command"], f"unknown command '{command}'",
                        did_you_mean(command, self._known, f"one of {', '.join(self._known)}"))
-        matrix = {key: self._values(node) for key, node in self._options(part, "matrix", command).items()}
-        fixed = {key: self._value(node) for key, node in self._options(part, "options", command).items()}
+        matrix = {key: self._values(command, key, node)
+                  for key, node in self._options(part, "matrix", command).items()}
+        fixed = {key: self._checked(command, key, node)
+                 for key, node in self._options(part, "options", command).items()}
         if twice := matrix.keys() & fixed.keys():
             self._fail(part["options"], f"{min(twice)} is in `matrix` and in `options`: leave out one of them")
         excluded = [self._named_values(node, command) for node in self._sequence(part.get("exclude"), "exclude")]
@@ -181,13 +186,20 @@ class _Reader:
 
     def _named_values(self, node: yaml.Node, command: str) -> Options:
         """Return the options of an entry of `include` or `exclude`."""
-        return {key: self._value(value) for key, value in self._options({"options": node}, "options", command).items()}
+        return {key: self._checked(command, key, value)
+                for key, value in self._options({"options": node}, "options", command).items()}
 
-    def _values(self, node: yaml.Node) -> list[str]:
+    def _values(self, command: str, name: str, node: yaml.Node) -> list[str]:
         """Return the values of an axis: those of a list, or the only one."""
-        if isinstance(node, yaml.SequenceNode):
-            return list(dict.fromkeys(self._value(one) for one in node.value))
-        return [self._value(node)]
+        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        return list(dict.fromkeys(self._checked(command, name, one) for one in nodes))
+
+    def _checked(self, command: str, name: str, node: yaml.Node) -> str:
+        """Return the value of an option of a command."""
+        value = self._value(node)
+        if problem := self._check(command, name, value):
+            self._fail(node, problem)
+        return value
 
     def _value(self, node: yaml.Node) -> str:
         """Return the value of an option as on the command line; values of a list are joined by commas."""

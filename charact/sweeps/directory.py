@@ -105,7 +105,7 @@ class SweepDirectory:
             SweepCase(command, tuple(options), repeat) for command, options, repeat in listed.cases))
 
     def outcome(self, case: SweepCase) -> Outcome | None:
-        """Return how a case ended; None if it has not."""
+        """Return how the last attempt of a case ended; None if there was none."""
         try:
             return msgspec.json.decode((self.path / "cases" / f"{case.id}.json").read_bytes(), type=Outcome)
         except (OSError, msgspec.DecodeError):
@@ -121,11 +121,15 @@ class SweepDirectory:
         found = self.outcome(case)
         if found is not None and self.is_done(case):
             return found.state
-        return "running" if self.is_locked(case.id) else "waiting" if found is None else "killed"
+        return "running" if self.is_locked(case.id) else "waiting" if found is None else found.state
 
     def forget(self, case: SweepCase) -> None:
-        """Remove the outcome of a case, so that it runs again."""
-        (self.path / "cases" / f"{case.id}.json").unlink(missing_ok=True)
+        """Mark a case as waiting and remove its run, so that it runs again; its time and attempts are kept."""
+        found, published = self.outcome(case), self.run_of(case)
+        if found is not None:
+            self.write(case, msgspec.structs.replace(found, state="waiting", reason="", run=None))
+        if published is not None:
+            shutil.rmtree(published, ignore_errors=True)
 
     def write(self, case: SweepCase, outcome: Outcome) -> None:
         """Write how a case ended, atomically."""
@@ -175,6 +179,13 @@ def _is_complete(run: Path) -> bool:
     except (OSError, msgspec.DecodeError):
         return False
     return isinstance(manifest, dict) and manifest.get("status") == "complete"
+
+
+def succeeded(run: Path) -> bool:
+    """Return whether a case of a published run ended well."""
+    with reading(run / "run.json"):
+        manifest = msgspec.json.decode((run / "run.json").read_bytes())
+    return any(entry.get("status") == "ok" for entry in manifest["cases"])
 
 
 def run_name(case: SweepCase) -> str:

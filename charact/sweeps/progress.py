@@ -37,21 +37,28 @@ def counts(found: Sequence[CaseStatus]) -> dict[State, int]:
 
 
 def remaining_s(found: Sequence[CaseStatus]) -> float | None:
-    """Return the expected time of the cases that are not done (s), from the times of those that are.
+    """Return the expected time of the cases that are not done (s): the sum of `expected_times`; None if not known."""
+    times = expected_times(found)
+    waiting = [one.case for one in found if not one.is_done]
+    return sum(times[case] for case in waiting) if all(case in times for case in waiting) and (
+        times or not waiting) else None
 
-    A case takes as long as the average of the cases with the same command and argument, else of the same command, else
-    of all. None if no case is done.
+
+def expected_times(found: Sequence[CaseStatus]) -> dict[SweepCase, float]:
+    """Return the expected time of each case that is not done (s), from the times of those that are.
+
+    A case that will be repeated by --retry takes as long as the last time. Another takes as long as the average of the
+    cases with the same command and argument, else of the same command, else of all. Empty if no time is known.
 
     *Error*: cases of one workload may differ by their sizes; running cases count in full.
     """
-    done = [(one.case, one.outcome.seconds) for one in found if one.is_done and one.outcome is not None]
-    if not done:
-        return None
     times: dict[tuple[str, ...], list[float]] = {}
-    for case, seconds in done:
-        for key in _keys(case):
-            times.setdefault(key, []).append(seconds)
-    return sum(mean(next(times[key] for key in _keys(one.case) if key in times)) for one in found if not one.is_done)
+    for one in found:
+        if one.outcome is not None and (one.is_done or one.state == "waiting"):
+            for key in [(one.case.id,), *_keys(one.case)]:
+                times.setdefault(key, []).append(one.outcome.seconds)
+    return {one.case: mean(next(times[key] for key in [(one.case.id,), *_keys(one.case)] if key in times))
+            for one in found if times and not one.is_done}
 
 
 def _keys(case: SweepCase) -> list[tuple[str, ...]]:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from charact.sweeps.definition import SweepCase
-from charact.sweeps.directory import Outcome, SweepDirectory, host, now, run_name
+from charact.sweeps.directory import Outcome, SweepDirectory, host, now, run_name, succeeded
 
 TAKEN = 75
 """Exit status if another process runs the case. *Source*: EX_TEMPFAIL of sysexits.h."""
@@ -34,7 +34,7 @@ def run_case(directory: SweepDirectory, case: SweepCase) -> int:
             status = _command([*case.arguments, f"--out={directory.runs}", f"--name={run_name(case)}", "--quiet"])
             found = directory.run_of(case)
         else:  # published, but killed before the outcome was written
-            status = 0
+            status = int(not succeeded(found))
         # A command that a signal has ended publishes what it has; that is no finished case.
         if status > _SIGNALED:
             directory.remove_unfinished(case)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support import brick_records, counter_records, memory_records, operation_records, records
+from support import brick_records, counter_records, memory_records, operation_records, rank_records, records
 from support.pages import Page
 from support.terminal import shown
 
@@ -37,6 +37,7 @@ RUNS: dict[str, Callable[[Path], Path]] = {
     "operations": lambda out: operation_records.suite(out, 8).path,
     "sparse": lambda out: operation_records.sparse(out, {0.1: 1.0, 0.01: 0.5}).path,
     "bricks": lambda out: brick_records.suite_run(out).path,
+    "ranks": rank_records.write_ranks,
     "constructed models": lambda out: brick_records.three_models(out).path,
 }
 """Writers of a run of each kind, of which together every analysis finds what it needs."""

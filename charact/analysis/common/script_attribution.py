@@ -10,6 +10,8 @@ from charact.record.reader import Run
 
 _FACTS = ["num_warmup_iterations", "num_iterations", "attributed_frac", "inferred_frac", "compile_s"]
 _MUCH_FRAC = 0.1
+_SAMPLED = {"other": ("num_samples", "frames"), "data": ("num_data_samples", "data_frames")}
+"""Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines."""
 _FRAMES = ["place", "function", "library", "num_samples"]
 
 
@@ -74,30 +76,32 @@ def has_unexplained_other(run: Run, case: str) -> bool:
     """Return whether over 10 % of a profiled program's time is `other` and no stack samples were recorded."""
     found = attribution(run)
     much = found.loc[found["case"] == case, "attributed_frac"] < 1 - _MUCH_FRAC
-    sampled = {entry["case"] for entry in run.manifest["cases"] if "frames" in entry.get("passes", {})}
+    sampled = {entry["case"] for entry in run.manifest["cases"]
+               if "num_samples" in entry.get("passes", {}).get("frames", {})}
     return is_watched(run) and bool(much.any()) and case not in sampled
 
 
 @memoize
-def sampled_frames(run: Run) -> pd.DataFrame:
-    """Return the lines of the program that were sampled during `other` time, most samples first.
+def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
+    """Return the lines of the program that were sampled in a phase, `other` or `data`, most samples first.
 
     Columns: case; place, file and line of the program's own code; function; library, the library function it was
-    calling (null if the line itself was running); num_samples; share_frac of all the case's samples in `other`, also
-    of lines that were not recorded; time_s, this share of the case's mean `other` time per iteration.
+    calling (null if the line itself was running); num_samples; share_frac of all the case's samples in the phase, also
+    of lines that were not recorded; time_s, this share of the phase's mean time per iteration of the case.
 
     *Error*: a sample is taken every 100 ms, or every 10 ms with `--sample`. A share p of n samples has a standard error
     of at least sqrt(p (1 - p) / n).
     """
+    num_samples, frames_name = _SAMPLED[phase]
     rows: list[dict[str, Any]] = []
     for entry in run.manifest["cases"]:
         sampled = entry.get("passes", {}).get("frames", {})
-        rows += [{"case": entry["case"], **frame, "share_frac": frame["num_samples"] / sampled["num_samples"]}
-                 for frame in sampled.get("frames", [])]  # fmt: skip
+        rows += [{"case": entry["case"], **frame, "share_frac": frame["num_samples"] / sampled[num_samples]}
+                 for frame in sampled.get(frames_name, [])]
     frames = pd.DataFrame(rows, columns=["case", *_FRAMES, "share_frac"])
     frames = frames.astype({"case": "str", "num_samples": "float64", "share_frac": "float64"})
     iterations = run.iterations
-    other_s = iterations[iterations["phase"] == "other"].groupby("case")["host_s"].sum()
-    other_s = other_s / iterations.groupby("case")["iteration"].nunique()
-    frames["time_s"] = frames["share_frac"] * frames["case"].map(other_s).astype("float64")
+    phase_s = iterations[iterations["phase"] == phase].groupby("case")["host_s"].sum()
+    phase_s = phase_s / iterations.groupby("case")["iteration"].nunique()
+    frames["time_s"] = frames["share_frac"] * frames["case"].map(phase_s).astype("float64")
     return frames

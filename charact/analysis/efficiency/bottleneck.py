@@ -16,6 +16,9 @@ from charact.analysis.efficiency.time_bounds import limited_parts
 from charact.analysis.profile.case_summary import iteration_times
 from charact.analysis.profile.core_use import disturbance
 from charact.analysis.profile.machine_speed import BOUND_FRAC
+from charact.analysis.ranks.matching import rank_cases
+from charact.analysis.ranks.stragglers import stragglers
+from charact.analysis.ranks.waiting import late_s
 from charact.core.units import quantity, share
 from charact.record.reader import Run
 
@@ -28,8 +31,12 @@ VERDICTS = {
     "data": "data-bound", "communication": "communication-bound", "host": "host-bound", "compute": "compute-bound",
     "bandwidth": "memory-bandwidth-bound",
 }  # fmt: skip
-"""Verdicts by the limit of most of the time; `memory-capacity-bound` and `balanced` are the others."""
+"""Verdicts by the limit of most of the time; `memory-capacity-bound`, `straggler-bound` and
+`balanced` are the others."""
 _CAPACITY = "memory-capacity-bound"
+_STRAGGLER = "straggler-bound"
+_LATE_FRAC = 0.5
+"""Share of the communication from which waiting for another rank is the bottleneck, not the exchange itself."""
 _RULES = ((("data", "communication", "host"), BOUND_FRAC), (("compute", "bandwidth"), WORK_FRAC))
 
 _ON_HOST = (None, "data", "host")
@@ -49,7 +56,9 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     larger batch would help. There is no verdict if other programs took much of the cores (see `core_use`), or if
     nothing bounds and `BOUND_FRAC` or more of the time has an unknown limit.
 
-    Columns: case; verdict ('data-bound', 'communication-bound', 'host-bound', 'compute-bound',
+    A rank whose communication is mostly waiting for another rank is straggler-bound, not communication-bound.
+
+    Columns: case; verdict ('data-bound', 'communication-bound', 'straggler-bound', 'host-bound', 'compute-bound',
     'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
     threshold_frac that it exceeded (for a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the potential
     speedup: the most that removing the bottleneck could save; prize, that as a sentence (null for capacity, balance,
@@ -80,10 +89,12 @@ def _judged(case: Situation) -> dict[str, Any]:
     limit, threshold_frac = _bound(case)
     disturbed = disturbance(case.run, case.entry["case"])
     if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
-        return {"reason": f"unreliable: {disturbed}"}
+        return {"reason": f"unreliable: {disturbed}; measure again when they are idle, and see charact doctor"}
     memory = _memory(case)
     if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
         return _full(case, *memory)
+    if limit == "communication" and (waiting := _waiting(case, threshold_frac)) is not None:
+        return waiting
     if limit is not None:
         return _bound_by(case, limit, threshold_frac)
     if case.share("other") >= BOUND_FRAC:
@@ -118,6 +129,27 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
         "prize": None if math.isnan(prize_s) else f"{words.SAVINGS[limit]} could save at most {share(prize_frac)} of "
                                                   f"the iteration, {quantity(prize_s, 's')}",
         "evidence": evidence, "advice": words.ADVICE[limit](case),
+    }  # fmt: skip
+
+
+def _waiting(case: Situation, threshold_frac: float) -> dict[str, Any] | None:
+    """Return the columns of a rank that mostly waits for another one; None if the exchange itself takes the time."""
+    name = case.entry["case"]
+    waited_s = late_s(case.run, name)
+    if waited_s < _LATE_FRAC * case.spent_s("communication"):
+        return None
+    prize_frac = waited_s / case.median_s
+    program = rank_cases(case.run).set_index("case").loc[name, "program"]
+    found = stragglers(case.run).set_index("program").loc[program]
+    cause = found["evidence"] or found["reason"]
+    evidence = (f"{words.shares(case)}; communication bounds from {share(threshold_frac)} on; "
+                f"{quantity(waited_s, 's')} of it is waiting for ranks that come later: {cause}")
+    return {
+        "verdict": _STRAGGLER, "share_frac": case.share("communication"), "threshold_frac": threshold_frac,
+        "prize_s": waited_s, "prize_frac": prize_frac,
+        "prize": f"ranks of equal speed could save at most {share(prize_frac)} of the iteration, "
+                 f"{quantity(waited_s, 's')}",
+        "evidence": evidence, "advice": found["advice"],
     }  # fmt: skip
 
 

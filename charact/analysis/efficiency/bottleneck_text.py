@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.script_attribution import is_imported, is_watched
+from charact.analysis.common.script_attribution import is_imported, is_watched, sampled_frames
 from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
@@ -58,6 +58,13 @@ class Situation:
         """Return an option of the run; None if it has no such option."""
         return self.run.manifest["options"].get(name)
 
+    @property
+    def num_workers(self) -> int | None:
+        """Number of loader processes; None if it is not known."""
+        timing = self.entry.get("passes", {}).get("timing", {})
+        number: int | None = self.option("workers") if self.is_ours else timing.get("num_loader_workers")
+        return number
+
     def of(self, limit: str) -> pd.DataFrame:
         """Return the parts with this limit."""
         return self.parts[self.parts["limit"] == limit]
@@ -83,14 +90,19 @@ class Situation:
 def shares(case: Situation) -> str:
     """Return the shares of the median iteration by limit as text, the largest first."""
     largest_first = sorted((limit for limit in LIMITS if case.spent_s(limit)), key=case.share, reverse=True)
-    parts = ", ".join(f"{limit} {share(case.share(limit))}" for limit in largest_first)
+    names = {"other": "limit not known"}  # `other` is also a phase
+    parts = ", ".join(f"{names.get(limit, limit)} {share(case.share(limit))}" for limit in largest_first)
     return f"of the median iteration of {quantity(case.median_s, 's')}: {parts}"
 
 
 def _data_evidence(case: Situation) -> str:
-    workers = case.option("workers")
+    workers = case.num_workers
     processes = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
-    return f"it is the time in which the loop waited for batches{processes}"
+    frames = sampled_frames(case.run, "data")
+    of_case = frames[frames["case"] == case.entry["case"]].head(0 if workers else 1)  # the processes are not sampled
+    where = "".join(f"; {share(frame['share_frac'])} of it in {frame['place']}, {frame['function']}"
+                    for frame in of_case.to_dict("records"))
+    return f"it is the time in which the loop waited for batches{processes}{where}"
 
 
 def _communication_evidence(case: Situation) -> str:
@@ -140,18 +152,19 @@ def _most(case: Situation, limit: str, column: str) -> str:
 
 def _load_in_parallel(case: Situation) -> str:
     rest_s = case.median_s - case.spent_s("data")
-    workers = case.option("workers") if case.is_ours else None
+    workers = case.num_workers
     # This number of processes yields a batch in the time of the rest of an iteration.
     loading_s = case.spent_s("data") if not workers else workers * case.median_s
     num_needed = math.ceil(loading_s / rest_s) if rest_s > 0 else math.inf
-    if workers is None:
+    if workers is None and not case.is_ours:
         return "load batches in parallel processes: num_workers of the DataLoader"
+    option = "--workers {:.0f}" if case.is_ours else "num_workers={:.0f} of the DataLoader"
     num_cores = (case.run.manifest["machine"].get("cpu") or {}).get("num_usable_cores")
     num_useful = max(num_needed if num_cores is None else min(num_needed, num_cores), 1)
     if num_cores is None and num_useful == math.inf:
-        return "load batches in parallel processes: more --workers"
-    if num_useful > workers:
-        return f"load batches in parallel processes: --workers {num_useful:.0f}"
+        return f"load batches in parallel processes: more {'--workers' if case.is_ours else 'num_workers'}"
+    if num_useful > (workers or 0):
+        return f"load batches in parallel processes: {option.format(num_useful)}"
     return (f"make samples cheaper to load, such as by decoding them once, in advance: more than {workers} loader "
             f"processes do not help on {num_cores} cores")
 

@@ -91,6 +91,11 @@ def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.Data
     found["span_s"] = np.maximum(measured_in_s, found["work_s"])
     exposed_s = found["exchange_s"] * found["case"].map(exposed_communication_frac(run)).astype("float64").fillna(1.0)
     found["exchange_s"] = np.minimum(exposed_s, found["span_s"] - found["work_s"])
+    # A host that waits for an exchange does so in the phase communication, which the other phases do not contain.
+    waits = set(phases.loc[phases["phase"] == "communication", "case"])
+    is_apart = found["case"].isin(waits) & ~found["on_device"]
+    found["span_s"] -= found["exchange_s"].where(is_apart, 0.0)
+    found["exchange_s"] = found["exchange_s"].mask(is_apart, 0.0)
     found["scale"] = found["time_s"] / found["span_s"].where(found["span_s"] > 0)
     return found.dropna(subset=["scale"])[[*_PLACE, "span_s", "work_s", "exchange_s", "scale", "on_device"]]
 

@@ -25,6 +25,24 @@ def memory_fits(run: Run) -> pd.DataFrame:
     return in_order(fits, run, "case")[[*columns, *SERIES, "input_size"]]
 
 
+def memory_room(run: Run) -> pd.DataFrame:
+    """Return the estimated cases that fit into a memory that the user named, one row for each.
+
+    Cases that do not fit are in `out_of_memory`. No rows for a search, whose result is in `memory_fits`.
+
+    Columns: case; target, the name of the device; limit_bytes of its memory; needed_bytes, the upper end of the
+    estimate, on a GPU with what the allocator reserves and the CUDA context; margin_bytes, the difference.
+    """
+    options = run.manifest.get("options", {})
+    named = (options.get("device_memory_bytes") or options.get("device_like")) and not options.get("fit")
+    found = [(entry["case"], entry.get("passes", {}).get("prediction", {})) for entry in run.manifest["cases"]]
+    rows = [[case, facts["device"], facts["device_memory_bytes"], facts["needed_bytes"]]
+            for case, facts in found if named and facts.get("fits")]
+    room = pd.DataFrame(rows, columns=["case", "target", "limit_bytes", "needed_bytes"])
+    room = room.astype({"case": "str", "target": "str", "limit_bytes": "float64", "needed_bytes": "float64"})
+    return room.assign(margin_bytes=room["limit_bytes"] - room["needed_bytes"])
+
+
 def out_of_memory(run: Run) -> pd.DataFrame:
     """Return one row for each case that ran out of memory, if the record has details.
 

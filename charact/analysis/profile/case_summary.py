@@ -9,7 +9,8 @@ from charact.analysis.memory.composition import is_memory_run, memory_compositio
 from charact.core.statistics import median_interval
 from charact.record.reader import Run
 
-_PROFILE_PASSES = {"timing", "operators", "kernels", "memory", "flop", "counters", "frames", "prediction", "fit"}
+_PROFILE_PASSES = {"timing", "operators", "kernels", "memory", "flop", "counters", "frames", "prediction", "fit",
+                   "collectives"}
 """Passes of the kind `profile`. A case with any other pass has the kind named after that pass."""
 _KINDS = {"ops": "operation", "construct": "construction"}
 """Kinds whose name differs from that of their pass."""

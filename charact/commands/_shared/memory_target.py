@@ -72,4 +72,4 @@ def _like_it(target: "Target", device: str) -> torch.device | None:
 def _limited(target: "Target", limit_bytes: int | None) -> "Target":
     if limit_bytes is None:
         return target
-    return replace(target, name=f"{target.name} (limited)", memory_bytes=limit_bytes, source="given")
+    return replace(target, name=f"{target.name}, limited by --device-memory", memory_bytes=limit_bytes, source="given")

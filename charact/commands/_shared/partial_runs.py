@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases, script_options
+from charact.record.rank_parts import is_job
 from charact.record.reader import Run, frame_of, load_run
 
 
 def read_run(path: Path, *, partial: bool) -> Run:
     """Read a run directory; for an unfinished watched program, read its event log too.
+
+    The parts of a job's ranks that have all ended, but were not merged, are merged first.
 
     Args:
         path: the directory that contains `run.json`.
@@ -18,6 +21,10 @@ def read_run(path: Path, *, partial: bool) -> Run:
     Raises:
         UserError: there is no record, it is corrupt, unfinished (and `partial` is false), or of a newer schema.
     """
+    if is_job(path):
+        from charact.commands._shared.ranks import merged
+
+        path = merged(path)
     run = load_run(path, partial=partial)
     options = script_options(run.manifest) if run.partial else None
     if options is None:

@@ -75,7 +75,7 @@ def finished_runs(path: Path) -> list[Path]:
     Raises:
         UserError: the directory has no finished run.
     """
-    from charact.views.tensorboard.records import run_directories
+    from charact.record.runs import run_directories
 
     if not path.is_dir() or (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
         return [path]
@@ -113,7 +113,7 @@ def _runs_at(path: Path) -> "tuple[Run, ...]":
         UserError: there is none, or none that can be read.
     """
     from charact.record.reader import load_run
-    from charact.views.tensorboard.records import run_directories
+    from charact.record.runs import run_directories
 
     if not path.is_dir():
         problem = "is a file" if path.exists() else "does not exist"

@@ -68,10 +68,13 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
     for path in groups.values():
         with writing(path):
             path.mkdir(parents=True)
+    begun = time.monotonic()
     for number in range(repeat):
         for label in sorted(groups, reverse=number % 2 == 1):
             if not quiet:
-                show(f"{label} {number + 1}/{repeat}: {_shown(by_label[label])}")
+                left_s = (time.monotonic() - begun) / number * (repeat - number) if number else 0.0
+                left = f", about {left_s:.0f} s left" if number and label == min(groups) else ""
+                show(f"{label} {number + 1}/{repeat}: {_shown(by_label[label])}{left}")
             _measure(by_label[label], groups[label])
     if not quiet:
         show(f"Wrote {directory}")

@@ -79,15 +79,15 @@ def run(
       charact sweep my_sweep.yaml --out /data/sweeps/first
       charact sweep my_sweep.yaml --launcher slurm --slurm partition=gpu,gpus_per_node=1,exclusive=true
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.sweep.known import known_options
+    from charact.commands.sweep.known import known_options, problem_of
     from charact.commands.sweep.run import parameters_of, run_sweep
     from charact.sweeps.definition import read_definition
 
     chosen = opt.parse_choice(launcher, "--launcher", ("local", "slurm"))
     if slurm is not None and chosen != "slurm":
         raise UserError("--slurm is for jobs of Slurm: add --launcher slurm, or leave it out")
-    return run_sweep(read_definition(file, known_options()), out, parameters_of(slurm) if chosen == "slurm" else None,
-                     dry_run=dry_run, retry=retry, quiet=quiet)
+    return run_sweep(read_definition(file, known_options(), problem_of), out,
+                     parameters_of(slurm) if chosen == "slurm" else None, dry_run=dry_run, retry=retry, quiet=quiet)
 
 
 @group.command()

@@ -1,14 +1,23 @@
-"""The commands that a case of a sweep may run, and the names of their options."""
+"""The commands that a case of a sweep may run, the names of their options, and a check of names given as values."""
 
-from charact.sweeps.definition import ARGUMENTS, RESERVED
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import typer
+
+from charact.commands._shared import completion
+from charact.core.errors import UserError
+from charact.core.text import did_you_mean
+from charact.sweeps.definition import ARGUMENTS, RESERVED, SweepCase
 
 COMMANDS = ("profile", "train", "infer", "memory", "ops", "bricks run")
 
 
-def known_options() -> dict[str, list[str]]:
-    """Return the names of each command's options and argument, without dashes and without those that sweeps set."""
-    import typer
-
+@cache
+def _commands() -> dict[str, Any]:
+    """Return the commands by name, as the command line defines them."""
     from charact.commands import bricks, infer, memory, ops, profile, train
 
     app = typer.Typer()
@@ -16,18 +25,101 @@ def known_options() -> dict[str, list[str]]:
         app.command(name=module.__name__.rpartition(".")[2])(module.command)
     app.add_typer(bricks.group, name="bricks")
     root = typer.main.get_command(app)
-    found: dict[str, list[str]] = {}
+    found: dict[str, Any] = {}
     for words in COMMANDS:
-        command = root
+        found[words] = root
         for word in words.split():
-            command = command.commands[word]  # type: ignore[attr-defined]
-        found[words] = [name for parameter in command.params for name in _names(parameter) if name not in RESERVED]
+            found[words] = found[words].commands[word]
     return found
 
 
-def _names(parameter: object) -> list[str]:
-    """Return the names of an option, or the name under which a case gives an argument."""
+def known_options() -> dict[str, list[str]]:
+    """Return the names of each command's options and argument, without dashes and without those that sweeps set."""
+    return {words: [name for parameter in command.params for name in _names(words, parameter) if name not in RESERVED]
+            for words, command in _commands().items()}
+
+
+def check_cases(cases: Iterable[SweepCase]) -> None:
+    """Check that the command line of each case can be parsed.
+
+    Raises:
+        UserError: an option has a value of the wrong type, or an argument is missing.
+    """
+    for case in dict.fromkeys(replace(case, repeat=1) for case in cases):
+        arguments = case.arguments[len(case.command.split()):]
+        try:
+            _commands()[case.command].make_context(case.command, arguments)
+        except typer.TyperException as error:
+            message = error.format_message().removesuffix(".")
+            raise UserError(f"{case.label}: {message} (see charact {case.command} --help)") from error
+
+
+def _names(command: str, parameter: object) -> list[str]:
+    """Return the names of an option, or the name under which a case gives the argument of its command."""
     if getattr(parameter, "param_type_name", "") == "argument":
-        name = str(getattr(parameter, "metavar", None) or getattr(parameter, "name", "")).lower()
-        return [name] if name in ARGUMENTS else []
+        return [ARGUMENTS[command]]
     return [option.removeprefix("--") for option in getattr(parameter, "opts", []) if option.startswith("--")]
+
+
+def problem_of(command: str, name: str, value: str) -> str:
+    """Return what is wrong with a value that names a workload, a data set or a suite of operations; empty if nothing.
+
+    Similar names are suggested. Other values are checked by the command itself.
+    """
+    if name == "workload":
+        found = (_unknown(_workloads(), part.strip(), _find_workload) for part in value.split(","))
+        return next(filter(None, found), "")
+    if name == "data":
+        return _unknown(_datasets(), value, _find_dataset)
+    if name == "suite" and command == "ops":
+        return _unknown((), value, _find_suite)
+    return ""
+
+
+@cache
+def _workloads() -> tuple[str, ...]:
+    return tuple(completion.workload_names(""))
+
+
+@cache
+def _datasets() -> tuple[str, ...]:
+    return tuple(completion.datasets(""))
+
+
+def _unknown(declared: Collection[str], name: str, find: Callable[[str], object]) -> str:
+    """Return why there is no such name; empty if there is.
+
+    Args:
+        declared: names that are known without importing PyTorch.
+        name: the name.
+        find: finds it among all names, also computed ones.
+    """
+    if name in declared:
+        return ""
+    try:
+        find(name)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _find_workload(name: str) -> object:
+    from charact.workload.registry import find_workload
+
+    return find_workload(name)
+
+
+def _find_dataset(name: str) -> object:
+    from charact.datasets._common.registry import find_dataset
+
+    return find_dataset(name)
+
+
+def _find_suite(name: str) -> object:
+    from charact.ops import all_suites
+
+    suites = all_suites()
+    names = ", ".join(suites)
+    if name not in suites:
+        raise UserError(f"unknown suite '{name}': {did_you_mean(name, suites, f'one of {names}')}")
+    return suites[name]

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from charact.commands._shared.print_table import print_table
-from charact.commands.sweep.status import expected, rows_of, summary
+from charact.commands.sweep.known import check_cases
+from charact.commands.sweep.status import expected, plan_rows, plan_summary, summary
 from charact.core.errors import UserError
 from charact.core.output import OUT, show, warn
 from charact.sweeps import local
@@ -46,13 +47,15 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
         quiet: print no progress.
 
     Raises:
-        UserError: the directory is not right, or another process runs this sweep.
+        UserError: a case cannot run so, the directory is not right, or another process runs this sweep.
     """
+    check_cases(definition.cases)
     directory = SweepDirectory(out if out is not None else Path("sweeps") / definition.name)
     if dry_run:
         found = statuses(directory, definition.cases)
-        print_table(f"{definition.name}: {len(found):,} cases", ["case", "state", "took"], rows_of(found))
-        show(*summary(found))
+        print_table(f"{definition.name}: {len(found):,} cases", ["case", "state", "last time", "expected"],
+                    plan_rows(found))
+        show(*plan_summary(found))
         return 0
     directory.create(definition)
     with directory.locked(_COORDINATOR) as is_ours:

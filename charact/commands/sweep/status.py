@@ -8,7 +8,7 @@ from typing import Any
 from charact.commands._shared.print_table import print_table
 from charact.core.output import show
 from charact.sweeps.directory import SweepDirectory
-from charact.sweeps.progress import CaseStatus, counts, remaining_s, statuses
+from charact.sweeps.progress import CaseStatus, counts, expected_times, remaining_s, statuses
 from charact.views.tables import format as fmt
 
 _MAX_ROWS = 40
@@ -43,6 +43,19 @@ def rows_of(found: Sequence[CaseStatus]) -> list[list[str]]:
     """Return the cells of a table of cases: label, state with its reason, wall time of the last attempt."""
     return [[one.case.label, one.state + (f": {one.outcome.reason}" if one.outcome and one.outcome.reason else ""),
              fmt.duration(one.outcome.seconds) if one.outcome else "–"] for one in found]
+
+
+def plan_rows(found: Sequence[CaseStatus]) -> list[list[str]]:
+    """Return the cells of a table of what a sweep would run: `rows_of`, and the expected time of cases to run."""
+    times = expected_times(found)
+    return [[*row, "" if one.is_done else f"about {fmt.duration(times[one.case])}" if one.case in times else "–"]
+            for one, row in zip(found, rows_of(found), strict=True)]
+
+
+def plan_summary(found: Sequence[CaseStatus]) -> list[str]:
+    """Return the summary of a sweep, with the sum of the times of the cases that are done."""
+    spent_s = sum(one.outcome.seconds for one in found if one.is_done and one.outcome is not None)
+    return [f"{line}; {fmt.duration(spent_s)} spent" if spent_s else line for line in summary(found)]
 
 
 def summary(found: Sequence[CaseStatus]) -> list[str]:

@@ -19,9 +19,13 @@ from charact.measure.script.live_panel import end_panel
 from charact.measure.script.session import Session
 from charact.measure.script.termination_signals import SIGNALS, TerminationHandler, deferred_signals
 from charact.record.in_progress import LOCK, BegunRun
+from charact.record.rank_parts import job_of
 
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
            resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_STACK)
+
+_MOST_TRACEBACK = 8000
+"""Characters of a traceback that are recorded, from its end."""
 
 
 class StandardError:
@@ -70,6 +74,10 @@ class ExitHandler:
                  quiet: bool) -> None:
         self.description = "to its end"
         """How the program ended."""
+        self.traceback: str | None = None
+        """Traceback of the error that ended the program; None if none did."""
+        self._job = job_of(run.directory)
+        """Directory of the job if the program is one of several ranks."""
         self._session, self._run, self._error = session, run, error
         self._environment, self._quiet = environment, quiet
         self._started_in = Path.cwd()
@@ -142,10 +150,10 @@ class ExitHandler:
 
     def _make_record(self, ending: str, with_views: bool) -> None:
         """Write the record in a separate process: the program may have changed anything in this one."""
-        self._session.close(ending)
+        self._session.close(ending, self._recorded_traceback())
         directory = self._run.directory
         self._error.write(end_panel(directory))
-        if not self._session.started:
+        if not self._session.started and self._job is None:
             shutil.rmtree(directory, ignore_errors=True)
             self._error.print_line(f"{self._run.manifest['name']} did not import PyTorch: nothing was measured")
             return
@@ -157,8 +165,13 @@ class ExitHandler:
         if reason is not None:
             self._error.print_line(f"the record is not finished ({reason.lower()}): run charact recover {directory}")
 
+    def _recorded_traceback(self) -> str | None:
+        """Return the traceback for the record; only several ranks need it, to name the one that failed first."""
+        return self.traceback[-_MOST_TRACEBACK:] if self.traceback and self._job is not None else None
+
     def _print_in_background(self) -> None:
-        path = self._run.directory.parent / self._run.manifest["run_id"]
+        path = (self._run.directory.parent / self._run.manifest["run_id"] if self._job is None
+                else self._job.parent)
         self._error.print_line(f"the record is being written to {path}")
 
     def _recover(self, directory: Path, with_views: bool) -> str | None:
@@ -180,7 +193,8 @@ class ExitHandler:
             finally:
                 os.close(waiting)
         try:
-            if os.read(published, 1):
+            # A launcher must learn at once that a rank has failed.
+            if (self._job is not None and self.traceback) or os.read(published, 1):
                 child.returncode = 0  # it goes on, and nobody will wait for it
                 return None
         finally:

@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
@@ -14,13 +15,16 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 from charact.core.errors import ProgramInterrupted, UserError
+from charact.machine.rank_identity import rank_identity
 from charact.measure.script.exit_handling import ExitHandler, StandardError
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.live_panel import start_panel
+from charact.measure.script.ranks.flight_recorder import enable_flight_recorder
 from charact.measure.script.session import EnoughMeasured, Plan, Session
 from charact.measure.script.spans.event_log_to_record import MAX_WARMUP_ITERATIONS
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S
 from charact.record.in_progress import begin_run
+from charact.record.rank_parts import part_folder
 
 
 @dataclass(frozen=True)
@@ -61,22 +65,27 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         ProgramInterrupted: Ctrl-C ended the program.
     """
     start = _starter(program)
-    run = begin_run(out.absolute(), label, {
+    identity = rank_identity(environment)
+    run = begin_run(out.absolute() if identity is None else part_folder(out.absolute(), identity.job, identity.rank),
+                    label, {
         "command_line": ["charact", *command_line], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "machine": {}, "software": {},
         "options": {"script": program.script or program.module, "arguments": program.arguments, "skip": skip,
                     "iterations": iterations, "passes": list(passes)},
         **({"arguments_kept": True} if keep_arguments else {}),
+        **({} if identity is None else {"rank": identity.facts()}),
     })  # fmt: skip
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
+    if identity is not None:
+        enable_flight_recorder(os.environ)
     if live:
         start_panel(run.directory, environment)
     error = StandardError()
     warmup = MAX_WARMUP_ITERATIONS if skip is None and iterations is not None else skip or 0
     session = Session(run.directory, Plan(warmup, iterations, stop, tuple(passes)),
                       lambda reason: error.print_line(f"stopped measuring: {reason}"),
-                      sample_interval_s=INTERVAL_S if sample else SPARSE_INTERVAL_S)
+                      sample_interval_s=INTERVAL_S if sample else SPARSE_INTERVAL_S, is_rank=identity is not None)
     ending = ExitHandler(session, run, error, environment, quiet=quiet)
     ending.install()
     when_imported("torch", session.start)
@@ -96,6 +105,7 @@ def _run(start: Callable[[], None], ending: ExitHandler) -> NoReturn:
     except BaseException as error:
         ending.description = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
         _show(error)
+        ending.traceback = "".join(traceback.format_exception(error))
         raise (ProgramInterrupted if type(error) is KeyboardInterrupt else SystemExit)(1) from None
     raise SystemExit(0)
 

@@ -17,6 +17,7 @@ from charact.machine.facts import torch_facts
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
+from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -57,10 +58,11 @@ class Session:
         plan: what to measure.
         on_problem: called with the reason when recording ends early; `problem` holds the reason, too.
         sample_interval_s: interval at which a thread samples the program's stack while no span is open; None: never.
+        is_rank: whether other ranks run the same program: then its collectives are recorded.
     """
 
     def __init__(self, directory: Path, plan: Plan, on_problem: Callable[[str], None] | None = None, *,
-                 sample_interval_s: float | None = None) -> None:
+                 sample_interval_s: float | None = None, is_rank: bool = False) -> None:
         self.recorder = SpanRecorder()
         self.problem: str | None = None
         self._plan = plan
@@ -78,8 +80,9 @@ class Session:
         self._num_iterations = 0
         self._num_threads = 0
         """PyTorch's default number of threads."""
-        self._precision = TimingPrecision() if plan.iterations is None and plan.passes else None
+        self._precision = TimingPrecision(in_step=is_rank) if plan.iterations is None and plan.passes else None
         """Decides when the passes run if all iterations are measured; None afterwards."""
+        self._flight_recorder = FlightRecorder() if is_rank else None
         self._core_use: CoreUse | None = None
         """Use of the cores since the first iteration, until it is noted."""
         self._flushed = monotonic()
@@ -111,18 +114,19 @@ class Session:
             self._try(self._sampler.start)
         self.recorder.on = self.problem is None
 
-    def close(self, ending: str) -> None:
+    def close(self, ending: str, traceback: str | None = None) -> None:
         """Remove the patches and write the rest of the event log.
 
         Args:
             ending: how the program ended, in a few words.
+            traceback: of the error that ended the program, if one did.
         """
         self._closed = True
         self._pass_scheduler.stop()
         self._end_watching()
         if self.recorder.slices:  # a graph was captured when watching ended
             self._try(lambda: self._flush(wait=True))
-        self._try(lambda: self._write_end(ending))
+        self._try(lambda: self._write_end(ending, traceback))
 
     def note(self, note: dict[str, Any]) -> None:
         """Write a note with the next slices."""
@@ -167,7 +171,8 @@ class Session:
             parts = [other for other, one in self._objects.items() if id(one) in modules]
             return facts | {"kind": "model", "num_parameters": sum(sizes), "parts": parts}
         sampler = getattr(obj, "_index_sampler", None)
-        return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None)}
+        return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None),
+                        "num_workers": getattr(obj, "_num_workers", None)}
 
     def _names(self) -> dict[str, Any]:
         """Return a note with the names of models and optimizers that are global variables of the main module."""
@@ -239,6 +244,8 @@ class Session:
 
     def flush_if_due(self) -> None:
         """Write the finished slices at intervals; call it when no span is open."""
+        if self.recorder.keeps:
+            return
         if len(self.recorder.slices) > FLUSH_SLICES or monotonic() - self._flushed > FLUSH_S:
             self._try(lambda: self._flush(wait=False))
             if self._event_log.num_slices > MAX_SLICES:
@@ -264,6 +271,8 @@ class Session:
         slices = self.recorder.take()
         if self._device_clock is not None:
             slices, self.recorder.slices = self._device_clock.done(slices, wait=wait)
+        if self._flight_recorder is not None:
+            self._note_collectives(self._flight_recorder, all_of_them=wait)
         if self._notes:
             notes, self._notes = self._notes, []
             self._event_log.notes([*notes, self._names()])
@@ -271,6 +280,11 @@ class Session:
         if self._device is None:
             self._look_for_device()
         self._flushed = monotonic()
+
+    def _note_collectives(self, flight_recorder: FlightRecorder, *, all_of_them: bool) -> None:
+        read = flight_recorder.note if all_of_them else flight_recorder.note_if_due
+        if (note := read(self._num_iterations)) is not None:
+            self._notes.append(note)
 
     def _look_for_device(self) -> None:
         """Record device times as soon as a device holds the program's tensors."""
@@ -290,13 +304,13 @@ class Session:
         self._device = {"note": "device", "device": str(device), "name": device_name(device), "reason": reason}
         self._notes.append(self._device)
 
-    def _write_end(self, ending: str) -> None:
+    def _write_end(self, ending: str, traceback: str | None) -> None:
         """Write the final notes.
 
         Owner facts are written again: lazy modules have weights by now, and models may have been added.
         """
         facts = [self._facts(obj, number) for number, obj in self._objects.items()]
-        end = {"note": "end", "ending": ending, "time_s": time.time()}
+        end = {"note": "end", "ending": ending, "traceback": traceback, "time_s": time.time()}
         unwatched = {"note": "unwatched", "children": self._patches.num_children,
                      "threads": self._patches.num_training_threads}
         self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), *self._torch_facts(),

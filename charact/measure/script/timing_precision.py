@@ -5,16 +5,21 @@ from time import perf_counter_ns
 
 from charact.core.statistics import median_interval
 
-_WARMUP, _FEWEST, _MOST = 3, 10, 50
-"""Iterations at the start that do not count, and least and most iterations to time."""
+_WARMUP, _FEWEST, _MOST = 3, 10, 20
+"""Iterations at the start that do not count; least and most that are timed before the passes (more follow later)."""
 _TARGET_FRAC = 0.02
 """Half the width of the median's 95 % interval over the median, at which the timing is precise enough."""
 
 
 class TimingPrecision:
-    """Rough times of iterations, from end to end, until their median is precise or `_MOST` have ended."""
+    """Rough times of iterations, from end to end, until their median is precise or `_MOST` have ended.
 
-    def __init__(self) -> None:
+    Args:
+        in_step: whether other ranks decide, too: then always `_MOST` are timed, so that all decide alike.
+    """
+
+    def __init__(self, *, in_step: bool = False) -> None:
+        self._in_step = in_step
         self._ends_ns: list[int] = []
         self._is_enough = False
 
@@ -33,6 +38,8 @@ class TimingPrecision:
         times = [after - before for before, after in pairwise(ends)]
         if len(times) < _FEWEST or len(times) % 5:
             return False
+        if self._in_step or len(times) >= _MOST:
+            return len(times) >= _MOST
         interval = median_interval(times)
-        return len(times) >= _MOST or (
+        return (
             interval is not None and interval[1] - interval[0] <= _TARGET_FRAC * (interval[1] + interval[0]))

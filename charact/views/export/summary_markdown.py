@@ -77,11 +77,13 @@ def _case(case: Described, num_rows: int) -> list[str]:
         if not part.is_list:
             lines += _object(key, rows)
         elif part.line:
-            lines.append(_items(key, [_item(row, part.line) for row in rows[:_NUM_ITEMS]], len(rows) - _NUM_ITEMS))
+            items = _by_reason([_item(row, part.line) for row in rows[:_NUM_ITEMS]], " n/a (")
+            lines.append(_items(key, items, len(rows) - _NUM_ITEMS))
         elif num_rows:
             tables += table_lines(_table(key, rows, num_rows, data["left_out"].get(key, 0)), "###")
     if data["not_measured"]:
-        lines.append(_items("not_measured", [f"{each['what']} ({each['reason']})" for each in data["not_measured"]]))
+        missing = [f"{each['what']} ({each['reason']})" for each in data["not_measured"]]
+        lines.append(_items("not_measured", _by_reason(missing, " (")))
     return [*lines, "", *tables]
 
 
@@ -97,6 +99,15 @@ def _object(key: str, row: Data) -> list[str]:
 def _items(key: str, items: Sequence[str], num_left: int = 0) -> str:
     more = f"; {num_left} more" if num_left > 0 else ""
     return f"- {_title(key)}: {escaped('; '.join(items) + more)}"
+
+
+def _by_reason(items: Sequence[str], mark: str) -> list[str]:
+    """Join the items with the same reason, which begins at a mark: 'a, b n/a (no GPU)'."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for item in items:
+        name, marked, reason = item.partition(mark)
+        names.setdefault((marked + reason, "" if marked else name), []).append(name)
+    return [", ".join(joined) + reason for (reason, _), joined in names.items()]
 
 
 def _item(row: Data, keys: Sequence[str], *, named: bool = False) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import operator_steps, phase_steps
-from charact.analysis.compare.group_facts import published_notes
+from charact.analysis.compare.group_facts import disturbed_cases, published_notes
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, of_places, read_parts
 from charact.views.html.elements import comparison as figures
@@ -46,7 +46,8 @@ def _cards(sides: Sequence[Group]) -> list[Card]:
     """Return a card for each of the cases whose times differ most."""
     only, _ = most_different(sides, MAX_CARDS)
     timed = of_places(ratios(sides, "case"), only)
-    return [_card(row, sides[0].label) for row in fmt.rows(tables.with_verdicts(timed[timed["ratio"].notna()]))]
+    judged = tables.with_verdicts(timed[timed["ratio"].notna()], disturbed=frozenset(disturbed_cases(sides)["case"]))
+    return [_card(row, sides[0].label) for row in fmt.rows(judged)]
 
 
 def _card(row: Any, baseline: str) -> Card:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from charact.analysis.memory.composition import memory_composition, memory_needs, memory_peaks, peak_moments
 from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
-from charact.analysis.memory.limits import memory_fits, out_of_memory
+from charact.analysis.memory.limits import memory_fits, memory_room, out_of_memory
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of, memory_strip
@@ -50,10 +50,12 @@ class _Facts:
     growth: pd.DataFrame
     ratios: pd.DataFrame
     fits: pd.DataFrame
+    room: pd.DataFrame
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        return cls(peak_moments(run), memory_growth(run), training_to_inference(run), memory_fits(run))
+        return cls(peak_moments(run), memory_growth(run), training_to_inference(run), memory_fits(run),
+                   memory_room(run))
 
 
 def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
@@ -74,6 +76,9 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
     if len(fits):
         headline, *more = words.fit_in_brief(next(fmt.rows(fits)))
         details = [*more, f"{' '.join(peak)}, {details[0]}", detail]
+    room = facts.room[facts.room["case"] == row.case]
+    if len(room):
+        details = [words.room(next(fmt.rows(room))), *details]
     return Card(
         row.case,
         headline=headline if len(fits) else peak,

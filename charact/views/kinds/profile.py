@@ -26,6 +26,9 @@ from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance
+from charact.analysis.ranks.collectives import collective_summary
+from charact.analysis.ranks.stragglers import rank_verdicts
+from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
 from charact.views.html.elements.blocks import (
@@ -117,7 +120,7 @@ def _warnings(run: Run, case: str) -> list[str]:
 
 
 def _disturbed(found: Disturbance) -> str:
-    result = "the shares of phases may be false" if found.is_unreliable else "times are too long"
+    result = "the shares of the phases may be wrong" if found.is_unreliable else "times are too long"
     return (f"{str(found).capitalize()}, and took {fmt.share(found.lost_frac)} of the processor time that this one "
             f"wanted: {result}.")
 
@@ -236,8 +239,9 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
         line.append(f", compiled in {fmt.duration(case['compile_s'])}")
     found = attribution(run)
     for row in fmt.rows(found[found["case"] == case["case"]]):
-        line.append(f"\n{fmt.share(row.attributed_frac)} of the time has a phase ({fmt.share(row.inferred_frac)} "
-                    f"inferred), iterations left out before: {fmt.number(row.num_warmup_iterations)}", style="dim")
+        line.append(f"\n{fmt.share(row.attributed_frac)} of the time belongs to a phase "
+                    f"({fmt.share(row.inferred_frac)} by a rule, not by a call); left out: the first "
+                    f"{fmt.number(row.num_warmup_iterations)}", style="dim")
     spots = blind_spots(run)
     for spot in spots.loc[spots["case"] == case["case"], "blind_spot"]:
         line.append(f"\n{spot}", style="yellow")
@@ -262,6 +266,10 @@ def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
 def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     cases = case_summary(run).set_index("case")
     return {"samples_per_s": cases["samples_per_s"], "peak_memory_bytes": cases["peak_bytes"]}
+
+
+def _data_frames(run: Run) -> pd.DataFrame:
+    return sampled_frames(run, "data")
 
 
 def _verdicts(run: Run) -> pd.DataFrame:
@@ -298,6 +306,15 @@ _PARTS = {
     "counters": CasePart(counter_values, ("source", "device", "counter", "value"), ("source", "counter", "value")),
     "other_frames": CasePart(sampled_frames, ("place", "function", "library", "share_frac", "time_s"),
                              ("place", "function", "time_s", "share_frac")),
+    "data_frames": CasePart(_data_frames, ("place", "function", "library", "share_frac", "time_s"),
+                            ("place", "function", "time_s", "share_frac")),
+    "straggler": CasePart(rank_verdicts, (
+        "rank", "world_size", "verdict", "straggler", "phase", "extra_s", "wait_s", "share_frac", "threshold_frac",
+        "num_iterations", "evidence", "advice", "reason"), is_list=False),
+    "waiting": CasePart(rank_waits, ("for_rank", "wait_s", "share_frac"), ("for_rank", "wait_s", "share_frac")),
+    "collectives": CasePart(collective_summary, (
+        "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s",
+        "device_s")),
     "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
 }  # fmt: skip
 

@@ -16,13 +16,17 @@ def _batch(case: _Case) -> str:
     return "" if case.get("batch_size") is None else f"batch {case['batch_size']}"
 
 
+def _rank(case: _Case) -> str:
+    return "" if case.get("rank") is None else f"rank {case['rank']}"
+
+
 def _text(name: str) -> Callable[[_Case], str]:
-    return lambda case: str(case.get(name) or "").replace("n/a", "")
+    return lambda case: str(case.get(name) or "").replace("n/a", "").replace("as written", f"{name} as written")
 
 
 _FACTS: tuple[Callable[[_Case], str], ...] = (
     _text("workload"), _text("variant"), _size, _batch, _text("mode"), _text("precision"), _text("device"),
-    _text("data"),
+    _text("data"), _rank,
 )  # fmt: skip
 
 

@@ -68,9 +68,10 @@ def _coordinates(frame: pd.DataFrame) -> list[str]:
 
 def _speedup_table(caption: str, rows: pd.DataFrame) -> Table:
     data = list(rows["data"].unique())
-    cells = rows.set_index(["row", "data"])
+    texts = pd.Series([_speedup(row) for row in fmt.rows(rows)], rows.index, dtype="object")
+    cells = rows.assign(text=texts).set_index(["row", "data"])
     reasons = cells["reason"].dropna().to_dict()
-    wide = cells["speedup"].unstack("data").reindex(index=rows["row"].unique(), columns=data)
+    wide = cells["text"].unstack("data").reindex(index=rows["row"].unique(), columns=data)
     wide.columns = pd.Index([f"data_{number}" for number in range(len(data))])  # valid Python identifiers
 
     def why(name: object) -> Callable[[Any], str]:
@@ -78,9 +79,16 @@ def _speedup_table(caption: str, rows: pd.DataFrame) -> Table:
 
     columns = [
         Column("row", "Workload", unbroken=True),
-        *(Column(f"data_{number}", str(name), speedup, reason=why(name)) for number, name in enumerate(data)),
+        *(Column(f"data_{number}", str(name), unbroken=True, reason=why(name)) for number, name in enumerate(data)),
     ]  # fmt: skip
-    return table(wide.rename_axis("row").reset_index(), caption, columns)
+    note = "In brackets: 95 % interval." if rows["low"].notna().any() else ""
+    return table(wide.rename_axis("row").reset_index(), caption, columns, note)
+
+
+def _speedup(row: Any) -> str | None:
+    if pd.isna(row.speedup):
+        return None
+    return digits(row.speedup) + ("" if pd.isna(row.low) else f" ({digits(row.low)}–{digits(row.high)})")
 
 
 _TIMED = {"total_time": "total time", "inference_time": "time of load and prediction",

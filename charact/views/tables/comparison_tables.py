@@ -1,6 +1,6 @@
 """Tables of a comparison, shared by the terminal, Markdown, the report and TensorBoard."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,9 @@ SINGLE_RUN = (
 )
 DIFFERS = "differs (one run each)"
 """Verdict of a significant difference between single runs."""
+INCONCLUSIVE = "inconclusive (disturbed)"
+"""Verdict where no difference is shown and other programs disturbed a run."""
+_NO_DIFFERENCE = "no difference shown"
 _OF_WHAT = (
     "A time is the median iteration, a training’s mean epoch, an operation’s median call, the sum of a suite’s bricks, "
     "or a model’s constructed latency."
@@ -118,7 +121,8 @@ def ratio_table(
     ]  # fmt: skip
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
     notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
-    return table(with_verdicts(frame), f"Times by {LEVELS[by]}", columns,
+    disturbed = frozenset(disturbed_cases(sides)["case"])
+    return table(with_verdicts(frame, disturbed=disturbed), f"Times by {LEVELS[by]}", columns,
                  " ".join(filter(None, notes)))
 
 
@@ -204,10 +208,20 @@ def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
     return [], f"Intervals: {fmt.missing('; '.join(reasons))}." if len(reasons) else ""
 
 
-def with_verdicts(frame: pd.DataFrame, verdicts: tuple[str, str] = ("slower", "faster")) -> pd.DataFrame:
-    """Return a frame of ratios with its intervals as text, and the column verdict (words for above 1, below 1)."""
+def with_verdicts(frame: pd.DataFrame, verdicts: tuple[str, str] = ("slower", "faster"),
+                  disturbed: Collection[str] = ()) -> pd.DataFrame:
+    """Return a frame of ratios with its intervals as text, and the column verdict.
+
+    Args:
+        frame: of ratios.
+        verdicts: words for above 1 and below 1.
+        disturbed: cases that other programs disturbed, in which no difference shown means nothing.
+    """
     rows = list(fmt.rows(frame))
-    return frame.assign(interval=[interval(row, 4) for row in rows], verdict=[_verdict(row, verdicts) for row in rows])
+    found = [_verdict(row, verdicts) for row in rows]
+    found = [INCONCLUSIVE if verdict == _NO_DIFFERENCE and row.case in disturbed else verdict
+             for row, verdict in zip(rows, found, strict=True)]
+    return frame.assign(interval=[interval(row, 4) for row in rows], verdict=found)
 
 
 def significant_verdict(row: Any, verdicts: tuple[str, str]) -> str | None:
@@ -224,7 +238,7 @@ def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
         return found
     if pd.isna(row.low):
         return "equal" if row.ratio == 1 else "not judged"
-    return "no difference shown"
+    return _NO_DIFFERENCE
 
 
 def _metric(row: Any, value: float) -> str:

@@ -85,6 +85,12 @@ def fit(row: Any) -> str:
     return f"{words}; {fmt.number(row.next_value)} would need {fmt.num_bytes(row.next_needed_bytes)}{checked}"
 
 
+def room(row: Any) -> str:
+    """Format a row of `memory_room`: fits the 2.00 GiB of a device: it needs 228 MiB, 1.78 GiB are left."""
+    return (f"fits the {fmt.num_bytes(row.limit_bytes)} of {row.target}: it needs {fmt.num_bytes(row.needed_bytes)}, "
+            f"{fmt.num_bytes(row.margin_bytes)} are left")
+
+
 def fit_in_brief(row: Any) -> tuple[tuple[str, str], str]:
     """Format a row of `memory_fits` as a headline and a line: batch 412, fits a device; needs 15.9 GiB."""
     what = "batch" if row.searched == "batch_size" else "input size"

@@ -31,7 +31,7 @@ CATEGORIES = {
 
 LIMITS = {
     "data": PHASES["data"], "communication": PHASES["communication"], "host": "#BB5566", "compute": "#004488",
-    "bandwidth": "#44AA99", "other": PHASES["other"],
+    "bandwidth": "#44AA99", "not known": PHASES["other"],
 }  # fmt: skip
 """What bounds a part of an iteration's time."""
 

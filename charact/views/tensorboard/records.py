@@ -4,48 +4,22 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from charact.core.errors import UserError
 from charact.record.in_progress import PARTIAL_PREFIX, writer_of
+from charact.record.runs import run_directories
 
 if TYPE_CHECKING:
     from charact.record.reader import Run
 
 _NUM_CACHED_RUNS = 32
-_MANIFEST_MARK = b'"schema_version"'
 
 Sections = list[dict[str, str]]
 T = TypeVar("T")
-
-
-def run_directories(logdir: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
-    """Return directories of records at or below `logdir`; hidden ones only if they are unfinished runs.
-
-    A folder that cannot be read is skipped and passed to `on_error`.
-    """
-    for folder, subfolders, files in os.walk(logdir, onerror=on_error):
-        directory = Path(folder)
-        if "run.json" in files and _is_record(directory, files):
-            subfolders.clear()
-            yield directory
-        else:
-            shown = (name for name in subfolders if not name.startswith(".") or name.startswith(PARTIAL_PREFIX))
-            subfolders[:] = sorted(shown)
-
-
-def _is_record(directory: Path, files: list[str]) -> bool:
-    """Return whether run.json is charact's: it is next to tables, or looks like a manifest (if all cases failed)."""
-    if any(name.endswith(".parquet") for name in files):
-        return True
-    try:
-        with open(directory / "run.json", "rb") as file:
-            return _MANIFEST_MARK in file.read(4096)
-    except OSError:
-        return True  # listed with the error of reading it
 
 
 class Records:

@@ -1,7 +1,7 @@
 """Lines of the terminal's summary that several kinds of cases share."""
 
 import pandas as pd
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table as RichTable
@@ -27,9 +27,14 @@ def nothing(run: Run, case: pd.Series, label: str, name: str) -> Text:
 
 
 def headline_table(table: Table, *names: str) -> RenderableType:
-    """Return the case column and the columns `names` of a table, as far as it has them; the first one in bold."""
+    """Return the case column and the columns `names` of a table, as far as it has them; the first one in bold.
+
+    A column in which all rows lack a number for the same reason becomes a line below.
+    """
     titles = [column.name for column in table.columns]
     places = [titles.index(name) for name in names if name in titles]
+    missing = _missing(table, places)
+    places = [place for place in places if place not in missing]
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     drawn.add_column(table.columns[0].title, overflow="fold")
     for place in places:
@@ -37,7 +42,17 @@ def headline_table(table: Table, *names: str) -> RenderableType:
     for row in table.rows:
         cells = [Text(row.cells[place].text, style="" if number else "bold") for number, place in enumerate(places)]
         drawn.add_row(Text(row.cells[0].text), *cells)
-    return drawn
+    reasons: dict[str, list[str]] = {}
+    for place, text in missing.items():
+        reasons.setdefault(text, []).append(table.columns[place].title)
+    return Group(drawn, *(Text(f"{', '.join(columns)}: {text}", style="dim") for text, columns in reasons.items()))
+
+
+def _missing(table: Table, places: list[int]) -> dict[int, str]:
+    """Return the text of each column but the first that lacks a number in all rows, for the same reason."""
+    texts = {place: {row.cells[place].text for row in table.rows} for place in places[1:]}
+    return {place: text for place, found in texts.items() if len(found) == 1
+            for text in found if fmt.reason_of(text) is not None}
 
 
 def case_block(name: str, line: RenderableType, below: list[RenderableType]) -> list[RenderableType]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from charact.analysis.memory.composition import is_memory_run, memory_composition, memory_peaks, peak_moments
 from charact.analysis.memory.growth import SERIES, case_series, memory_growth, of_series, training_to_inference
-from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
+from charact.analysis.memory.limits import memory_fits, memory_room, out_of_memory, out_of_memory_composition
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
@@ -108,7 +108,8 @@ def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
 
 
 def _fits(run: Run) -> list[RenderableType]:
-    lines = [
+    lines = [Text.assemble((row.case, "bold"), f"  {words.room(row)}") for row in fmt.rows(memory_room(run))]
+    lines += [
         Text.assemble((f"{words.model(row.workload, row.variant)}, {row.mode}", "bold"), f"  {words.fit(row)}")
         for row in fmt.rows(memory_fits(run))
     ]

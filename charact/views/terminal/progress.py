@@ -33,6 +33,7 @@ class _Live(Observer):
         self._task = self._progress.add_task("starting", total=None, state="", left="")
         self._prints_lines = enabled and not console.is_terminal
         self._drawn = self._begun = time.monotonic()
+        self._case_begun = self._begun
         self._number = self._total = 0
 
     def __enter__(self) -> Self:
@@ -112,7 +113,7 @@ class LiveProgress(_Live):
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """Show the case and its index in the sweep."""
-        self._number, self._total = number, total
+        self._number, self._total, self._case_begun = number, total, time.monotonic()
         self._progress.update(self._task, total=total * _PASSES_A_CASE, completed=(number - 1) * _PASSES_A_CASE,
                               description=f"[{number}/{total}] {case_id}", state="setting up", left=self._left())
         self._draw()
@@ -120,21 +121,24 @@ class LiveProgress(_Live):
     def pass_started(self, name: str) -> None:
         """Show the pass."""
         self._pass = f"{name} pass"
-        self._progress.update(self._task, advance=1, state=self._pass)
+        self._progress.update(self._task, advance=1, state=self._pass, left=self._left())
         self._draw()
 
     def iteration(self, num_iterations: int, median_s: float) -> None:
         """Show the pass's iterations and their rate, a few times a second at most."""
         if self._is_due:
-            self._progress.update(self._task, state=f"{self._pass}: {num_iterations} iterations, {1 / median_s:.3g}/s")
+            self._progress.update(self._task, left=self._left(),
+                                  state=f"{self._pass}: {num_iterations} iterations, {1 / median_s:.3g}/s")
             self._draw()
 
     def _left(self) -> str:
+        """Return the time left as text, as if each case took as long as the mean so far; "" in the first case."""
         num_done = self._number - 1
         if num_done < 1:
             return ""
-        left_s = (time.monotonic() - self._begun) / num_done * (self._total - num_done)
-        return f"about {left_s:.0f} s left"
+        mean_s = (self._case_begun - self._begun) / num_done
+        this_s = max(mean_s - (time.monotonic() - self._case_begun), 0.0)
+        return f"about {this_s + mean_s * (self._total - self._number):.0f} s left"
 
 
 class MemoryProgress(LiveProgress):

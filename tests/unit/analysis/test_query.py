@@ -1,6 +1,7 @@
 """SQL over many runs: the same numbers as the tables, and one line for every mistake."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -58,9 +59,19 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"broken/run\.json is damaged"):
-        query([tmp_path / "broken"], "select 1")
+        query([tmp_path / "broken"], "select * from cases")
     with pytest.raises(UserError, match=r"absent holds no run\.json"):
         query([tmp_path / "absent"], "select 1")
+
+
+def test_only_the_tables_that_the_query_names_are_opened(runs: list[Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
+    (copy / "operators.parquet").write_bytes(b"damaged")
+    (copy / "run.json").write_text("{", encoding="utf-8")
+    assert len(query([copy], "SELECT * FROM Iterations"))
+    assert query([copy], "show all tables")["name"].nunique() == len({*TABLES, "cases"})
+    with pytest.raises(UserError, match=r"operators\.parquet"):
+        query([copy], 'select * from iterations, "operators" limit 1')
 
 
 @pytest.mark.slow

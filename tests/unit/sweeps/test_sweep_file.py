@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from charact.commands.sweep.known import COMMANDS, known_options
+from charact.commands.sweep.known import COMMANDS, check_cases, known_options, problem_of
 from charact.core.errors import UserError
+from charact.studies.study import SCALES, Scale, Study, all_studies
 from charact.sweeps.definition import MAX_CASES, Definition, SweepCase, read_definition
 
 KNOWN = known_options()
@@ -14,7 +15,7 @@ KNOWN = known_options()
 def read(tmp_path: Path, text: str | bytes) -> Definition:
     path = tmp_path / "trial.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_definition(path, KNOWN)
+    return read_definition(path, KNOWN, problem_of)
 
 
 def labels(tmp_path: Path, text: str) -> list[str]:
@@ -51,7 +52,7 @@ parts:
   - {command: ops, matrix: {suite: [vo]}}
   - {command: bricks run, matrix: {suite: [pictures.suite]}, options: {max-rounds: 3}}
 """
-    assert labels(tmp_path, text) == ["ops vo", "bricks run pictures.suite max-rounds=3"]
+    assert labels(tmp_path, text) == ["ops suite=vo", "bricks run pictures.suite max-rounds=3"]
 
 
 def test_a_case_is_what_it_does_whatever_its_place_in_the_file(tmp_path: Path) -> None:
@@ -71,6 +72,21 @@ def test_every_command_has_its_options() -> None:
     assert {"workload", "input-sizes", "max-seconds"} <= set(KNOWN["profile"])
     assert "suite" in KNOWN["bricks run"]
     assert not {"out", "name", "json"} & {name for names in KNOWN.values() for name in names}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("study", all_studies().values(), ids=lambda study: study.name)
+def test_the_command_line_of_every_case_of_a_study_can_be_parsed(study: Study, scale: Scale) -> None:
+    found = read_definition(study.sweep_file(scale), KNOWN, problem_of)
+    check_cases(found.cases)
+
+
+def test_a_case_whose_command_line_cannot_be_parsed_is_refused() -> None:
+    """A suite of operations is an option, not an argument; a time is a number."""
+    assert SweepCase("ops", (("suite", "vo"),), 1).arguments == ["ops", "--suite=vo"]
+    check_cases([SweepCase("ops", (("suite", "vo"), ("set", "dmm,smm")), 1)])
+    with pytest.raises(UserError, match=r"ops max-seconds=long suite=vo: .*max-seconds.*see charact ops --help"):
+        check_cases([SweepCase("ops", (("max-seconds", "long"), ("suite", "vo")), 1)])
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -100,6 +116,11 @@ def test_every_command_has_its_options() -> None:
     ("a: " + "[" * 5000, "trial.yaml"),
     ("command: profile\nmatrix: !!python/object:os.system {}", "trial.yaml"),
     (b"command: \xff", "byte 9 is not UTF-8"),
+    ("command: profile\nmatrix: {workload: [mlp, resnt18]}",
+     "line 2: unknown workload 'resnt18': did you mean resnet18"),
+    ("command: train\nmatrix:\n  workload: 'mlp,vg16'\n", "line 3: unknown workload 'vg16': did you mean vgg16"),
+    ("command: train\noptions: {workload: mlp, data: mnst}", "line 2: unknown dataset 'mnst': did you mean mnist"),
+    ("command: ops\noptions: {suite: deepbnch}", "line 2: unknown suite 'deepbnch': did you mean deepbench"),
     (b"\0", "trial.yaml"),
     (b"#" * (2**20 + 1), "has more than 1 MiB"),
 ])  # fmt: skip

@@ -34,8 +34,8 @@ def in_terminal(run: Run) -> str:
 
 def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
     assert [section.title for section in sections(run)] == [
-        "Summary", "Bottleneck", "Time by phase", "Models", "How phases were found", "What “other” was", "Machine",
-        "Method",
+        "Summary", "Bottleneck", "Time by phase", "Models", "How phases were found", "What “data” and “other” were",
+        "Machine", "Method",
     ]  # fmt: skip
 
 
@@ -78,9 +78,21 @@ def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
         assert text in html
 
 
+def test_the_lines_that_load_the_data_have_a_table_of_their_own(run: Run) -> None:
+    run.manifest["cases"][0]["passes"]["frames"] |= {"num_data_samples": 8, "data_frames": [
+        {"place": "data.py:7", "function": "Images.__getitem__", "library": "PIL.open", "num_samples": 6}]}
+    html = of(run)["other"]
+    assert html.index("gan.py:12") < html.index("data.py:7")
+    assert "What loaded the data" in html
+    assert "7.50 ms" in html  # 6 of 8 samples, in 10 ms of data in the mean iteration
+    text = in_terminal(run)
+    assert "data was, in 8 samples" in text
+    assert "75.0 %  data.py:7 in Images.__getitem__, PIL.open" in text
+
+
 def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
     run.manifest["cases"][0]["passes"]["frames"] |= {"frames": [], "num_samples": 0}
-    assert "n/a (no sample fell into “other”)" in of(run)["unavailable"]
+    assert "n/a (no sample fell into “other” or “data”)" in of(run)["unavailable"]
 
 
 @pytest.mark.slow
@@ -107,7 +119,7 @@ def test_what_could_not_be_seen_is_said(run: Run) -> None:
 def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> None:
     text = in_terminal(run)
     for words in ("n/a (batch size not known)", "time in netD", "time in netG",
-                  "95.0 % of the time has a phase (2.0 % inferred), iterations left out before: 1",
+                  "95.0 % of the time belongs to a phase (2.0 % by a rule, not by a call); left out: the first 1",
                   "75.0 %  gan.py:12 in save, torch.serialization.save ", "20.0 %  gan.py:<40> in <module> "):
         assert words in text
     for unasked in ("FLOP/s", "peak memory", "operator type", "nan"):

@@ -72,12 +72,14 @@ class MethodPatches:
                     or get_ident() != context.thread):
                 return original(module, *args, **kwargs)
             if state is _State.OBSERVED:
-                slices, first = recorder.slices, len(recorder.slices)
-                outputs = original(module, *args, **kwargs)
-                if recorder.slices is slices:  # else they were written in between
-                    inside = slices[first:]
-                    with_grad = any(one.grad for one in inside if one.kind is Kind.FORWARD)
-                    state = _State.FORWARD if self._is_forward(inside, outputs) else _State.UNCHANGED
+                first, was_kept, recorder.keeps = len(recorder.slices), recorder.keeps, True
+                try:
+                    outputs = original(module, *args, **kwargs)
+                finally:
+                    recorder.keeps = was_kept
+                inside = recorder.slices[first:]
+                with_grad = any(one.grad for one in inside if one.kind is Kind.FORWARD)
+                state = _State.FORWARD if self._is_forward(inside, outputs) else _State.UNCHANGED
                 return outputs
             if recorder.idle and (caller := sys._getframe(1).f_code) not in self.seen:
                 self.find(caller)

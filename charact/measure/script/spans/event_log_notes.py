@@ -45,6 +45,7 @@ class _Optimizer(_Owned, kw_only=True):
 
 class _Loader(_Owned, kw_only=True):
     batch_size: Any
+    num_workers: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType | None = UNSET
 
 
 class _Names(Struct):
@@ -53,6 +54,16 @@ class _Names(Struct):
 
 class _End(Struct):
     ending: str
+    time_s: float | UnsetType = UNSET
+    traceback: str | UnsetType | None = UNSET
+
+
+_Name = Annotated[str, Meta(max_length=200)]
+
+
+class _Collectives(Struct):
+    rows: list[tuple[_Int, _Name, _Count | None, _Count, _Name, _Count | None, _Count | None, _Name]]
+    lost: _Count
 
 
 class _Device(Struct):
@@ -156,6 +167,7 @@ class _Pass(Struct):
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
+                           "collectives": _Collectives,
                            "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
                            "timing resumed": _TimingEnded, "device": _Device,
                            "pass": _Pass}

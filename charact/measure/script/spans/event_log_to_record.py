@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from charact.core.errors import UserError
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
+from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
@@ -38,6 +39,14 @@ class EventLog:
     """Accelerator of the program's tensors: device, name, and the reason why its times are n/a, or None."""
     ending: str | None = None
     """How the program ended; None if it was killed."""
+    ended_s: float | None = None
+    """When it ended, on the clock of the day."""
+    traceback: str | None = None
+    """Traceback of the error that ended it; None if none did."""
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals([]))
+    """Collectives that this rank called."""
+    num_lost_collectives: int = 0
+    """Number of collectives that were overwritten before they were read."""
     rule: dict[str, Any] = field(default_factory=dict)
     """How warm-up and measurement ended, unless the program's end did it."""
     core_use: dict[str, Any] | None = None
@@ -102,6 +111,7 @@ def read_event_log(directory: Path) -> EventLog:
     log = EventLog([one for one in iterations if one.end_ns > one.start_ns],
                    compiled_whole=is_compiled_whole(slices))
     notes = reader.notes()
+    _add_collectives(log, [note for note in notes if note["note"] == "collectives"])
     log.damage, log.passes.damaged = list(reader.damage.values()), NOTES in reader.damage
     for note in notes:
         if note["note"] == "owner":
@@ -111,7 +121,7 @@ def read_event_log(directory: Path) -> EventLog:
         elif note["note"] == "device":
             log.device = note
         elif note["note"] == "end":
-            log.ending = note["ending"]
+            log.ending, log.ended_s, log.traceback = note["ending"], note.get("time_s"), note.get("traceback")
         elif note["note"] == "rule":
             log.rule = note["facts"]
         elif note["note"] == "core use":
@@ -127,6 +137,14 @@ def read_event_log(directory: Path) -> EventLog:
             log.full = True
         log.passes.add(note)
     return log
+
+
+def _add_collectives(log: EventLog, notes: Sequence[Mapping[str, Any]]) -> None:
+    """Add the collectives of a rank to its log, and to its iterations the time that it waited in a backward."""
+    log.arrivals = Arrivals([Arrival(*row) for note in notes for row in note["rows"]])
+    log.num_lost_collectives = sum(note["lost"] for note in notes)
+    if len(log.arrivals):
+        log.iterations = [with_waiting(one, log.arrivals) for one in log.iterations]
 
 
 def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit: int | None,
@@ -197,13 +215,19 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
                             *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
                                          any_loader=any(one["kind"] == "loader" for one in log.owners.values()),
                                          inferences=[one for one in log.iterations if not one.training])],
-            "core_use": log.core_use, **log.rule,
+            "num_loader_workers": _num_loader_workers(log.owners, iterations), "core_use": log.core_use, **log.rule,
         }},
     }
-    frames = log.samples.in_other(iterations, other_s / sum(walls_s))
+    data_s = sum(row["host_s"] for row in rows if row["phase"] == "data")
+    frames = log.samples.facts(iterations, {"other": other_s / sum(walls_s), "data": data_s / sum(walls_s)})
     if frames is not None:
         entry["passes"]["frames"] = frames
-    return entry, {"iterations": rows}
+    tables = {"iterations": rows}
+    if len(log.arrivals):
+        tables["collectives"] = [row for number, one in enumerate(iterations)
+                                 for row in collective_rows(number, one, log.arrivals)]
+        entry["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": log.num_lost_collectives}
+    return entry, tables
 
 
 def _device(log: EventLog, *, on_device: bool) -> str:
@@ -285,6 +309,13 @@ def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[int, str]:
 def _name(log: EventLog, facts: dict[str, Any]) -> str:
     """Return the name of a global variable at the end, else of any variable at first use, else of the class."""
     return str(log.names.get(facts["owner"]) or facts.get("variable") or facts["class"])
+
+
+def _num_loader_workers(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
+    """Return the number of worker processes of the loader with the most batches; None if it is not known."""
+    fetches = Counter(interval.owner for one in iterations for interval in one.intervals if interval.phase == "data")
+    numbers = [owners.get(loader, {}).get("num_workers") for loader, _ in fetches.most_common()]
+    return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:

@@ -20,7 +20,8 @@ _FOR_OPTIMIZER = frozenset({Kind.LOSS, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
 class Interval:
     """A part of an iteration: its phase, its owner (model, optimizer or loader; 0: none), its start and its end.
 
-    If `compiling` is set, the phase is `other`. If `inferred` is set, a rule for gaps determined the phase.
+    If `compiling` is set, the phase is `other`. If `inferred` is set, a rule for gaps determined the phase. `inside` is
+    the phase that a communication interrupts; None if it is between phases.
     """
 
     phase: str
@@ -31,6 +32,7 @@ class Interval:
     compiling: bool = False
     start_event: object = None
     end_event: object = None
+    inside: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
     owners = _optimizers_ahead(shown) if training else [0] * len(shown)
     intervals = [
         Interval(_phase(one), one.owner if one.kind in _OWNED else owner, one.start_ns, one.end_ns,
-                compiling=one.kind is Kind.COMPILE, start_event=one.start_event, end_event=one.end_event)
-        for one, owner in zip(shown, owners, strict=True)
+                compiling=one.kind is Kind.COMPILE, start_event=one.start_event, end_event=one.end_event, inside=inside)
+        for one, owner, inside in zip(shown, owners, _interrupted(shown), strict=True)
     ]
     if training:
         edges = Interval("", 0, end_ns, start_ns, start_event=end_event, end_event=start_event)
@@ -75,6 +77,12 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
 def _phase(one: Slice) -> str:
     """Return the phase of a slice: the one that the program named, except for compilation."""
     return PHASES[one.kind] if one.phase is None or one.kind is Kind.COMPILE else one.phase
+
+
+def _interrupted(slices: list[Slice]) -> list[str | None]:
+    """Return for each communication the phase inside which it ran: that of the slice before, if its span goes on."""
+    return [_phase(before) if one.kind is Kind.COMMUNICATION and before is not None and not before.ends else None
+            for before, one in zip([None, *slices], slices, strict=False)]
 
 
 def _optimizers_ahead(slices: list[Slice]) -> list[int]:

@@ -120,6 +120,8 @@ class SpanRecorder:
         """Kinds that may open now; calls of other kinds belong to the open span."""
         self.new_event: Callable[[], Any] | None = None
         """Records and returns an event of the device; None without a GPU in use."""
+        self.keeps = False
+        """Whether the slices have to stay until later: somebody compares them before and after a call."""
         self.on_change: Callable[[Kind | None], None] | None = None
         """Called with the kind that runs from now on, None outside of all spans: for profiler annotations."""
         self.on_open: Callable[[Kind, int], None] | None = None

@@ -1,4 +1,4 @@
-"""Stack sampler: a thread samples the program while no phase runs, every 10 ms with `--sample`. No torch in here."""
+"""Stack sampler: a thread samples the program in `data` and outside of phases. No torch in here."""
 
 import os
 import sys
@@ -7,36 +7,41 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.iterations import Iteration
-from charact.measure.script.spans.recorder import SpanRecorder
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 INTERVAL_S = 0.01
 SPARSE_INTERVAL_S = 0.1
-"""Interval without `--sample`: enough to name the largest parts of `other`."""
+"""Interval without `--sample`: enough to name the largest parts of `other` and `data`."""
 _MIN_SPARSE = 5
 """Smallest number of samples from which they are shown without `--sample`."""
 MAX_SAMPLES = 500_000
-"""Maximum number of samples, some 80 minutes in `other`; enough for shares within 0.1 %."""
+"""Maximum number of samples, some 80 minutes of them; enough for shares within 0.1 %."""
 NUM_KEPT = 20
 _MUCH_FRAC = 0.1
-"""Share of the time from which `other` is explained without `--sample`."""
+"""Share of the time from which a phase is explained without `--sample`."""
 _WRITE_S = 1.0
 _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
                     for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
+_WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
+"""Frames of charact below which the program's own calls run."""
+
+PHASES = {"other": ("num_samples", "frames"), "data": ("num_data_samples", "data_frames")}
+"""Facts of the pass `frames`, by phase: the number of samples, and the most frequent locations."""
 
 CodeLocation = tuple[str, str, str | None]
 """File and line of the program's own code, its function, and the library function that it calls."""
 
 
 class FrameSampler:
-    """Samples the stack of the thread that starts it, unless a span is open.
+    """Samples the stack of the thread that starts it, while it fetches a batch or no span is open.
 
     *Error*: the thread needs the GIL, so it is up to 5 ms late while the program computes in Python. At 10 ms, it uses
     0.3 to 0.6 % of a CPU core, and slowed a loop of small operators by up to 2 % with all cores busy.
@@ -88,17 +93,20 @@ class FrameSampler:
 
     def _look(self) -> None:
         recorder = self._recorder
-        if not (recorder.on and recorder.idle):
+        if not (recorder.on and self._is_sampled()):
             return
         frame = sys._current_frames().get(self._thread_id)
         location = None if frame is None else location_of(frame)
-        if location is None or not recorder.idle:
+        if location is None or not self._is_sampled():
             return
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
             self._new.append(location)
         self._samples.append((time.perf_counter_ns(), self._numbers[location]))
         self._num_samples += 1
+
+    def _is_sampled(self) -> bool:
+        return self._recorder.idle or self._recorder.is_top(Kind.FETCH)
 
     def _write(self) -> None:
         locations, samples = self._new, self._samples
@@ -110,7 +118,8 @@ class FrameSampler:
 def location_of(frame: FrameType) -> CodeLocation | None:
     """Return the innermost line of the program's own code, and the outermost library function above it.
 
-    Own code is outside of Python's library and the installed packages; the main module always counts as own code.
+    None if charact itself works, or if there is no code of the program. Own code is outside of Python's library and the
+    installed packages; the main module always counts as own code.
     """
     library: CodeType | None = None
     module = ""
@@ -123,6 +132,8 @@ def location_of(frame: FrameType) -> CodeLocation | None:
             return f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, called
         if not code.co_filename.startswith(_CHARACT):
             library, module = code, name
+        elif not code.co_filename.startswith(_WRAPPERS):
+            return None  # charact's own work, such as reading the use of the cores
         current = current.f_back
     return None
 
@@ -148,33 +159,43 @@ class Samples:
         self._locations += [(location, function, library) for location, function, library in note["places"]]
         self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
 
-    def in_other(self, iterations: Sequence[Iteration], other_frac: float) -> dict[str, Any] | None:
-        """Return facts of the pass `frames` of a case: the most frequent locations while its time was `other`.
+    def facts(self, iterations: Sequence[Iteration], phase_fracs: Mapping[str, float]) -> dict[str, Any] | None:
+        """Return facts of the pass `frames` of a case: the most frequent locations in `other` and in `data`.
 
-        None if no sampler ran. Without `--sample`, also None if `other` takes at most 10 % of the time, or has fewer
-        than 5 samples.
+        Without `--sample`, only phases that take more than 10 % of the time and have at least 5 samples. None if no
+        sampler ran, or without `--sample` if there is no such phase.
 
         Args:
             iterations: of the case.
-            other_frac: share of the time in `other`.
+            phase_fracs: share of the time in each phase.
         """
-        if self.interval_s is None or (self.interval_s > INTERVAL_S and other_frac <= _MUCH_FRAC):
+        if self.interval_s is None:
             return None
-        counts = Counter(number for time_ns, number in self._samples
-                         if number < len(self._locations) and _is_other(time_ns, iterations))
-        frames = [
+        counts = {phase: Counter[int]() for phase in PHASES}
+        for time_ns, number in self._samples:
+            phase = _phase_at(time_ns, iterations)
+            if number < len(self._locations) and phase in counts:
+                counts[phase][number] += 1
+        if self.interval_s > INTERVAL_S:
+            counts = {phase: found for phase, found in counts.items()
+                      if phase_fracs.get(phase, 0.0) > _MUCH_FRAC and found.total() >= _MIN_SPARSE}
+        if not counts:
+            return None
+        facts: dict[str, Any] = {"status": "ok", "reason": None, "interval_s": self.interval_s}
+        for phase, (num_samples, frames) in PHASES.items():
+            facts |= {num_samples: counts[phase].total(), frames: self._most(counts[phase])} if phase in counts else {}
+        return facts
+
+    def _most(self, counts: Counter[int]) -> list[dict[str, Any]]:
+        return [
             dict(zip(("place", "function", "library"), self._locations[number], strict=True)) | {"num_samples": count}
             for number, count in counts.most_common(NUM_KEPT)
         ]
-        if self.interval_s > INTERVAL_S and counts.total() < _MIN_SPARSE:
-            return None
-        return {"status": "ok", "reason": None, "interval_s": self.interval_s, "num_samples": counts.total(),
-                "frames": frames}
 
 
-def _is_other(time_ns: int, iterations: Sequence[Iteration]) -> bool:
-    """Return whether a time is inside an iteration, but in none of its intervals."""
+def _phase_at(time_ns: int, iterations: Sequence[Iteration]) -> str | None:
+    """Return the phase of an iteration at a time, `other` in none of its intervals; None outside of the iterations."""
     index = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
     if index < 0 or time_ns >= iterations[index].end_ns:
-        return False
-    return not any(one.start_ns <= time_ns < one.end_ns for one in iterations[index].intervals)
+        return None
+    return next((one.phase for one in iterations[index].intervals if one.start_ns <= time_ns < one.end_ns), "other")

@@ -34,7 +34,7 @@ def bottleneck(run: Run) -> Body:
 
 
 def _shares(run: Run) -> Block:
-    limits = time_limits(run)
+    limits = time_limits(run).replace({"limit": {"other": "not known"}})  # `other` is also a phase
     drawn: list[Markup] = [bars.limits(limits)]
     columns = [
         CASE, Column("limit", "Limited by"), Column("time_s", "Time", fmt.seconds, "of the median iteration"),

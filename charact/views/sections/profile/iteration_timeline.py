@@ -1,5 +1,6 @@
 """The section Timeline: phases, operators and kernels of one iteration."""
 
+from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.profile.iteration_timeline import IterationTimeline, iteration_timeline
 from charact.core.errors import UserError
 from charact.record.reader import Run
@@ -13,6 +14,8 @@ _LEAD = (
     "One iteration of each case under the profiler: its phases, the operators of each thread below their callers, and "
     "the kernels of each stream. Click a box to zoom into it; drag, or use the buttons and arrow keys, to move."
 )
+_MUCH_LONGER = 1.25
+"""Ratio to the median iteration from which a note says so."""
 _INSTEAD = "The tables Time by phase, Operators and Kernels have the numbers."
 
 
@@ -23,18 +26,22 @@ def _has_trace(run: Run) -> bool:
 def timelines(run: Run) -> Body:
     """Build the section: a chart for each case with a trace."""
     blocks, missing = [], []
+    medians = case_summary(run).set_index("case")["median_s"].to_dict()
     for case in (str(entry["case"]) for entry in run.manifest["cases"]):
         try:
             found = iteration_timeline(run, case, LEAST_FRAC)
         except UserError as error:
             missing.append((case, fmt.missing(str(error))))
         else:
-            blocks.append(_block(case, found))
+            blocks.append(_block(case, found, medians.get(case)))
     return Body(lead=_LEAD, blocks=[*blocks, *([Block(title="Not shown", missing=missing)] if missing else [])])
 
 
-def _block(case: str, timeline: IterationTimeline) -> Block:
+def _block(case: str, timeline: IterationTimeline, median_s: float | None) -> Block:
     notes = []
+    if median_s and timeline.length_s > _MUCH_LONGER * median_s:
+        notes.append(f"This iteration took {fmt.seconds(timeline.length_s)} under the profiler, the median iteration "
+                     f"{fmt.seconds(median_s)} without it: compare shares of it, not times.")
     if timeline.num_left_out:
         notes.append(f"{timeline.num_left_out:,} operators and kernels are left out: shorter than 1/2000 of the "
                      f"iteration, which took {fmt.seconds(timeline.length_s)}, or nested in 20 others.")

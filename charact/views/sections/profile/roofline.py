@@ -81,8 +81,11 @@ def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against th
     def reason(row: Any) -> str | None:
         return row.reason if isinstance(row.reason, str) else "no FLOP counted"
 
+    def no_flop(row: Any) -> str | None:
+        return "no formula" if pd.notna(row.bytes) else reason(row)
+
     columns = [
-        *names, Column("flop", "FLOP", fmt.num_flop, "counted per iteration", reason),
+        *names, Column("flop", "FLOP", fmt.num_flop, "counted per iteration", no_flop),
         Column("bytes", "Bytes", fmt.num_bytes, "per iteration", reason),
         Column("bytes_method", "Bytes are", None, "modelled: inputs and outputs once; measured: by a counter", reason),
         Column("flop_per_byte", "FLOP/byte", fmt.number, "arithmetic intensity", reason),

@@ -1,4 +1,4 @@
-"""The section What “other” was."""
+"""The section What “data” and “other” were."""
 
 from typing import Any
 
@@ -18,52 +18,61 @@ _NUM_PLACES = 3
 
 
 def other(run: Run) -> Body:
-    """Build the section: source lines that ran while the time was `other`."""
-    frames = sampled_frames(run)
-    columns = [
+    """Build the section: source lines that ran while the time was `other`, and while batches were loaded."""
+    tables = [
+        Block(table=table(frames, caption, _columns(phase)))
+        for phase, caption in (("other", "What “other” was"), ("data", "What loaded the data"))
+        if len(frames := sampled_frames(run, phase))
+    ]
+    lead = (
+        "Every 100 ms, or every 10 ms with --sample, a sampler thread recorded the main thread’s stack while it "
+        "fetched a batch or no phase was running: the innermost line of the program’s own code, and the outermost "
+        "library function that it called. Loader processes are not sampled."
+    )
+    return Body(lead=lead, blocks=[*tables, *_without_samples(run)])
+
+
+def _columns(phase: str) -> list[Column]:
+    return [
         CASE, Column("place", "Line"), Column("function", "In", unbroken=True),
         Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
-        Column("num_samples", "Samples", fmt.number, "while the time was “other”"),
-        share_column("share_frac", "Share of “other”", "part of the samples in “other”"),
-        Column("time_s", "Time", fmt.seconds, "per iteration: share × mean time of “other”"),
+        Column("num_samples", "Samples", fmt.number, f"while the time was “{phase}”"),
+        share_column("share_frac", f"Share of “{phase}”", f"part of the samples in “{phase}”"),
+        Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”"),
     ]  # fmt: skip
-    blocks = [Block(table=table(frames, "What “other” was", columns))] if len(frames) else []
-    lead = (
-        "Every 100 ms, or every 10 ms with --sample, unless a phase was running, a sampler thread recorded the main "
-        "thread’s stack: the innermost line of the program’s own code, and the outermost library function that it "
-        "called."
-    )
-    return Body(lead=lead, blocks=[*blocks, *_without_samples(run, frames)])
 
 
-def _without_samples(run: Run, frames: pd.DataFrame) -> list[Block]:
+def _without_samples(run: Run) -> list[Block]:
     def reason(entry: dict[str, Any]) -> str:
         why = pass_reason(run, entry["case"], "frames")
-        return fmt.missing(why or "no sample fell into “other”")
+        return fmt.missing(why or "no sample fell into “other” or “data”")
 
-    shown = set(frames["case"])
+    shown = {case for phase in ("other", "data") for case in sampled_frames(run, phase)["case"]}
     missing = [(entry["case"], reason(entry)) for entry in run.manifest["cases"] if entry["case"] not in shown]
     return [Block(title="Not shown", missing=missing)] if missing else []
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """Return the most frequently sampled lines while the time was `other`."""
-    frames = sampled_frames(run)
-    rows = frames[frames["case"] == case["case"]].head(_NUM_PLACES)
-    called = ("" if pd.isna(library) else f", {library}" for library in rows["library"])
-    lines = [
-        f"{fmt.share(row.share_frac)}  {row.place} in {row.function}{library}"
-        for row, library in zip(fmt.rows(rows), called, strict=True)
-    ]
-    if has_unexplained_other(run, str(case["case"])):
-        return [Text(fmt.UNEXPLAINED, style="dim")]
-    num_samples = run.passes(case["case"])["frames"]["num_samples"] if lines else 0
-    return [Text("\n".join([f"other was, in {num_samples} samples", *lines]))] if lines else []
+    """Return the most frequently sampled lines in `data` and in `other`."""
+    name = str(case["case"])
+    lines = [Text("\n".join(found)) for phase in ("data", "other") if (found := _lines(run, name, phase))]
+    return [*lines, Text(fmt.UNEXPLAINED, style="dim")] if has_unexplained_other(run, name) else [*lines]
 
 
-SECTION = Section("other", "What “other” was", 120, other, ("frames",), terminal=_terminal,
+def _lines(run: Run, case: str, phase: str) -> list[str]:
+    frames = sampled_frames(run, phase)
+    rows = frames[frames["case"] == case]
+    if rows.empty:
+        return []
+    num_samples = f"{rows['num_samples'].iloc[0] / rows['share_frac'].iloc[0]:.0f}"
+    return [f"{phase} was, in {num_samples} samples", *(
+        f"{fmt.share(row.share_frac)}  {row.place} in {row.function}"
+        f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES)))]
+
+
+SECTION = Section("other", "What “data” and “other” were", 120, other, ("frames",), terminal=_terminal,
                   points={"frames": [
-    ("What “other” was", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with --sample. "
-     "A sample is late while the main thread computes in Python, and its position is known by line, not by call. "
-     "Every 10 ms, it may lengthen an iteration of short operators by up to 2 %."),
+    ("What “data” and “other” were", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with "
+     "--sample. A sample is late while the main thread computes in Python, and its position is known by line, not by "
+     "call. Every 10 ms, it may lengthen an iteration of short operators by up to 2 %."),
 ]})

@@ -220,6 +220,23 @@ class TestAdvice:
         found = judge(shared(tmp_path, data=data, compute=1 - data, manifest={"options": options}))
         assert found["advice"].startswith(advice)
 
+    @pytest.mark.parametrize(("num_workers", "evidence", "advice"), [
+        (0, "waited for batches, with 0 loader processes; 75.0 % of it in data.py:7, Images.__getitem__",
+         "load batches in parallel processes: num_workers=2 of the DataLoader"),
+        (1, "waited for batches, with 1 loader process", "load batches in parallel processes: num_workers=2"),
+        (2, "waited for batches, with 2 loader processes", "make samples cheaper to load"),
+    ])
+    def test_where_a_program_waits_for_data(
+            self, tmp_path: Path, num_workers: int, evidence: str, advice: str) -> None:
+        frame = {"place": "data.py:7", "function": "Images.__getitem__", "library": None, "num_samples": 6}
+        run = shared(tmp_path, data=0.6, manifest={"options": {"script": "a.py"}})
+        passes = run.manifest["cases"][0]["passes"]
+        passes["timing"]["num_loader_workers"] = num_workers
+        passes["frames"] = {"status": "ok", "num_data_samples": 8, "data_frames": [frame]}
+        found = judge(run)
+        assert found["evidence"].endswith(evidence)
+        assert found["advice"].startswith(advice)
+
     @pytest.mark.parametrize(("entry", "options", "advice"), [
         ({}, {}, "give each operator more to do: --batch-sizes 16, or fewer operators: --compile"),
         ({}, {"compiled": True}, "give each operator more to do: --batch-sizes 16"),
@@ -299,7 +316,8 @@ def test_a_busy_machine_has_no_verdict(
         tmp_path: Path, others_cores: float, waiting_s: float, is_reliable: bool) -> None:
     found = judge(shared(tmp_path, data=0.5, **_busy(others_cores, waiting_s)))
     assert found["verdict"] == ("data-bound" if is_reliable else None)
-    assert found["reason"] == (None if is_reliable else "unreliable: other programs held 1.4 of 2 cores")
+    assert found["reason"] == (None if is_reliable else "unreliable: other programs held 1.4 of 2 cores; measure "
+                               "again when they are idle, and see charact doctor")
 
 
 def test_other_programs_do_not_change_what_a_gpu_computes(tmp_path: Path) -> None:

@@ -94,6 +94,16 @@ def test_sampled_frames_share_out_the_other_time(run: Run) -> None:
     assert pd.isna(frames["library"][1])
 
 
+def test_sampled_frames_of_data_share_out_its_time(run: Run) -> None:
+    assert sampled_frames(run, "data").empty
+    frames = {"num_data_samples": 4, "data_frames": [{"place": "d.py:1", "function": "f", "library": None,
+                                                      "num_samples": 3}]}
+    run.manifest["cases"][0]["passes"]["frames"] |= frames
+    found = sampled_frames(Run(run.path, run.manifest, partial=False, _tables={"iterations": run.iterations}), "data")
+    # `data` is 10 ms in each iteration.
+    assert found["time_s"].tolist() == pytest.approx([0.75 * 0.01])
+
+
 def timed(training: bool = True, batch_size: int | None = None, **phase_s: float) -> TimedIteration:
     return TimedIteration(training, 0.0, phase_s, batch_size)
 

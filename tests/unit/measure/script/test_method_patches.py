@@ -95,6 +95,26 @@ def test_a_method_becomes_one_forward_if_it_is_no_more(recorder: SpanRecorder, n
     assert forwards(recorder, lambda x: getattr(net, name)(x)) == counts
 
 
+def test_a_method_is_observed_though_slices_are_written_in_between() -> None:
+    written = []
+
+    def write(*_: object) -> None:
+        if not recorder.keeps:
+            written.append(recorder.take())
+
+    recorder = SpanRecorder()
+    patches = Patches(recorder, lambda thing, number: None, write)
+    patches.install()
+    recorder.on = True
+    net = Net()
+    for _ in range(3):
+        net.encode(torch.ones(2, 2))
+    written.clear()
+    net.encode(torch.ones(2, 2))
+    patches.remove()
+    assert [one.kind for slices in written for one in slices if one.begins] == [Kind.FORWARD]
+
+
 def test_a_forward_called_by_a_module_stays_one(recorder: SpanRecorder) -> None:
     net = Net()
     assert forwards(recorder, net) == [1, 1, 1, 1]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import charact
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -61,6 +62,21 @@ def test_a_place_is_the_innermost_own_line_and_the_outermost_library_call() -> N
     assert library is None
 
 
+def test_charact_s_own_work_is_no_place_of_the_program() -> None:
+    package = Path(charact.__file__).parent
+    found = []
+
+    def look_from(file: Path) -> None:
+        code = compile("look()", str(file), "exec")
+        exec(code, {"__name__": "charact.part", "look": lambda: found.append(location_of(_getframe().f_back))})
+
+    look_from(package / "machine/load.py")
+    look_from(package / "measure/script/hooks/patches.py")  # the program's own calls run below these
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1][1].endswith("look_from")
+
+
 def test_time_outside_of_spans_is_seen_where_it_goes(tmp_path: Path) -> None:
     recorder = SpanRecorder()
     recorder.on = True
@@ -86,6 +102,17 @@ def test_it_ends_when_it_has_seen_enough(tmp_path: Path, monkeypatch: pytest.Mon
     wait_here()
     sampler.stop()
     assert sum(len(note["samples"]) for note in sampled(tmp_path)) == 3
+
+
+def test_what_loads_a_batch_is_sampled(tmp_path: Path) -> None:
+    recorder = SpanRecorder()
+    recorder.on = True
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
+    recorder.enter(Kind.FETCH)
+    sampler.start()
+    wait_here()
+    sampler.stop()
+    assert set(places(sampled(tmp_path))) == {("wait_here", None)}
 
 
 def test_nothing_is_looked_for_in_a_span_or_when_nothing_is_recorded(tmp_path: Path) -> None:
@@ -141,7 +168,7 @@ def samples(*times_ns: int) -> Samples:
 
 def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
     iterations = [iteration(100, 200, ("forward", 110, 150)), iteration(300, 400, ("loss", 300, 320))]
-    facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).in_other(iterations, 0.01)
+    facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).facts(iterations, {"other": 0.01})
     assert facts is not None
     assert facts["interval_s"] == INTERVAL_S
     assert facts["num_samples"] == 5  # 100, 101, 151, 199 and 321
@@ -149,23 +176,32 @@ def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
         {"place": "a.py:2", "function": "f", "library": "library.g", "num_samples": 4},
         {"place": "a.py:1", "function": "f", "library": None, "num_samples": 1},
     ]
+    assert facts["num_data_samples"] == 0
+
+
+def test_what_lies_in_a_fetch_is_data() -> None:
+    iterations = [iteration(100, 200, ("data", 110, 150), ("forward", 150, 180))]
+    facts = samples(101, 111, 130, 149, 150, 181).facts(iterations, {})
+    assert facts is not None
+    assert (facts["num_samples"], facts["num_data_samples"]) == (2, 3)  # 101 and 181; 111, 130 and 149
+    assert [frame["num_samples"] for frame in facts["data_frames"]] == [2, 1]
 
 
 def test_places_beyond_the_most_frequent_are_counted_only() -> None:
     found = Samples()
     found.add({"places": [[f"a.py:{number}", "f", None] for number in range(30)],
                "samples": [[time_ns, time_ns % 30] for time_ns in range(900)]})
-    facts = found.in_other([iteration(0, 900)], 1.0)
+    facts = found.facts([iteration(0, 900)], {"other": 1.0})
     assert facts is not None
     assert (facts["num_samples"], len(facts["frames"])) == (900, NUM_KEPT)
 
 
 def test_places_of_several_notes_are_numbered_through() -> None:
     found = Samples()
-    assert found.in_other([iteration(0, 9)], 1.0) is None
+    assert found.facts([iteration(0, 9)], {"other": 1.0}) is None
     found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]]})
     found.add({"places": [["b.py:1", "g", None]], "samples": [[2, 1], [3, 1]]})
-    facts = found.in_other([iteration(0, 9)], 1.0)
+    facts = found.facts([iteration(0, 9)], {"other": 1.0})
     assert facts is not None
     assert [frame["function"] for frame in facts["frames"]] == ["g", "f"]
 
@@ -177,6 +213,7 @@ def test_samples_that_nobody_asked_for_are_shown_where_other_is_large(
     found = Samples()
     found.add({"places": [["a.py:1", "f", None]], "samples": [[time_ns, 0] for time_ns in range(num_samples)],
                "interval_s": SPARSE_INTERVAL_S})
-    facts = found.in_other([iteration(0, 9)], other_frac)
+    facts = found.facts([iteration(0, 9)], {"other": other_frac, "data": 0.9})
     assert (facts is not None) == is_shown
+    assert facts is None or "num_data_samples" not in facts
     assert facts is None or (facts["interval_s"], facts["num_samples"]) == (SPARSE_INTERVAL_S, num_samples)

@@ -57,6 +57,16 @@ def test_the_lines_are_json_without_nan(summarized: tuple[str, dict[str, Any], s
     assert lines[1] == ' "keys_version": 1,'
 
 
+def test_a_reason_that_several_values_share_is_written_once(tmp_path: Path) -> None:
+    text = summary_markdown(load_run(records.write_watched(tmp_path)))
+    (use,) = (line for line in text.splitlines() if line.startswith("- device use"))
+    assert use.count("a CPU has no warps") == 1
+    assert "warp occupancy, warp execution efficiency, non-predicated execution efficiency n/a (a CPU has" in use
+    (missing,) = (line for line in text.splitlines() if line.startswith("- not measured"))
+    assert missing.count("(not measured)") == 1
+    assert "operators pass, memory pass" in missing
+
+
 def test_tables_are_cut_and_the_number_of_other_rows_is_there(tmp_path: Path) -> None:
     bricks = {f"{number:064x}": (["relu"], 0.001 * (number + 1)) for number in range(14)}
     case = run_summary(load_run(brick_records.suite_run(tmp_path, bricks).path))["cases"][0]

@@ -1,4 +1,5 @@
 import io
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,17 @@ def test_a_run_against_itself_is_exactly_one(tmp_path: Path) -> None:
     assert {cells[5] for cells in texts(found)} == {"no difference shown"}
 
 
+def test_no_difference_between_disturbed_runs_is_inconclusive(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path))
+    (first, *_) = run.manifest["cases"]
+    use = {"length_s": 1.0, "num_usable_cores": 2, "processor_s": 0.5, "others_s": 1.5, "waiting_s": 1.0}
+    first["passes"]["timing"]["core_use"] = use
+    found = ratio_table(sides(run, run), "case")
+    verdicts = {cells[0]: cells[5] for cells in texts(found)}
+    assert verdicts.pop(first["case"]) == "inconclusive (disturbed)"
+    assert set(verdicts.values()) == {"no difference shown"}
+
+
 def test_the_published_speedups_stand_in_workload_and_data(pair: list[Group]) -> None:
     speedups, means = speedup_tables(published("northeastern-k80", "northeastern-p100"))
     assert [column.title for column in speedups.columns] == ["Workload", "cifar10", "mnist", "kmnist"]
@@ -74,7 +86,8 @@ def test_the_published_speedups_stand_in_workload_and_data(pair: list[Group]) ->
 
 def test_speedups_name_what_tells_cases_apart(pair: list[Group]) -> None:
     speedups = speedup_tables(pair)[0]
-    assert texts(speedups)[0] == ["resnet50 train 32", "0.833"]
+    assert texts(speedups)[0][0] == "resnet50 train 32"
+    assert re.fullmatch(r"0\.833 \(0\.\d+–0\.\d+\)", texts(speedups)[0][1])
     assert len({cells[0] for cells in texts(speedups)}) == 4
 
 
@@ -83,7 +96,7 @@ def test_cases_that_no_column_tells_apart_have_a_row_each(tmp_path: Path) -> Non
     for run in other:
         run.manifest["options"]["channels_last"] = True
     (found, _) = speedup_tables([Group("a", (plain[0], other[0])), Group("b", (plain[1], other[1]))])
-    assert texts(found) == [
+    assert [[name, speedup[:5]] for name, speedup in texts(found)] == [
         [f"resnet50-32-b8-{mode}-fp32-cpu (channels last: {told})", speedup]
         for told, speedup in (("no", "0.500"), ("yes", "0.200")) for mode in ("train", "infer")]
 
@@ -94,7 +107,7 @@ def test_a_case_that_failed_is_told_with_its_reason(tmp_path: Path) -> None:
     failed |= {"status": "oom", "reason": "out of memory"}
     both[1]._tables["iterations"] = both[1].iterations[both[1].iterations["case"] != failed["case"]]
     (found, _) = speedup_tables(sides(*both))
-    assert texts(found) == [["resnet50 32", "0.500"], ["resnet50 224", "n/a (out of memory)"]]
+    assert texts(found) == [["resnet50 32", "0.500 (0.498–0.502)"], ["resnet50 224", "n/a (out of memory)"]]
 
 
 def test_a_script_s_data_are_its_own(tmp_path: Path) -> None:

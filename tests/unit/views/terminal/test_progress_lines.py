@@ -28,7 +28,7 @@ def test_cases_are_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, cap
     out, lines = capsys.readouterr()
     assert out == ""
     assert lines.splitlines() == ["[1/2] mlp-1: timing pass: 40 iterations, 4/s",
-                                  "[2/2] mlp-2: timing pass: 31 iterations, 4/s, about 12 s left"]
+                                  "[2/2] mlp-2: timing pass: 31 iterations, 4/s, about 4 s left"]
 
 
 def test_training_shows_the_time_left_from_its_first_epoch(monkeypatch: pytest.MonkeyPatch,

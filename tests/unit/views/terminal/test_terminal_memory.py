@@ -44,6 +44,23 @@ def test_a_table_a_series(path: Path) -> None:
     assert "FLOP/s" not in text
 
 
+def test_a_case_that_fits_a_named_memory_says_what_is_left(tmp_path: Path) -> None:
+    def lines(**options: Any) -> list[str]:
+        writer = RunWriter(tmp_path, "r", {"options": {"command": "memory", **options}})
+        for batch_size, needed_bytes, fits in ((8, 2**20, True), (16, 3 * 2**20, False)):
+            entry = records.case_entry("resnet18", 32, "train") | {"case": f"b{batch_size}", "batch_size": batch_size}
+            estimate = {"status": "ok", "reason": None, "device": "tiny", "device_memory_bytes": 2 * 2**20,
+                        "needed_bytes": needed_bytes, "fits": fits}
+            writer.add_case(entry | {"passes": {"prediction": estimate}}, {"memory": []})
+        text = shown(writer.close("complete"), width=200)
+        return [line.strip() for line in text.splitlines() if "fits the" in line]
+
+    assert lines(device_memory_bytes=2 * 2**20) == [
+        "b8  fits the 2.00 MiB of tiny: it needs 1.00 MiB, 1.00 MiB are left"]
+    assert lines(device_like="tiny") != []
+    assert lines() == lines(device_memory_bytes=2 * 2**20, fit="batch_size") == []
+
+
 def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
     text = " ".join(shown(path, width=250).split())
     for expected in (

@@ -1,0 +1,1 @@
+"""Analyses of several ranks: matched iterations, waiting, stragglers, collectives."""

@@ -1,0 +1,62 @@
+"""Collectives: how often, how many bytes, and what they cost."""
+
+import pandas as pd
+
+from charact.analysis.common.cache import memoize
+from charact.analysis.ranks.matching import rank_cases
+from charact.analysis.ranks.waiting import waits
+from charact.record.reader import Run
+
+_KEYS = ["case", "phase", "operation", "group"]
+_COLUMNS = ["case", "rank", "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s",
+            "bus_bytes_per_s", "device_s"]
+_FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n}
+
+
+@memoize
+def collective_summary(run: Run) -> pd.DataFrame:
+    """Return the collectives of each rank by phase and operation, per iteration.
+
+    Columns: case; rank; phase; operation; group; group_size; num_calls; bytes, the larger of inputs and outputs;
+    exposed_s, in which the host did nothing but wait; late_s of it for the last rank, the rest is the transfer (null if
+    not all ranks observed the end); bus_bytes_per_s, bandwidth of the transfer of the collectives whose end all ranks
+    observed; device_s on the device (null on a CPU). All are means over the rank's iterations.
+
+    The bus bandwidth is bytes over the time from the last rank's call to the end, times 2 (n-1)/n for an all_reduce of
+    n ranks and (n-1)/n for other operations.
+
+    *Error*: transfers that run at the same time share the link, so the bus bandwidth is a lower bound.
+
+    *Source*: NVIDIA nccl-tests, doc/PERFORMANCE.md.
+    """
+    cases = rank_cases(run)
+    rows = run.table("collectives").merge(cases[["case", "rank", "num_iterations"]], on="case")
+    if rows.empty:
+        return pd.DataFrame(columns=_COLUMNS)
+    sums = rows.groupby(_KEYS, sort=False).agg(
+        rank=("rank", "first"), group_size=("group_size", "first"), num_calls=("sequence", "size"),
+        bytes=("bytes", _total), exposed_s=("exposed_s", _total), device_s=("device_s", _total),
+        num_iterations=("num_iterations", "first")).reset_index()
+    per_iteration = ["num_calls", "bytes", "exposed_s", "device_s"]
+    sums[per_iteration] = sums[per_iteration].div(sums["num_iterations"], axis=0).astype("float64")
+    found = sums.merge(_late(run), on=["case", "phase", "operation"], how="left")
+    return found[_COLUMNS].sort_values(["rank", "phase", "operation"], kind="stable", ignore_index=True)
+
+
+def _total(values: "pd.Series[float]") -> float:
+    return float(values.sum(min_count=1))
+
+
+def _late(run: Run) -> pd.DataFrame:
+    """Return late_s per iteration and bus_bytes_per_s, by case, phase and operation."""
+    rows = waits(run).dropna(subset=["operation"])
+    rows = rows.merge(rank_cases(run)[["program", "rank", "case", "world_size"]], on=["program", "rank"])
+    rows["transfer_s"] = rows["wait_s"] - rows["late_s"]
+    rows["moved_bytes"] = rows["bytes"].astype("float64") * [
+        _FACTORS.get(str(operation), lambda n: (n - 1) / n)(size)
+        for operation, size in zip(rows["operation"], rows["world_size"], strict=True)]
+    num_iterations = rows.groupby("case")["iteration"].nunique()
+    sums = rows.groupby(["case", "phase", "operation"])[["late_s", "transfer_s", "moved_bytes"]].sum().reset_index()
+    sums["late_s"] /= sums["case"].map(num_iterations)
+    sums["bus_bytes_per_s"] = sums["moved_bytes"] / sums["transfer_s"].where(sums["transfer_s"] > 0)
+    return sums[["case", "phase", "operation", "late_s", "bus_bytes_per_s"]]

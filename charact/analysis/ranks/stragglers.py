@@ -1,0 +1,179 @@
+"""Stragglers: which rank the others wait for, in which phase it is slower, and what that costs."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import memoize
+from charact.analysis.ranks.matching import mismatches, rank_cases
+from charact.analysis.ranks.waiting import rank_phase_times, waits
+from charact.core.units import quantity, share
+from charact.record.reader import Run
+
+WAITING_FRAC = 0.1
+"""Share of the iteration from which waiting for other ranks is reported as a straggler or an imbalance."""
+_ONE_RANK_FRAC = 0.6
+"""Share of the waiting from which one rank causes it."""
+_LASTING_FRAC = 0.5
+"""Share of the waiting that a lasting difference between the ranks' work explains; below it, stragglers rotate."""
+MIN_ITERATIONS = 5
+
+STRAGGLER, IMBALANCE, ROTATING, BALANCED = "straggler", "imbalance", "rotating stragglers", "balanced"
+_NUMBERS = ["extra_s", "wait_s", "share_frac", "threshold_frac"]
+_COLUMNS = ["program", "verdict", "rank", "phase", *_NUMBERS, "num_iterations", "evidence", "advice", "reason"]
+_NO_DEVICE = ("how long ranks on a GPU wait for each other is known on the device alone: import traces of all ranks "
+              "with charact import")
+
+
+@memoize
+def stragglers(run: Run) -> pd.DataFrame:
+    """Return for each program of several ranks whether they wait for one of them.
+
+    Columns: program; verdict ('straggler', 'imbalance', 'rotating stragglers', 'balanced', or null); rank and phase:
+    of a straggler the rank and the phase in which it takes longer, of an imbalance the rank with the most work;
+    extra_s, how much longer that rank's phase takes than the median of the other ranks; wait_s, how long the others
+    wait per iteration, median over the iterations of their mean; share_frac of the median iteration; threshold_frac;
+    num_iterations that were compared; evidence, advice, and reason, why there is no verdict.
+
+    A straggler causes 60 % of the waiting or more. Otherwise it is an imbalance if lasting differences in the ranks'
+    work explain half of the waiting, else the stragglers rotate.
+    """
+    unmatched = mismatches(run).set_index("program")["reason"]
+    times, waited = rank_phase_times(run), waits(run)
+    rows = []
+    for program in rank_cases(run)["program"].unique():
+        of_program = times[times["program"] == program]
+        num_iterations = of_program["iteration"].nunique()
+        found: dict[str, Any] = {"num_iterations": num_iterations}
+        if program in unmatched.index:
+            found["reason"] = unmatched[program]
+        elif num_iterations < MIN_ITERATIONS:
+            found["reason"] = f"{num_iterations} iterations are too few to compare ranks: {MIN_ITERATIONS} are needed"
+        elif (of_waits := waited[waited["program"] == program]).empty:
+            found["reason"] = _NO_DEVICE
+        else:
+            found |= _judged(_Program(of_program, of_waits))
+        rows.append({"program": program} | found)
+    return pd.DataFrame({
+        name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
+        for name in _COLUMNS
+    })
+
+
+def rank_verdicts(run: Run) -> pd.DataFrame:
+    """Return `stragglers` for each case of a rank.
+
+    Columns: case, its rank and world_size; straggler, the rank that the verdict names; and the other columns of
+    `stragglers`.
+    """
+    found = stragglers(run).rename(columns={"rank": "straggler"})
+    return rank_cases(run)[["program", "case", "rank", "world_size"]].merge(found, on="program")
+
+
+class _Program:
+    """Times of the ranks of one program, as medians over its iterations."""
+
+    def __init__(self, times: pd.DataFrame, waited: pd.DataFrame) -> None:
+        walls_s = times.groupby(["iteration", "rank"])["time_s"].sum()
+        self.median_s = float(walls_s.median())
+        work = times[times["phase"] != "communication"]
+        self.work_s = work.groupby(["iteration", "rank"])["time_s"].sum().unstack("rank").median()
+        """Time that each rank does not wait."""
+        by_phase = work.pivot_table("time_s", ["iteration", "rank"], "phase", aggfunc="sum", fill_value=0.0)
+        self.by_phase = by_phase
+        self.phases_s = by_phase.groupby("rank").median()
+        """Time of each phase by rank."""
+        self.ranks = [int(rank) for rank in self.phases_s.index]
+        self.waited = waited
+        num_others = max(len(self.ranks) - 1, 1)
+        caused = waited.groupby(["iteration", "last_rank"])["late_s"].sum().unstack("last_rank") / num_others
+        self.caused_s = caused.reindex(columns=self.ranks).fillna(0.0)
+        """Mean waiting of the other ranks that each rank causes, by iteration."""
+
+    def extra_s(self, rank: int) -> Any:
+        """Return how much longer each phase of a rank takes than the median of the other ranks, by phase."""
+        return self.phases_s.loc[rank] - self.phases_s.drop(index=rank).median()
+
+
+def _judged(program: _Program) -> dict[str, Any]:
+    """Return the columns of a program whose iterations were matched."""
+    waiting_s = float(program.caused_s.sum(axis=1).median())
+    of_rank = program.caused_s.median()
+    worst = int(_largest(of_rank))
+    found: dict[str, Any] = {"threshold_frac": WAITING_FRAC, "wait_s": waiting_s,
+                             "share_frac": waiting_s / program.median_s}
+    if found["share_frac"] < WAITING_FRAC:
+        return found | {"verdict": BALANCED, "evidence": _balanced(found["share_frac"])}
+    if of_rank[worst] >= _ONE_RANK_FRAC * waiting_s and of_rank[worst] >= WAITING_FRAC * program.median_s:
+        return found | _straggler(program, worst, float(of_rank[worst]))
+    spread_s = float(program.work_s.max() - program.work_s.min())
+    if spread_s >= _LASTING_FRAC * waiting_s:
+        return found | _imbalance(program, spread_s, waiting_s)
+    return found | _rotating(program, waiting_s)
+
+
+def _balanced(share_frac: float) -> str:
+    return (f"the ranks wait for each other for {share(share_frac)} of the iteration; from {share(WAITING_FRAC)} on, "
+            "this would be a straggler or an imbalance")
+
+
+def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
+    extra = program.extra_s(rank)
+    phase = str(_largest(extra))
+    frac = wait_s / program.median_s
+    evidence = (f"rank {rank}’s {_named(phase)} takes {quantity(extra[phase], 's')} longer than that of the other "
+                f"ranks; the others wait {quantity(wait_s, 's')} for it in each iteration{_where(program, rank)}: "
+                f"{share(frac)} of the iteration")
+    return {"verdict": STRAGGLER, "rank": rank, "phase": phase, "extra_s": float(extra[phase]), "wait_s": wait_s,
+            "share_frac": frac, "evidence": evidence, "advice": _advice(rank, phase)}
+
+
+def _imbalance(program: _Program, spread_s: float, waiting_s: float) -> dict[str, Any]:
+    most, least = int(_largest(program.work_s)), int(_largest(-program.work_s))
+    extra: Any = program.phases_s.loc[most] - program.phases_s.loc[least]
+    phase = str(_largest(extra))
+    evidence = (f"rank {most} works {quantity(spread_s, 's')} longer in each iteration than rank {least}, most of it "
+                f"in {_named(phase)}; the ranks wait {quantity(waiting_s, 's')} for each other: "
+                f"{share(waiting_s / program.median_s)} of the iteration")
+    return {"verdict": IMBALANCE, "rank": most, "phase": phase, "extra_s": float(extra[phase]), "evidence": evidence,
+            "advice": "give every rank the same work: equal numbers of samples, of similar sizes"}
+
+
+def _rotating(program: _Program, waiting_s: float) -> dict[str, Any]:
+    last = program.caused_s.idxmax(axis=1).value_counts(normalize=True)
+    counts = ", ".join(f"rank {rank} in {share(float(frac))}" for rank, frac in last.sort_index().items())
+    ranges = program.by_phase.groupby("iteration").max() - program.by_phase.groupby("iteration").median()
+    phase = str(_largest(ranges.mean()))
+    evidence = (f"the last rank changes from iteration to iteration ({counts}), and differs most in {_named(phase)}; "
+                f"the ranks wait {quantity(waiting_s, 's')} for each other: {share(waiting_s / program.median_s)} of "
+                "the iteration")
+    advice = ("make batches equally long to load (more loader processes, a longer queue)" if phase == "data" else
+              "make the work of an iteration equal on all ranks, such as by sorting samples by length")
+    return {"verdict": ROTATING, "phase": phase, "extra_s": float(ranges.mean()[phase]), "evidence": evidence,
+            "advice": advice}
+
+
+def _largest(values: Any) -> Any:
+    """Return the label of the largest value."""
+    return values.idxmax()
+
+
+def _named(phase: str) -> str:
+    return "time outside of all phases" if phase == "other" else phase
+
+
+def _where(program: _Program, rank: int) -> str:
+    """Return at which collective the others wait the most for a rank, as text."""
+    rows = program.waited[program.waited["last_rank"] == rank].dropna(subset=["operation"])
+    if rows.empty:
+        return ""
+    phase, operation = _largest(rows.groupby(["phase", "operation"])["late_s"].sum())
+    inside = "between phases" if phase == "communication" else f"in {phase}"
+    return f", most at the {operation} {inside}"
+
+
+def _advice(rank: int, phase: str) -> str:
+    if phase == "data":
+        return f"speed up loading on rank {rank}: its storage, its loader processes, and the sizes of its samples"
+    return (f"find out what differs on rank {rank}: its machine (clock, other programs), its share of the work, and "
+            "code that only this rank runs")

@@ -1,0 +1,139 @@
+"""One record of all ranks: each rank's part is completed when it ends, and the last one merges them."""
+
+import shutil
+from pathlib import Path
+
+from charact.commands._shared.publish import publish, publish_before_views, report_outcome
+from charact.commands._shared.watched_program import add_cases_of_program
+from charact.core.errors import UserError
+from charact.core.output import warn
+from charact.measure.script.spans.event_log_to_record import script_options
+from charact.record.rank_merge import first_failure, merge_parts
+from charact.record.rank_parts import Part, job_lock, job_of, parts_of
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
+
+
+def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> bool:
+    """Complete the part of a rank; if it is the last of its job, merge all parts into one run.
+
+    Args:
+        directory: the part's hidden directory.
+        quiet: whether output is reduced.
+        waiting: write end of a pipe, see `publish_before_views`; None if no process waits.
+
+    Returns:
+        Whether the run, if it was merged, has a case that succeeded.
+
+    Raises:
+        UserError: a part cannot be read or written, and is kept.
+    """
+    job = job_of(directory.absolute())
+    assert job is not None
+    complete_part(directory.absolute())
+    with job_lock(job) as exists:
+        if not exists:
+            return True
+        parts = parts_of(job)
+        if len(parts) < _world_size(parts) or any(part.is_being_written for part in parts):
+            return True  # a rank that ends later merges
+        return _merge(job, quiet=quiet, waiting=waiting)
+
+
+def merge_job(job: Path, *, quiet: bool) -> bool:
+    """Merge the parts of a job whose ranks have all ended or were killed; return whether any case succeeded.
+
+    Raises:
+        UserError: a rank is still running, there is no part with an iteration, or a part is corrupt.
+    """
+    job = job.absolute()
+    with job_lock(job) as exists:
+        if not exists:
+            raise UserError(f"{job} does not exist any more: its ranks' records were merged into a run next to it")
+        running = [part.rank for part in parts_of(job) if part.is_being_written]
+        if running:
+            raise UserError(f"rank {', '.join(map(str, running))} of {job} is still running: wait for it, or end it")
+        return _merge(job, quiet=quiet, waiting=None)
+
+
+def merged(job: Path) -> Path:
+    """Merge the parts of a job that has ended; return the run's directory.
+
+    Raises:
+        UserError: as `merge_job`.
+    """
+    before = set(job.absolute().parent.iterdir())
+    merge_job(job, quiet=True)
+    (new,) = (each for each in job.absolute().parent.iterdir() if each not in before and (each / "run.json").exists())
+    return new
+
+
+def complete_part(directory: Path) -> None:
+    """Turn a rank's event log into its part, without views; nothing to do if another process has done it.
+
+    Raises:
+        UserError: the part is corrupt or cannot be written.
+    """
+    if not directory.exists():
+        return
+    try:
+        writer = RunWriter.reopen(directory)
+    except UserError:
+        if directory.exists():
+            raise
+        return
+    try:
+        if writer.manifest["status"] == "running":
+            options = script_options(writer.manifest)
+            assert options is not None
+            status, nothing = add_cases_of_program(writer, options, "it was killed before its first iteration")
+            if not writer.manifest["cases"]:
+                writer.manifest["reason"] = nothing
+            writer.close(status)
+        writer.publish()
+    except BaseException:
+        if directory.exists():
+            writer.leave()
+        raise
+
+
+def _world_size(parts: list[Part]) -> int:
+    """Return the number of ranks that the parts expect."""
+    sizes = [load_run(part.directory, partial=True).manifest.get("rank", {}).get("world_size", 1) for part in parts]
+    return max(sizes, default=1)
+
+
+def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
+    """Complete the parts of killed ranks, merge all, and remove the job's directory; its lock is held.
+
+    Raises:
+        UserError: no rank has an iteration, or a part is corrupt; the parts stay.
+    """
+    for part in parts_of(job):
+        if not part.has_ended:
+            complete_part(part.directory)
+    parts = parts_of(job)
+    if not any(load_run(part.directory).manifest["cases"] for part in parts):
+        reasons = {str(load_run(part.directory).manifest.get("reason")) for part in parts}
+        shutil.rmtree(job, ignore_errors=True)
+        raise UserError(f"no rank had an iteration to record: {'; '.join(sorted(reasons)) or 'none had begun'}")
+    writer = merge_parts(job.parent, parts)
+    shutil.rmtree(job, ignore_errors=True)
+    run = load_run(writer.directory)
+    _warn_of_problems(run)
+    if waiting is not None:
+        return publish_before_views(writer, quiet, waiting)
+    publish(writer, run)
+    return report_outcome(load_run(writer.final), quiet)
+
+
+def _warn_of_problems(run: Run) -> None:
+    """Print which rank failed first and which are missing."""
+    ranks = run.manifest["ranks"]
+    failed = first_failure(ranks)
+    if failed is not None:
+        warn(f"charact: rank {failed['rank']} on {failed['hostname']} ended early: {failed['ending'] or 'killed'}")
+    present = {one["rank"] for one in ranks}
+    missing = sorted(set(range(run.manifest["world_size"])) - present)
+    if missing:
+        warn(f"charact: the record lacks rank {', '.join(map(str, missing))}: run charact in every rank")

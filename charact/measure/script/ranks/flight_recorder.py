@@ -1,0 +1,141 @@
+"""Collectives of this process, from the flight recorder of torch.distributed. Imports no torch when loaded."""
+
+import os
+import sys
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+import msgspec
+
+BUFFER_ENTRIES = 512
+"""Entries that the flight recorder holds; a read takes some 5 ms. The program's own choice has precedence."""
+_SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
+_BYTES = {
+    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
+    "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+    "UInt16": 2, "UInt32": 4, "UInt64": 8,
+}  # fmt: skip
+UNAVAILABLE = "this PyTorch has no flight recorder for collectives: PyTorch 2.9 and newer have one"
+
+
+class _Entry(msgspec.Struct):
+    record_id: int
+    profiling_name: str
+    time_created_ns: int
+    process_group: tuple[str, str] = ("", "")
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    is_p2p: bool = False
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    output_sizes: list[list[int]] = []
+    output_dtypes: list[str] = []
+    duration_ms: float | None = None
+
+
+class _Group(msgspec.Struct):
+    ranks: str = ""
+
+
+class _Dump(msgspec.Struct):
+    entries: list[_Entry] = []
+    pg_config: dict[str, _Group] = {}
+
+
+def enable_flight_recorder(environment: MutableMapping[str, str]) -> None:
+    """Set the variable that switches the flight recorder on, before torch.distributed is imported."""
+    environment.setdefault(_SIZE_VARIABLE, str(BUFFER_ENTRIES))
+
+
+class FlightRecorder:
+    """Reader of the flight recorder: a ring buffer in which PyTorch keeps the latest collectives of this process.
+
+    It reads again before the buffer can have overwritten what is new, judged by the most collectives that an iteration
+    has had. Overwritten entries are counted.
+    """
+
+    def __init__(self) -> None:
+        self._last_id = -1
+        self._most_per_iteration = 0.0
+        self._iterations_at_read = 0
+        self._capacity = _capacity(os.environ)
+        self.is_available = True
+        """Whether this PyTorch has the flight recorder; known after the first read."""
+
+    def note_if_due(self, num_iterations: int) -> dict[str, Any] | None:
+        """Return a note with the new collectives; None if there are none, or not yet enough.
+
+        Args:
+            num_iterations: number of iterations so far.
+        """
+        self._iterations_at_read = min(self._iterations_at_read, num_iterations)  # the count may have begun again
+        since = num_iterations - self._iterations_at_read
+        if not since or (self._most_per_iteration and since * self._most_per_iteration < self._capacity / 3):
+            return None
+        return self.note(num_iterations)
+
+    def note(self, num_iterations: int) -> dict[str, Any] | None:
+        """Return a note with all new collectives; None if there are none."""
+        dump = self._dump()
+        if dump is None:
+            return None
+        # Time stamps are of the clock of the day; spans use the monotonic clock.
+        offset_ns = time.time_ns() - time.perf_counter_ns()
+        new = [one for one in dump.entries if one.record_id > self._last_id]
+        if not new:
+            return None
+        num_lost = max(min(one.record_id for one in new) - self._last_id - 1, 0)
+        if since := num_iterations - self._iterations_at_read:
+            self._most_per_iteration = max(self._most_per_iteration, (len(new) + num_lost) / since)
+        self._last_id, self._iterations_at_read = max(one.record_id for one in new), num_iterations
+        sizes = {name: group.ranks.count(",") + 1 for name, group in dump.pg_config.items() if group.ranks}
+        return {"note": "collectives", "lost": num_lost, "rows": [_row(one, offset_ns, sizes) for one in new]}
+
+    def _dump(self) -> _Dump | None:
+        """Return the content of the flight recorder; None if torch.distributed is not in use or too old."""
+        bindings = sys.modules.get("torch._C._distributed_c10d")
+        if bindings is None or "torch.distributed" not in sys.modules:
+            return None
+        from torch._C import _distributed_c10d
+
+        dump = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
+        if dump is None:
+            self.is_available = False
+            return None
+        return msgspec.json.decode(dump(True, False), type=_Dump)
+
+
+def _capacity(environment: MutableMapping[str, str]) -> int:
+    text = environment.get(_SIZE_VARIABLE, "")
+    return int(text) if text.isdigit() and int(text) else BUFFER_ENTRIES
+
+
+def _row(one: _Entry, offset_ns: int, sizes: dict[str, int]) -> list[Any]:
+    """Return the collective as a list, see `Arrival`."""
+    backend, _, operation = one.profiling_name.partition(":")
+    name, description = one.process_group
+    group = "default" if description == "default_pg" else name if description in ("", "undefined") else description
+    num_bytes = _larger(_num_bytes(one.input_sizes, one.input_dtypes), _num_bytes(one.output_sizes, one.output_dtypes))
+    return [
+        one.time_created_ns - offset_ns, group, sizes.get("" if group == "default" else name),
+        one.p2p_seq_id if one.is_p2p else one.collective_seq_id, operation or backend, num_bytes,
+        None if one.duration_ms is None else round(one.duration_ms * 1e6), backend,
+    ]  # fmt: skip
+
+
+def _num_bytes(sizes: list[list[int]], types: list[str]) -> int | None:
+    """Return the bytes of tensors; None if a type is unknown."""
+    total = 0
+    for place, shape in enumerate(sizes):
+        size = _BYTES.get(types[place] if place < len(types) else "")
+        if size is None:
+            return None
+        for length in shape:
+            size *= length
+        total += size
+    return total
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)

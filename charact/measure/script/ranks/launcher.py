@@ -1,0 +1,68 @@
+"""Start of a program on several ranks of this machine, by torchrun's elastic agent."""
+
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+
+from charact.core.errors import UserError
+from charact.core.output import warn
+from charact.machine.facts import usable_cores
+from charact.machine.rank_identity import rank_identity
+
+_THREADS = "OMP_NUM_THREADS"
+_OPTION = "--nproc"
+
+
+def launch(num_ranks: int, arguments: Sequence[str]) -> int:
+    """Run a command of charact in each rank, wait for all of them, and return the exit status.
+
+    The agent ends the other ranks if one fails, and chooses a free port.
+
+    Args:
+        num_ranks: number of ranks.
+        arguments: what follows `charact`, with the option that names the number of ranks.
+
+    Raises:
+        UserError: this process is a rank itself, or the agent cannot start.
+    """
+    identity = rank_identity(os.environ)
+    if identity is not None:
+        raise UserError(f"this process is rank {identity.rank} of {identity.world_size} already ({identity.launcher} "
+                        "started it): leave out --nproc")
+    divide_threads(num_ranks, usable_cores(), os.environ)
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
+    command = [sys.executable, "-P", "-m", "charact", *without_option(arguments)]
+    try:
+        main(["--standalone", "--nproc-per-node", str(num_ranks), "--no-python", *command])
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        how = f"by signal {-failure.exitcode}" if failure.exitcode < 0 else f"with exit status {failure.exitcode}"
+        warn(f"charact: rank {rank} ended first, {how}; the others were ended")
+        return int(failure.exitcode) if failure.exitcode > 0 else 1
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"the ranks cannot be started ({' '.join(str(error).split())[:200]}): try again, or use "
+                        "torchrun --no-python charact run") from error
+    return 0
+
+
+def divide_threads(num_ranks: int, num_cores: int, environment: MutableMapping[str, str]) -> None:
+    """Give each rank its part of the cores as threads, unless the user chose a number; warn if there are too few."""
+    if num_ranks > num_cores:
+        warn(f"charact: {num_ranks} ranks share {num_cores} cores: each computes in one thread and waits for a core, "
+             f"so all times are too long; up to {num_cores} ranks have a core each")
+    environment.setdefault(_THREADS, str(max(num_cores // num_ranks, 1)))
+
+
+def without_option(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without the first `--nproc` and its number."""
+    for place, argument in enumerate(arguments):
+        if argument == _OPTION:
+            return [*arguments[:place], *arguments[place + 2:]]
+        if argument.startswith(f"{_OPTION}="):
+            return [*arguments[:place], *arguments[place + 1:]]
+    return list(arguments)

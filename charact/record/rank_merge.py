@@ -1,0 +1,113 @@
+"""Merging of the parts of a job's ranks into one run."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from charact.record.rank_parts import Part
+from charact.record.reader import Run, load_run, read_table
+from charact.record.schema import TABLES, Rows
+from charact.record.writer import RunWriter
+
+_OWN = {"schema_version", "run_id", "name", "status", "cases", "tables", "ended", "hostname", "rank", "ending",
+        "traceback", "ended_s", "reason", "table_checksums", "checksum", "flushes", "event_log_damage"}
+"""Facts of a part that its run has for itself; the others are those of the first rank."""
+CONSEQUENCES = ("Connection closed by peer", "Connection reset", "ended by SIGTERM", "ended by SIGINT",
+                "Broken pipe", "Socket Timeout", "NCCL communicator was aborted", "Connection refused")
+"""Texts of ends that another rank's end caused."""
+
+
+def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
+    """Write a run with the cases of all parts into `out`, not published yet; return its writer.
+
+    Each case gets the suffix `-rank<number>` and the facts rank, local_rank, world_size and hostname. The run's facts
+    are those of the lowest rank. `ranks` describes each part.
+
+    Raises:
+        UserError: a part is corrupt, or the disk is full.
+    """
+    runs = [load_run(part.directory) for part in parts]
+    first = runs[0].manifest
+    ranks = [_described(part, run) for part, run in zip(parts, runs, strict=True)]
+    facts = {name: value for name, value in first.items() if name not in _OWN}
+    facts |= {"ranks": ranks, "world_size": max(one["world_size"] for one in ranks), "ending": _ending(ranks),
+              "event_log_damage": [one for run in runs for one in run.manifest.get("event_log_damage", [])]}
+    _leave_out_siblings(runs)
+    writer = RunWriter(out, str(first["name"]), facts)
+    try:
+        for part, run in zip(parts, runs, strict=True):
+            _add(writer, part, run)
+        writer.close("complete" if all(run.manifest["status"] == "complete" for run in runs) else "interrupted")
+    except BaseException:
+        writer.discard()
+        raise
+    return writer
+
+
+def _leave_out_siblings(runs: Sequence[Run]) -> None:
+    """Subtract the processor time of ranks on the same host from what other programs used while a rank was timed."""
+    uses = [(run.manifest.get("hostname"), number, entry["passes"].get("timing", {}).get("core_use"))
+            for number, run in enumerate(runs) for entry in run.manifest["cases"][:1]]
+    rates = {number: use["processor_s"] / use["length_s"] for _, number, use in uses if use}
+    for host, number, use in uses:
+        if use:
+            siblings = sum(rates.get(other, 0.0) for one, other, _ in uses if one == host and other != number)
+            use["others_s"] = max(0.0, use["others_s"] - siblings * use["length_s"])
+
+
+def first_failure(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the rank whose end caused the others' ends; None if every rank came to its end.
+
+    It is the first that ended with an error of its own; errors such as a closed connection are consequences.
+    """
+    failed = [one for one in ranks if one["traceback"] or one["ending"] in (None, "killed")
+              or (str(one["ending"]).startswith(("ended by", "os._exit(", "sys.exit("))
+              and one["ending"] not in ("sys.exit(0)", "sys.exit(None)", "os._exit(0)"))]
+
+    def order(one: dict[str, Any]) -> tuple[bool, bool, float]:
+        text = f"{one['ending']} {one['traceback'] or ''}"
+        return any(part in text for part in CONSEQUENCES), one["ended_s"] is None, one["ended_s"] or 0.0
+
+    return min(failed, key=order, default=None)
+
+
+def _ending(ranks: Sequence[dict[str, Any]]) -> str:
+    failed = first_failure(ranks)
+    if failed is not None:
+        return f"rank {failed['rank']}: {failed['ending'] or 'killed'}"
+    return str(ranks[0]["ending"])
+
+
+def _described(part: Part, run: Run) -> dict[str, Any]:
+    """Return what the merged run says of a rank."""
+    facts, identity = run.manifest, run.manifest.get("rank", {})
+    timed = [entry["passes"].get("timing", {}).get("num_iterations") or 0 for entry in facts["cases"]]
+    return {
+        "rank": part.rank, "local_rank": identity.get("local_rank"), "world_size": identity.get("world_size", 1),
+        "hostname": facts.get("hostname"), "num_iterations": sum(timed), "ending": facts.get("ending"),
+        "traceback": facts.get("traceback"), "ended_s": facts.get("ended_s"), "reason": facts.get("reason"),
+    }
+
+
+def _add(writer: RunWriter, part: Part, run: Run) -> None:
+    identity = run.manifest.get("rank", {})
+    for entry in run.manifest["cases"]:
+        name = entry["case"]
+        of_rank = {"case": f"{name}-rank{part.rank}", "rank": part.rank, "local_rank": identity.get("local_rank"),
+                   "world_size": identity.get("world_size"), "hostname": run.manifest.get("hostname")}
+        writer.add_case(entry | of_rank, {table: rows for table in TABLES if (rows := _rows(run, table, name))})
+        if (trace := run.trace(name)) is not None:
+            shutil.copyfile(trace, writer.trace_path(of_rank["case"]))
+
+
+def _rows(run: Run, table: str, case: str) -> Rows:
+    """Return the rows of a case, without the column `case`."""
+    path = run.path / f"{table}.parquet"
+    if not path.exists():
+        return []
+    rows = read_table(path, table, (run.checksums or {}).get(table))
+    found: Rows = rows.filter(pc.equal(rows["case"], case)).drop_columns(["case"]).to_pylist()
+    return found

@@ -1,0 +1,80 @@
+"""Many records: finding their directories, and reading those that a pattern names."""
+
+import glob
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from charact.core.errors import UserError
+from charact.record.in_progress import PARTIAL_PREFIX
+
+if TYPE_CHECKING:
+    from charact.record.reader import Run
+
+_MANIFEST_MARK = b'"schema_version"'
+
+
+def run_directories(logdir: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
+    """Return directories of records at or below `logdir`; hidden ones only if they are unfinished runs.
+
+    A folder that cannot be read is skipped and passed to `on_error`.
+    """
+    for folder, subfolders, files in os.walk(logdir, onerror=on_error):
+        directory = Path(folder)
+        if "run.json" in files and _is_record(directory, files):
+            subfolders.clear()
+            yield directory
+        else:
+            shown = (name for name in subfolders if not name.startswith(".") or name.startswith(PARTIAL_PREFIX))
+            subfolders[:] = sorted(shown)
+
+
+def _is_record(directory: Path, files: list[str]) -> bool:
+    """Return whether run.json is charact's: it is next to tables, or looks like a manifest (if all cases failed)."""
+    if any(name.endswith(".parquet") for name in files):
+        return True
+    try:
+        with open(directory / "run.json", "rb") as file:
+            return _MANIFEST_MARK in file.read(4096)
+    except OSError:
+        return True  # listed with the error of reading it
+
+
+def load_runs(pattern: str | Path) -> "list[Run]":
+    """Read all complete runs that a pattern names, oldest first.
+
+    A directory that holds no `run.json` stands for every run below it. Unfinished and interrupted runs are left out.
+    Tables are read when they are used; `Run.release` frees them.
+
+    Args:
+        pattern: run directories, or directories of runs, as in `runs`, `runs/*resnet*` or `sweeps/**/runs`.
+
+    Raises:
+        UserError: the pattern names no complete run, or a run that is corrupt or has a newer schema.
+    """
+    from charact.record.reader import load_run
+
+    found = [load_run(path) for path in _named(os.path.expanduser(pattern))]
+    complete = [run for run in found if run.manifest["status"] == "complete"]
+    if not complete:
+        raise UserError(f"'{pattern}' names no complete run: give a directory of runs or a pattern, as in "
+                        "runs/*resnet*")
+    return sorted(complete, key=lambda run: (started(run.manifest.get("started")), run.run_id))
+
+
+def _named(pattern: str) -> list[Path]:
+    """Return the directories of finished runs at or below the paths that match a pattern, each once."""
+    matched = [Path(pattern)] if os.path.exists(pattern) else map(Path, glob.iglob(pattern, recursive=True))
+    paths = (path for place in matched for path in run_directories(place))
+    return [path for path in dict.fromkeys(paths) if not path.name.startswith(PARTIAL_PREFIX)]
+
+
+def started(text: str | None) -> datetime:
+    """Return the time at which a run started, from its manifest; the earliest time if that is missing or invalid."""
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

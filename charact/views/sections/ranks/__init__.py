@@ -1,0 +1,1 @@
+"""Sections about several ranks of a program."""

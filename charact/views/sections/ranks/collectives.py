@@ -1,0 +1,44 @@
+"""The section Collectives: how often ranks exchange data, how many bytes, and what it costs."""
+
+from charact.analysis.ranks.collectives import collective_summary
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, why_nothing
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables.model import Column, table
+
+_LEAD = (
+    "Numbers are per iteration of a rank. Exposed time is the time in which the host did nothing but wait, for the "
+    "exchange or for a later rank. Time in which an exchange ran while the host computed is not contained."
+)
+_UNSEEN = "the ranks did not wait for it alone"
+
+
+def collectives(run: Run) -> Body:
+    """Build the section: one table of all ranks."""
+    found = collective_summary(run)
+    if found.empty:
+        return Body(lead=_LEAD, blocks=[Block(note=why_nothing(run, "collectives"))])
+    columns = [
+        CASE, PHASE, Column("operation", "Operation", unbroken=True),
+        Column("group", "Group", meaning="process group"),
+        Column("group_size", "Ranks", fmt.number, "in the group", lambda row: "not recorded"),
+        Column("num_calls", "Calls", fmt.number, "per iteration"),
+        Column("bytes", "Bytes", fmt.num_bytes, "the larger of inputs and outputs", lambda row: "type not known"),
+        Column("exposed_s", "Exposed", fmt.seconds, "the host only waits", lambda row: "the device waits"),
+        Column("late_s", "For later ranks", fmt.seconds, "part of it that is waiting for the rank that comes last",
+               lambda row: _UNSEEN),
+        Column("bus_bytes_per_s", "Bus bandwidth", fmt.byte_rate,
+               "of the transfer, at least: concurrent transfers share the link", lambda row: _UNSEEN),
+        Column("device_s", "Device", fmt.seconds, "on the device", lambda row: "timed on the host"),
+    ]  # fmt: skip
+    return Body(lead=_LEAD, blocks=[Block(table=table(found, "Collectives of each rank", columns))])
+
+
+SECTION = Section("collectives", "Collectives", 95, collectives, ("collectives",), tables=("collectives",), points={
+    "collectives": [
+        ("Collectives", "PyTorch’s flight recorder: when each collective was called, in which group, and the sizes of "
+         "its tensors. On gloo it does not record their ends: these are the ends of the Python calls that wait, or of "
+         "the backward pass for DistributedDataParallel. When an exchange ended that the host did not wait for is not "
+         "known, so the time that computation hid is n/a."),
+    ]})

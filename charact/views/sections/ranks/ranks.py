@@ -1,0 +1,154 @@
+"""The section Ranks: what each rank does, who waits for whom, and how each rank ended."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.ranks.matching import rank_cases
+from charact.analysis.ranks.stragglers import stragglers
+from charact.analysis.ranks.waiting import waiting_matrix
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
+from charact.views.html.elements.drawing import WIDTH_PX, bar_figure, rows_of
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, share_column, table
+from charact.views.terminal.bars import Bar, Part
+
+_LEAD = (
+    "Every rank ran the same program. A rank’s phases are its own work; in “communication” its host only waits, for "
+    "the exchange or for a rank that comes later. Ranks leave a collective together, so the one that waits the "
+    "shortest time came last: clocks of different machines are not compared."
+)
+_WIDEST_MATRIX = 16
+"""Number of ranks up to which the waiting matrix is drawn as one."""
+_MOST_DRAWN = 16
+"""Number of ranks whose phases are drawn."""
+_RANK = Column("rank", "Rank", fmt.number)
+
+
+def ranks(run: Run) -> Body:
+    """Build the section: a verdict, a bar and a waiting matrix for each program, and the end of each rank."""
+    blocks: list[Block] = []
+    for row in fmt.rows(stragglers(run)):
+        blocks += [_verdict(row), _strip(run, str(row.program)), *_matrix(run, str(row.program))]
+    return Body(lead=_LEAD, blocks=[*blocks, *_ends(run)])
+
+
+def is_of_ranks(run: Run) -> bool:
+    """Return whether a run has cases of several ranks, or was merged from their parts."""
+    return bool(run.manifest.get("ranks")) or len(rank_cases(run)) > 0
+
+
+def headline(row: Any) -> str:
+    """Return the verdict of a row of `stragglers` in a few words."""
+    if not isinstance(row.verdict, str):
+        return fmt.missing(row.reason)
+    where = "" if fmt.absent(row.rank) else f" rank {row.rank:.0f} in {row.phase}"
+    cost = f"ranks wait for each other {fmt.share(row.share_frac)} of the iteration"
+    return f"{row.verdict}{where}, {cost}"
+
+
+def _verdict(row: Any) -> Block:
+    points = [(title, getattr(row, name)) for name, title in (("evidence", "Evidence"), ("advice", "To try"))
+              if isinstance(getattr(row, name), str)]
+    return Block(title=f"{row.program}: {headline(row)}", points=points)
+
+
+def _breakdown(run: Run, program: str) -> pd.DataFrame:
+    """Return `phase_breakdown` of a program's ranks, with rank and label."""
+    cases = rank_cases(run)
+    of_program = cases.loc[cases["program"] == program, ["case", "rank"]]
+    rows = phase_breakdown(run).merge(of_program, on="case").sort_values("rank", kind="stable")
+    return rows.assign(label=[f"rank {rank}" for rank in rows["rank"]])
+
+
+def _strip(run: Run, program: str) -> Block:
+    rows = _breakdown(run, program)
+    columns = [_RANK, PHASE, Column("time_s", "Time", fmt.seconds, "share × median iteration time"),
+               share_column("share_frac", "Share", "part of the rank’s iteration")]
+    shown = table(rows, f"Time of an iteration of {program} by rank and phase", columns)
+    drawn = rows[rows["rank"].isin(sorted(rows["rank"].unique())[:_MOST_DRAWN])]
+    if drawn.empty:
+        return Block(table=shown)
+    figure = bar_figure(f"Time of an iteration of {program} by rank and phase",
+                        rows_of(drawn, "label", "phase", "time_s"), palette.PHASES.__getitem__,
+                        "time of an iteration", row_px=44, width_px=WIDTH_PX)
+    return Block(figures=[figure], legend=legend_of(rows["phase"], palette.PHASES), table=shown)
+
+
+def _matrix(run: Run, program: str) -> list[Block]:
+    rows = waiting_matrix(run)
+    rows = rows[rows["program"] == program]
+    if rows.empty:
+        return []
+    caption = f"Who waits for whom in {program}, per iteration"
+    if rows["rank"].nunique() > _WIDEST_MATRIX:
+        worst = rows.sort_values("wait_s", ascending=False, kind="stable").head(_WIDEST_MATRIX)
+        columns = [_RANK, Column("for_rank", "Waits for rank", fmt.number),
+                   Column("wait_s", "Wait", fmt.seconds, "mean over the iterations"),
+                   share_column("share_frac", "Share", "part of the rank’s iteration")]
+        return [Block(table=table(worst, caption, columns, f"The {_WIDEST_MATRIX} longest waits."))]
+    return [Block(table=_as_matrix(rows, caption))]
+
+
+def _as_matrix(rows: pd.DataFrame, caption: str) -> Table:
+    matrix = rows.pivot_table("wait_s", "rank", "for_rank")
+    shown = pd.DataFrame({"rank": matrix.index} | {f"for_{rank}": matrix[rank].to_numpy() for rank in matrix})
+    columns = [Column(f"for_{rank}", f"for rank {rank}", fmt.seconds, "mean wait over the iterations",
+                      lambda row: "the rank itself") for rank in matrix]
+    return table(shown, caption, [Column("rank", "Rank", fmt.number, "that waits"), *columns])
+
+
+def _ends(run: Run) -> list[Block]:
+    ranks = run.manifest.get("ranks", [])
+    if not ranks:
+        return []
+    rows = pd.DataFrame(ranks).reindex(columns=["rank", "local_rank", "hostname", "num_iterations", "ending", "reason"])
+    columns = [
+        _RANK, Column("local_rank", "Local rank", fmt.number, "on its machine", lambda row: "not known"),
+        Column("hostname", "Host", reason=lambda row: "not known"),
+        Column("num_iterations", "Iterations", fmt.number, "timed",
+               lambda row: row.reason if isinstance(row.reason, str) else None),
+        Column("ending", "How it ended", reason=lambda row: "killed"),
+    ]  # fmt: skip
+    missing = sorted(set(range(run.manifest.get("world_size") or 0)) - set(rows["rank"]))
+    note = f"The record lacks rank {', '.join(map(str, missing))} of {run.manifest['world_size']}." if missing else ""
+    traces = [(f"rank {one['rank']}", one["traceback"]) for one in ranks if one.get("traceback")]
+    found = [Block(table=table(rows, "How each rank ended", columns, note))]
+    return [*found, Block(title="Errors", points=traces)] if traces else found
+
+
+def _terminal(run: Run, case: Any) -> list[RenderableType]:
+    """Return the verdict and the phases of all ranks, once for the first rank of a program."""
+    cases = rank_cases(run)
+    own = cases[cases["case"] == case["case"]]
+    if own.empty:
+        return []
+    program = own["program"].iloc[0]
+    if cases.loc[cases["program"] == program, "case"].iloc[0] != case["case"]:
+        return []
+    (row,) = (one for one in fmt.rows(stragglers(run)) if one.program == program)
+    lines = Text.assemble(("all ranks  ", ""), (headline(row), "bold"))
+    for text in (row.evidence, row.advice):
+        if isinstance(text, str):
+            lines.append(f"\n{text}", style="dim")
+    parts = _breakdown(run, str(program))
+    return [lines, *(_bar(str(label), of_rank) for label, of_rank in parts.groupby("label", sort=False))]
+
+
+def _bar(label: str, rows: pd.DataFrame) -> Bar:
+    return Bar(label, [Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase])
+                       for row in fmt.rows(rows)])
+
+
+SECTION = Section("ranks", "Ranks", 15, ranks, shows=is_of_ranks, terminal=_terminal, terminal_order=5,
+                  points={"collectives": [
+    ("Who waits for whom", "timing pass of every rank. Iterations are matched by order and checked by the sequence "
+     "numbers of their collectives. A rank waits from its call of a collective to the end, on its own clock; the rank "
+     "that waits the shortest came last. A straggler is reported from 10 % of the iteration on."),
+]})

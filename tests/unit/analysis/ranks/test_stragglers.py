@@ -1,0 +1,127 @@
+"""Who waits for whom, from records of known times."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.rank_records import NUM_BYTES, TRANSFER_S, WORK_S, Work, slow, write_ranks
+
+from charact.analysis.efficiency.bottleneck import bottlenecks
+from charact.analysis.ranks.collectives import collective_summary
+from charact.analysis.ranks.matching import matched_iterations, mismatches
+from charact.analysis.ranks.stragglers import stragglers
+from charact.analysis.ranks.waiting import waiting_matrix, waits
+from charact.record.reader import Run, load_run
+
+
+def ranks(tmp_path: Path, *arguments: Any, **named: Any) -> Run:
+    return load_run(write_ranks(tmp_path, *arguments, **named))
+
+
+def verdict(run: Run) -> Any:
+    (found,) = stragglers(run).itertuples(index=False)
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("phase", ["data", "forward", "loss", "backward"])
+def test_a_straggler_is_named_with_its_phase_and_what_it_costs(phase: str, world_size: int, tmp_path: Path) -> None:
+    found = verdict(ranks(tmp_path, slow(1, phase, 0.05), world_size=world_size))
+    assert (found.verdict, found.rank, found.phase) == ("straggler", 1, phase)
+    assert found.extra_s == pytest.approx(0.05)
+    assert found.wait_s == pytest.approx(0.05)
+    whole_s = sum(WORK_S.values()) + TRANSFER_S + 0.05
+    assert found.share_frac == pytest.approx(0.05 / whole_s)
+    assert f"rank 1’s {phase} takes 50.0 ms longer" in found.evidence
+    assert "the others wait 50.0 ms for it in each iteration, most at the all_reduce in backward" in found.evidence
+
+
+def test_ranks_of_equal_work_are_balanced(tmp_path: Path) -> None:
+    found = verdict(ranks(tmp_path, lambda rank, iteration: {}))
+    assert (found.verdict, found.wait_s, found.share_frac) == ("balanced", 0, 0)
+
+
+def test_a_wait_below_the_threshold_is_no_straggler(tmp_path: Path) -> None:
+    assert verdict(ranks(tmp_path, slow(1, "forward", 0.003))).verdict == "balanced"
+
+
+def test_stragglers_that_rotate_are_no_single_rank(tmp_path: Path) -> None:
+    def turns(rank: int, iteration: int) -> dict[str, float]:
+        return {"data": 0.04} if iteration % 3 == rank else {}
+
+    found = verdict(ranks(tmp_path, turns, world_size=3, num_iterations=12))
+    assert (found.verdict, found.phase) == ("rotating stragglers", "data")
+    assert pd.isna(found.rank)
+    assert found.wait_s == pytest.approx(0.04)
+    assert "rank 0 in 33.3 %" in found.evidence
+
+
+def test_lasting_differences_without_one_straggler_are_an_imbalance(tmp_path: Path) -> None:
+    def shared(rank: int, iteration: int) -> dict[str, float]:
+        return {"forward": 0.0 if rank == 0 else 0.03 + 0.002 * (iteration % 2 == rank % 2)}
+
+    found = verdict(ranks(tmp_path, shared, world_size=3, num_iterations=12))
+    assert (found.verdict, found.phase) == ("imbalance", "forward")
+    assert found.rank in (1, 2)
+
+
+def test_the_waiting_matrix_says_who_waits_for_whom(tmp_path: Path) -> None:
+    def work(rank: int, iteration: int) -> dict[str, float]:
+        return {"forward": {0: 0.0, 1: 0.01, 2: 0.03}[rank]}
+
+    matrix = waiting_matrix(ranks(tmp_path, work, world_size=3)).set_index(["rank", "for_rank"])["wait_s"]
+    assert matrix[0, 2] == pytest.approx(0.03)
+    assert matrix[1, 2] == pytest.approx(0.02)
+    assert matrix.drop([(0, 2), (1, 2)]).eq(0).all()
+
+
+def test_collectives_have_their_counts_bytes_and_bandwidth(tmp_path: Path) -> None:
+    found = collective_summary(ranks(tmp_path)).set_index("rank")
+    assert list(found["num_calls"]) == [1, 1]
+    assert list(found["bytes"]) == [NUM_BYTES, NUM_BYTES]
+    assert found.loc[0, "late_s"] == pytest.approx(0.06)
+    assert found.loc[1, "late_s"] == pytest.approx(0)
+    assert found.loc[0, "exposed_s"] == pytest.approx(0.06 + TRANSFER_S)
+    assert found.loc[0, "bus_bytes_per_s"] == pytest.approx(NUM_BYTES / TRANSFER_S)  # 2 (n-1)/n = 1
+
+
+def test_without_the_flight_recorder_waiting_is_known_by_iteration(tmp_path: Path) -> None:
+    run = ranks(tmp_path, slow(1, "forward", 0.05), with_collectives=False)
+    found = verdict(run)
+    assert (found.verdict, found.rank, found.phase) == ("straggler", 1, "forward")
+    assert found.wait_s == pytest.approx(0.05)
+    assert waits(run)["operation"].isna().all()
+
+
+@pytest.mark.parametrize(("named", "reason"), [
+    ({"late": {1: 1}}, "in 10 of 10 iterations the ranks called different collectives"),
+    ({"sizes": {1: 3}}, "the ranks have different world sizes (2, 3)"),
+    ({"num_iterations": 4}, "4 iterations are too few"),
+])  # fmt: skip
+def test_ranks_that_cannot_be_compared_have_no_verdict(named: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    found = verdict(ranks(tmp_path, **named))
+    assert pd.isna(found.verdict)
+    assert reason in found.reason
+
+
+def test_iterations_are_matched_by_their_index_in_the_program(tmp_path: Path) -> None:
+    found = matched_iterations(ranks(tmp_path))
+    assert (found["iteration"] == found["own_iteration"] + 2).all()
+    assert mismatches(ranks(tmp_path)).empty
+
+
+@pytest.mark.parametrize(("work", "rank", "expected"), [
+    (slow(1, "backward", 0.06), 0, "straggler-bound"),  # it waits for rank 1
+    (lambda rank, iteration: {}, 0, "balanced"),
+])  # fmt: skip
+def test_a_rank_that_waits_for_another_is_not_told_to_communicate_less(work: Work, rank: int, expected: str,
+                                                                       tmp_path: Path) -> None:
+    found = bottlenecks(ranks(tmp_path, work)).iloc[rank]
+    if expected == "straggler-bound":
+        assert found["verdict"] == expected
+        assert "rank 1’s backward takes 60.0 ms longer" in found["evidence"]
+        assert "communicate less" not in found["advice"]
+        assert found["prize_s"] == pytest.approx(0.06, rel=0.01)
+    else:
+        assert found["verdict"] != "communication-bound"
