@@ -29,6 +29,7 @@ def only_run(directory: Path) -> Path:
     return run
 
 
+@pytest.mark.drawn
 def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any], tmp_path: Path) -> None:
     training().write(tmp_path / "mine.pt.trace.json.gz")
     done = here("import", "mine.pt.trace.json.gz", cwd=tmp_path)

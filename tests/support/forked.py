@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 
 from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX
 from charact.record.reader import Run, arrow_schema, load_run
@@ -206,7 +207,8 @@ def _serve() -> None:
     from support.plain_figures import leave_figures_out
 
     counters.MIN_SECONDS = SHORT_COUNTER_PASS_S
-    leave_figures_out()
+    os.fsync = os.fstat  # nobody cuts the power
+    leave_figures_out(pytest.MonkeyPatch())
     cli.build_app()
     torch.set_num_threads(1)  # a pool of threads does not outlive a fork
     gc.collect()

@@ -17,6 +17,7 @@ _LINE = ["slope_bytes", "slope_error_bytes", "slope_low_bytes", "slope_high_byte
          "fixed_bytes", "fixed_error_bytes", "fixed_low_bytes", "fixed_high_bytes"]  # fmt: skip
 
 
+@memoize
 def case_series(run: Run) -> pd.DataFrame:
     """Return the series and input size of each case; cases without a recorded size are left out.
 
@@ -58,12 +59,14 @@ def memory_by_size(run: Run) -> pd.DataFrame:
     return rows[[*SERIES, "input_size", "position", "num_positions", "case", "method", "phase", "category", "bytes"]]
 
 
+@memoize
 def _peaks(run: Run) -> pd.DataFrame:
     """Return the peak of each case with a recorded size, by method: columns of `case_series`, method, bytes."""
     totals = memory_composition(run).groupby(["case", "method"], sort=False, as_index=False)[["bytes"]].sum()
     return case_series(run).merge(totals, on="case", how="inner")
 
 
+@memoize
 def memory_growth(run: Run) -> pd.DataFrame:
     """Return a line fitted to the peaks of each series: bytes per pixel or token, and a fixed part.
 

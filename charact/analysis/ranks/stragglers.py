@@ -12,6 +12,8 @@ from charact.record.reader import Run
 
 WAITING_FRAC = 0.1
 """Share of the iteration from which waiting for other ranks is reported as a straggler or an imbalance."""
+ROTATING_FRAC = 0.2
+"""The same for stragglers that rotate: ranks that wait for a core of a busy machine look alike."""
 _ONE_RANK_FRAC = 0.6
 """Share of the waiting from which one rank causes it."""
 _LASTING_FRAC = 0.5
@@ -24,6 +26,8 @@ _COLUMNS = ["program", "verdict", "rank", "phase", *_NUMBERS, "num_iterations", 
 _NO_DEVICE = ("how long ranks on a GPU wait for each other is known on the device alone: import traces of all ranks "
               "with charact import")
 
+_NO_EXCHANGE = "the ranks exchanged nothing in the iterations that were timed on all of them"
+
 
 @memoize
 def stragglers(run: Run) -> pd.DataFrame:
@@ -35,8 +39,10 @@ def stragglers(run: Run) -> pd.DataFrame:
     wait per iteration, median over the iterations of their mean; share_frac of the median iteration; threshold_frac;
     num_iterations that were compared; evidence, advice, and reason, why there is no verdict.
 
-    A straggler causes 60 % of the waiting or more. Otherwise it is an imbalance if lasting differences in the ranks'
-    work explain half of the waiting, else the stragglers rotate.
+    A straggler causes 60 % of the waiting or more, and its additional work explains half of that. Otherwise it is an
+    imbalance if lasting differences in the ranks' work explain half of the waiting. Stragglers rotate if the ranks wait
+    for 20 % of the iteration or more, and differences in one phase explain half of that. The times of a machine whose
+    cores are taken by other programs vary on all ranks; they are balanced.
     """
     unmatched = mismatches(run).set_index("program")["reason"]
     times, waited = rank_phase_times(run), waits(run)
@@ -50,7 +56,7 @@ def stragglers(run: Run) -> pd.DataFrame:
         elif num_iterations < MIN_ITERATIONS:
             found["reason"] = f"{num_iterations} iterations are too few to compare ranks: {MIN_ITERATIONS} are needed"
         elif (of_waits := waited[waited["program"] == program]).empty:
-            found["reason"] = _NO_DEVICE
+            found["reason"] = _NO_DEVICE if _is_on_device(run, program) else _NO_EXCHANGE
         else:
             found |= _judged(_Program(of_program, of_waits))
         rows.append({"program": program} | found)
@@ -58,6 +64,12 @@ def stragglers(run: Run) -> pd.DataFrame:
         name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
         for name in _COLUMNS
     })
+
+
+def _is_on_device(run: Run, program: str) -> bool:
+    """Return whether a program's ranks computed on a device other than the CPU."""
+    cases = set(rank_cases(run).query("program == @program")["case"])
+    return any(entry["case"] in cases and entry["device"] != "cpu" for entry in run.manifest["cases"])
 
 
 def rank_verdicts(run: Run) -> pd.DataFrame:
@@ -80,7 +92,9 @@ class _Program:
         self.work_s = work.groupby(["iteration", "rank"])["time_s"].sum().unstack("rank").median()
         """Time that each rank does not wait."""
         by_phase = work.pivot_table("time_s", ["iteration", "rank"], "phase", aggfunc="sum", fill_value=0.0)
-        self.by_phase = by_phase
+        iterations = by_phase.groupby("iteration")
+        self.range_s: Any = (iterations.max() - iterations.median()).mean()
+        """How much longer a phase takes on its slowest rank than on the median one, in the same iteration."""
         self.phases_s = by_phase.groupby("rank").median()
         """Time of each phase by rank."""
         self.ranks = [int(rank) for rank in self.phases_s.index]
@@ -104,17 +118,26 @@ def _judged(program: _Program) -> dict[str, Any]:
                              "share_frac": waiting_s / program.median_s}
     if found["share_frac"] < WAITING_FRAC:
         return found | {"verdict": BALANCED, "evidence": _balanced(found["share_frac"])}
-    if of_rank[worst] >= _ONE_RANK_FRAC * waiting_s and of_rank[worst] >= WAITING_FRAC * program.median_s:
+    extra_s = float(program.work_s[worst] - program.work_s.drop(worst).median())
+    is_one = of_rank[worst] >= max(_ONE_RANK_FRAC * waiting_s, WAITING_FRAC * program.median_s)
+    if is_one and extra_s >= _LASTING_FRAC * of_rank[worst]:
         return found | _straggler(program, worst, float(of_rank[worst]))
     spread_s = float(program.work_s.max() - program.work_s.min())
     if spread_s >= _LASTING_FRAC * waiting_s:
         return found | _imbalance(program, spread_s, waiting_s)
-    return found | _rotating(program, waiting_s)
+    if found["share_frac"] < ROTATING_FRAC or program.range_s.max() < _LASTING_FRAC * waiting_s:
+        return found | {"verdict": BALANCED, "evidence": _uneven(found["share_frac"])}
+    return found | {"threshold_frac": ROTATING_FRAC} | _rotating(program, waiting_s)
 
 
 def _balanced(share_frac: float) -> str:
     return (f"the ranks wait for each other for {share(share_frac)} of the iteration; from {share(WAITING_FRAC)} on, "
             "this would be a straggler or an imbalance")
+
+
+def _uneven(share_frac: float) -> str:
+    return (f"the ranks wait for each other for {share(share_frac)} of the iteration, but no rank and no phase "
+            f"explains half of it; rotating stragglers are reported from {share(ROTATING_FRAC)} on")
 
 
 def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
@@ -142,14 +165,13 @@ def _imbalance(program: _Program, spread_s: float, waiting_s: float) -> dict[str
 def _rotating(program: _Program, waiting_s: float) -> dict[str, Any]:
     last = program.caused_s.idxmax(axis=1).value_counts(normalize=True)
     counts = ", ".join(f"rank {rank} in {share(float(frac))}" for rank, frac in last.sort_index().items())
-    ranges = program.by_phase.groupby("iteration").max() - program.by_phase.groupby("iteration").median()
-    phase = str(_largest(ranges.mean()))
+    phase = str(_largest(program.range_s))
     evidence = (f"the last rank changes from iteration to iteration ({counts}), and differs most in {_named(phase)}; "
                 f"the ranks wait {quantity(waiting_s, 's')} for each other: {share(waiting_s / program.median_s)} of "
                 "the iteration")
     advice = ("make batches equally long to load (more loader processes, a longer queue)" if phase == "data" else
               "make the work of an iteration equal on all ranks, such as by sorting samples by length")
-    return {"verdict": ROTATING, "phase": phase, "extra_s": float(ranges.mean()[phase]), "evidence": evidence,
+    return {"verdict": ROTATING, "phase": phase, "extra_s": float(program.range_s[phase]), "evidence": evidence,
             "advice": advice}
 
 
