@@ -121,7 +121,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
                nullable=False),
         Column("wait_s", "float64", "time from the call to the end of the collective, on the rank's own clock; null if "
                                     "the host did not wait for it, or for several of which this is not the last"),
-        Column("exposed_s", "float64", "time in which the host did nothing but wait for it; null if the device waits"),
+        Column("exposed_s", "float64", "time in which the host did nothing but wait for it, or, in an imported trace, "
+                                       "in which nothing was computed; null if the device waits"),
         Column("device_s", "float64", "time of the collective on the device, measured by the backend; null on a CPU"),
     ),
     "operators": (

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.ranks.matching import rank_cases
+from charact.analysis.ranks.presence import rank_presence
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run
@@ -36,7 +37,15 @@ def ranks(run: Run) -> Body:
     blocks: list[Block] = []
     for row in fmt.rows(stragglers(run)):
         blocks += [_verdict(row), _strip(run, str(row.program)), *_matrix(run, str(row.program))]
-    return Body(lead=_LEAD, blocks=[*blocks, *_ends(run)])
+    return Body(lead=_LEAD, blocks=[*_missing(run), *blocks, *_ends(run)])
+
+
+def _missing(run: Run) -> list[Block]:
+    """Return which ranks of a program the run lacks; nothing if it has all, or if the table of ends has them."""
+    lacking = rank_presence(run).query("num_missing > 0")
+    if lacking.empty or run.manifest.get("ranks"):
+        return []
+    return [Block(note="; ".join(f"{row.program}: {row.text}" for row in fmt.rows(lacking)))]
 
 
 def is_of_ranks(run: Run) -> bool:
@@ -124,7 +133,8 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     if cases.loc[cases["program"] == program, "case"].iloc[0] != case["case"]:
         return []
     (row,) = (one for one in fmt.rows(stragglers(run)) if one.program == program)
-    lines = Text.assemble(("all ranks  ", ""), (rank_text.verdict(row), "bold"))
+    (found,) = (one for one in fmt.rows(rank_presence(run)) if one.program == program)
+    lines = Text.assemble((f"{found.text if found.num_missing else 'all ranks'}  ", ""), (rank_text.verdict(row), "bold"))
     for text in (row.evidence, row.advice):
         if isinstance(text, str):
             lines.append(f"\n{text}", style="dim")
