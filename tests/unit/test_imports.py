@@ -155,15 +155,8 @@ def test_no_folder_is_crowded() -> None:
     assert [str(folder) for folder, size in sizes.items() if size > LARGEST_FOLDER] == []
 
 
-def test_what_only_reads_records_runs_without_torch() -> None:
-    """A file may import torch by way of others: that shows only when it is imported."""
-    readers = [name for name in SOURCES if layer(name) in FREE_OF_TORCH or name.startswith(FREE_OF_TORCH_ONCE_IMPORTED)]
-    program = f"import sys, {', '.join(readers)}\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_records_are_read_and_commands_start_without_modules_of_unix() -> None:
-    """Windows lacks these modules, and some signals and functions."""
+def test_records_are_read_and_commands_start_without_torch_and_modules_of_unix() -> None:
+    """A file may import torch by way of others; Windows lacks these modules, and some signals and functions."""
     starting = [name for name in SOURCES if layer(name) == "commands" and not helper(name)]
     readers = [name for name in SOURCES if layer(name) in FREE_OF_TORCH or name.startswith(FREE_OF_TORCH_ONCE_IMPORTED)]
     program = f"""
@@ -174,6 +167,7 @@ for module, name in ((signal, "SIGHUP"), (os, "register_at_fork"), (os, "fork"))
     if hasattr(module, name):
         delattr(module, name)
 import charact, charact.cli, {', '.join([*readers, *starting])}
+assert "torch" not in sys.modules
 import charact.execution.interrupt
 assert charact.cli.run(["--help"]) == 0
 """
