@@ -90,9 +90,11 @@ def make_figures_plain(node: Any, patch: pytest.MonkeyPatch) -> None:
     if "charact.views.html.elements.drawing" in sys.modules:
         from support import plain_figures  # here, since most tests need none
 
-        if node.get_closest_marker("without_figures") is not None:
-            plain_figures.leave_figures_out(patch)
-        elif node.get_closest_marker("drawn") is None:
+        if node.get_closest_marker("drawn") is not None:
+            plain_figures.draw_all(patch)
+        elif node.get_closest_marker("without_figures") is not None:
+            plain_figures.leave_titles(patch)
+        else:
             plain_figures.leave_texts(patch)
 
 
@@ -108,6 +110,17 @@ def plain_figures_of_fixtures(request: pytest.FixtureRequest) -> Iterator[None]:
 def plain_figures_of_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures that tests make are plain."""
     make_figures_plain(request.node, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def measured_ceilings(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Ceilings of this machine's processor, measured once by all workers."""
+    import torch  # here, since most tests need none
+    from support.shared import made_once
+
+    from charact.measure.microbench.ceilings import measure_ceilings
+
+    return made_once(tmp_path_factory, "ceilings", lambda: measure_ceilings(torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.ranks.matching import mismatches, rank_cases
 from charact.analysis.ranks.waiting import rank_phase_times, waits
+from charact.core.statistics import median_interval
 from charact.core.units import quantity, share
 from charact.record.reader import Run
 
@@ -39,10 +40,11 @@ def stragglers(run: Run) -> pd.DataFrame:
     wait per iteration, median over the iterations of their mean; share_frac of the median iteration; threshold_frac;
     num_iterations that were compared; evidence, advice, and reason, why there is no verdict.
 
-    A straggler causes 60 % of the waiting or more, and its additional work explains half of that. Otherwise it is an
-    imbalance if lasting differences in the ranks' work explain half of the waiting. Stragglers rotate if the ranks wait
-    for 20 % of the iteration or more, and differences in one phase explain half of that. The times of a machine whose
-    cores are taken by other programs vary on all ranks; they are balanced.
+    A straggler causes 60 % of the waiting or more, and its additional work explains half of that; the 95 % interval of
+    the waiting that it causes is above the threshold. Otherwise it is an imbalance if lasting differences in the ranks'
+    work explain half of the waiting, with the same interval. Stragglers rotate if the ranks wait for 20 % of the
+    iteration or more, and differences in one phase explain half of that. On a machine whose cores are taken by other
+    programs, the times of all ranks vary; they are balanced.
     """
     unmatched = mismatches(run).set_index("program")["reason"]
     times, waited = rank_phase_times(run), waits(run)
@@ -89,8 +91,9 @@ class _Program:
         walls_s = times.groupby(["iteration", "rank"])["time_s"].sum()
         self.median_s = float(walls_s.median())
         work = times[times["phase"] != "communication"]
-        self.work_s = work.groupby(["iteration", "rank"])["time_s"].sum().unstack("rank").median()
-        """Time that each rank does not wait."""
+        self.works_s = work.groupby(["iteration", "rank"])["time_s"].sum().unstack("rank")
+        """Time that each rank does not wait, by iteration."""
+        self.work_s = self.works_s.median()
         by_phase = work.pivot_table("time_s", ["iteration", "rank"], "phase", aggfunc="sum", fill_value=0.0)
         iterations = by_phase.groupby("iteration")
         self.range_s: Any = (iterations.max() - iterations.median()).mean()
@@ -119,12 +122,13 @@ def _judged(program: _Program) -> dict[str, Any]:
     if found["share_frac"] < WAITING_FRAC:
         return found | {"verdict": BALANCED, "evidence": _balanced(found["share_frac"])}
     extra_s = float(program.work_s[worst] - program.work_s.drop(worst).median())
-    is_one = of_rank[worst] >= max(_ONE_RANK_FRAC * waiting_s, WAITING_FRAC * program.median_s)
+    is_one = (of_rank[worst] >= _ONE_RANK_FRAC * waiting_s
+              and _low(program.caused_s[worst]) >= WAITING_FRAC * program.median_s)
     if is_one and extra_s >= _LASTING_FRAC * of_rank[worst]:
         return found | _straggler(program, worst, float(of_rank[worst]))
-    spread_s = float(program.work_s.max() - program.work_s.min())
-    if spread_s >= _LASTING_FRAC * waiting_s:
-        return found | _imbalance(program, spread_s, waiting_s)
+    most, least = int(_largest(program.work_s)), int(_largest(-program.work_s))
+    if _low(program.works_s[most] - program.works_s[least]) >= _LASTING_FRAC * waiting_s:
+        return found | _imbalance(program, most, least, waiting_s)
     if found["share_frac"] < ROTATING_FRAC or program.range_s.max() < _LASTING_FRAC * waiting_s:
         return found | {"verdict": BALANCED, "evidence": _uneven(found["share_frac"])}
     return found | {"threshold_frac": ROTATING_FRAC} | _rotating(program, waiting_s)
@@ -151,8 +155,8 @@ def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
             "share_frac": frac, "evidence": evidence, "advice": _advice(rank, phase)}
 
 
-def _imbalance(program: _Program, spread_s: float, waiting_s: float) -> dict[str, Any]:
-    most, least = int(_largest(program.work_s)), int(_largest(-program.work_s))
+def _imbalance(program: _Program, most: int, least: int, waiting_s: float) -> dict[str, Any]:
+    spread_s = float(program.work_s[most] - program.work_s[least])
     extra: Any = program.phases_s.loc[most] - program.phases_s.loc[least]
     phase = str(_largest(extra))
     evidence = (f"rank {most} works {quantity(spread_s, 's')} longer in each iteration than rank {least}, most of it "
@@ -178,6 +182,12 @@ def _rotating(program: _Program, waiting_s: float) -> dict[str, Any]:
 def _largest(values: Any) -> Any:
     """Return the label of the largest value."""
     return values.idxmax()
+
+
+def _low(values: Any) -> float:
+    """Return the lower end of the 95 % interval of the median; the median of fewer than 6 values."""
+    interval = median_interval(values.tolist())
+    return float(values.median()) if interval is None else interval[0]
 
 
 def _named(phase: str) -> str:

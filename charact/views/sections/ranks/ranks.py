@@ -16,7 +16,7 @@ from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
 from charact.views.html.elements.drawing import WIDTH_PX, bar_figure, rows_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
-from charact.views.tables import palette
+from charact.views.tables import palette, rank_text
 from charact.views.tables.model import Column, Table, share_column, table
 from charact.views.terminal.bars import Bar, Part
 
@@ -53,19 +53,10 @@ def is_of_ranks(run: Run) -> bool:
     return bool(run.manifest.get("ranks")) or len(rank_cases(run)) > 0
 
 
-def headline(row: Any) -> str:
-    """Return the verdict of a row of `stragglers` in a few words."""
-    if not isinstance(row.verdict, str):
-        return fmt.missing(row.reason)
-    where = "" if fmt.absent(row.rank) else f" rank {row.rank:.0f} in {row.phase}"
-    cost = f"ranks wait for each other {fmt.share(row.share_frac)} of the iteration"
-    return f"{row.verdict}{where}, {cost}"
-
-
 def _verdict(row: Any) -> Block:
     points = [(title, getattr(row, name)) for name, title in (("evidence", "Evidence"), ("advice", "To try"))
               if isinstance(getattr(row, name), str)]
-    return Block(title=f"{row.program}: {headline(row)}", points=points)
+    return Block(title=f"{row.program}: {rank_text.verdict(row)}", points=points)
 
 
 def _breakdown(run: Run, program: str) -> pd.DataFrame:
@@ -102,7 +93,7 @@ def _matrix(run: Run, program: str) -> list[Block]:
                    Column("wait_s", "Wait", fmt.seconds, "mean over the iterations"),
                    share_column("share_frac", "Share", "part of the rank’s iteration")]
         return [Block(table=table(worst, caption, columns, f"The {_WIDEST_MATRIX} longest waits."))]
-    return [Block(table=_as_matrix(rows, caption))]
+    return [Block(title="Who waits for whom", table=_as_matrix(rows, caption))]
 
 
 def _as_matrix(rows: pd.DataFrame, caption: str) -> Table:
@@ -110,7 +101,7 @@ def _as_matrix(rows: pd.DataFrame, caption: str) -> Table:
     shown = pd.DataFrame({"rank": matrix.index} | {f"for_{rank}": matrix[rank].to_numpy() for rank in matrix})
     columns = [Column(f"for_{rank}", f"for rank {rank}", fmt.seconds, "mean wait over the iterations",
                       lambda row: "the rank itself") for rank in matrix]
-    return table(shown, caption, [Column("rank", "Rank", fmt.number, "that waits"), *columns])
+    return table(shown, caption, [Column("rank", "Waits", fmt.number, "the rank that waits"), *columns])
 
 
 def _ends(run: Run) -> list[Block]:
@@ -128,7 +119,7 @@ def _ends(run: Run) -> list[Block]:
     missing = sorted(set(range(run.manifest.get("world_size") or 0)) - set(rows["rank"]))
     note = f"The record lacks rank {', '.join(map(str, missing))} of {run.manifest['world_size']}." if missing else ""
     traces = [(f"rank {one['rank']}", one["traceback"]) for one in ranks if one.get("traceback")]
-    found = [Block(table=table(rows, "How each rank ended", columns, note))]
+    found = [Block(title="How each rank ended", table=table(rows, "How each rank ended", columns, note))]
     return [*found, Block(title="Errors", points=traces)] if traces else found
 
 
@@ -143,7 +134,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
         return []
     (row,) = (one for one in fmt.rows(stragglers(run)) if one.program == program)
     (found,) = (one for one in fmt.rows(rank_presence(run)) if one.program == program)
-    lines = Text.assemble((f"{found.text if found.num_missing else 'all ranks'}  ", ""), (headline(row), "bold"))
+    lines = Text.assemble((f"{found.text if found.num_missing else 'all ranks'}  ", ""), (rank_text.verdict(row), "bold"))
     for text in (row.evidence, row.advice):
         if isinstance(text, str):
             lines.append(f"\n{text}", style="dim")
