@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo test test-all lint types docs pictures bench clean
+.PHONY: help venv dev demo test test-all lint types docs pictures gallery bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -63,6 +63,9 @@ docs: $(VENV)/stamp-docs ## build the documentation in docs/_build/html; a warni
 
 pictures: dev ## take the pictures of the documents anew from real runs; needs Chromium and idle cores
 	$(BIN)/python docs/pictures.py
+
+gallery: dev ## write the reports of this machine again, in half an hour on idle cores: make gallery MACHINE=name [DATA_DIR=data]
+	$(BIN)/python reports/make_gallery.py $(MACHINE) $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 bench: dev ## what measuring costs: in the timing pass, in your own code, of memory, of counters, to read the operator table; how right `ops` is
 	$(BIN)/python benchmarks/overhead.py

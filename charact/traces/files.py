@@ -21,6 +21,7 @@ from charact.traces.json_stream import JsonStream, Readable
 _ENDINGS = (".json", ".json.gz")
 _SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
 _RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _GZIP = b"\x1f\x8b"
 _SIZE_BYTES = 4
 """Size of the field at the end of a gzip file with its unpacked size, modulo 4 GiB."""
@@ -95,6 +96,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     event_filter = EventFilter()
     try:
         with reading(path), path.open("rb") as raw:
+            _check_no_pickle(raw, path)
             stream = JsonStream(_Source(raw, path, progress), path, _METADATA_KEYS)
             for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
                 event_filter.add(events)
@@ -115,6 +117,14 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         devices=devices,
         versions={name: version for name in _VERSIONS if (version := _version(metadata.get(name))) is not None},
     )  # fmt: skip
+
+
+def _check_no_pickle(raw: IO[bytes], path: Path) -> None:
+    """Refuse a pickle, such as an older dump of the flight recorder."""
+    if _PICKLE.match(raw.read(2)):
+        raise UserError(f"{path} is a pickle, which can run any code when it is read: name a trace of torch.profiler, "
+                        "or write the flight recorder's dump as JSON (torch._C._distributed_c10d._dump_fr_trace_json)")
+    raw.seek(0)
 
 
 class _Source:

@@ -66,7 +66,8 @@ def unknown_option(root: Any, arguments: list[str]) -> str | None:
         if words[0] not in command.commands:
             return None if words[0].isupper() else words[0]  # COMMAND stands for any
         command = command.commands[words.pop(0)]
-    options = {name: parameter for parameter in command.params for name in parameter.opts}
+    options = {name: parameter for parameter in command.params
+               for name in (*parameter.opts, *parameter.secondary_opts)}
     while words:
         word = words.pop(0).partition("=")[0]
         if not word.startswith("-"):

@@ -60,7 +60,7 @@ def _judged(pair: Pair, metric: str) -> Judgement:
     return found._replace(reason=pass_reason(*pair.place, name) or found.reason)
 
 
-def _metric_samples(run: Run) -> Samples:
+def metric_samples(run: Run) -> Samples:
     """Return the samples of a run's cases, by case and metric."""
     found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}
     for metric, samples in (("throughput", _rates(run)), ("peak_memory", _peaks(run)), ("accuracy", _accuracies(run)),
@@ -70,7 +70,7 @@ def _metric_samples(run: Run) -> Samples:
     return found
 
 
-MEASURED = measured(_metric_samples)
+MEASURED = measured(metric_samples)
 """Fact to gather from each run: samples of its cases by metric."""
 
 

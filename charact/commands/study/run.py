@@ -40,7 +40,7 @@ def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, sl
     """
     if data_dir is not None and not data_dir.is_dir():
         raise UserError(f"--data-dir {data_dir} is no directory: name one that holds data sets, or leave it out")
-    status, chapters = 0, []
+    status, chapters, all_found = 0, [], []
     for study in find_studies(name):
         directory = SweepDirectory(out / f"{study.name}-{scale}")
         definition = _definition(study, scale, directory, data_dir)
@@ -53,9 +53,10 @@ def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, sl
             found = statuses(directory, definition.cases)
             runs = [*_runs(directory, found), *_after(study, directory, found)]
             chapters.append((study.name, study.title, _chapter(study, scale, runs, found)))
+            all_found += found
     if not dry_run:
         page = chapters_report("Published studies, repeated" if name == "all" else chapters[0][1],
-                               _subtitle(scale, [body for _, _, body in chapters]), chapters)
+                               _subtitle(scale, all_found), chapters)
         write_text(out / "report.html", page, force=True)
         show(f"Wrote {out / 'report.html'}")
     return status
@@ -132,7 +133,7 @@ def _data_line(found: list[CaseStatus]) -> str:
     return f"Real data: {', '.join(real)}{only}; all others are synthetic."
 
 
-def _subtitle(scale: Scale, bodies: list[Body]) -> str:
-    """Return the first line of the report: what was run, and on which data."""
-    data = list(dict.fromkeys(body.lead.partition(" After:")[0] for body in bodies))
-    return f"{'Quick form' if scale == 'quick' else 'As published'}. {' '.join(data)}"
+def _subtitle(scale: Scale, found: list[CaseStatus]) -> str:
+    """Return the first line of the report: on which data it was run, and how much."""
+    form = "Quick form: a part of each published protocol." if scale == "quick" else "The published protocols in full."
+    return f"{_data_line(found)} {form}"

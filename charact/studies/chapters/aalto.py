@@ -1,11 +1,13 @@
 """Aalto's hardware benchmark: Models A and B, their inference, rates, limits and memory, and basic operations."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.memory.composition import is_memory_run
+from charact.analysis.operations.timings import operation_times
 from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.training.stages import inference_summary
 from charact.record.reader import Run
@@ -30,7 +32,11 @@ def chapter(runs: Sequence[Run]) -> Body:
 
 def _published(mode: str, *keys: str) -> tuple[pd.DataFrame, list[Column]]:
     """Return a row per case with the published times, and the columns that show them."""
-    frame = published_cases(_SETUPS).query("mode == @mode")
+    return _by_setup(published_cases(_SETUPS).query("mode == @mode"), *keys)
+
+
+def _by_setup(frame: pd.DataFrame, *keys: str) -> tuple[pd.DataFrame, list[Column]]:
+    """Return a row per key with a column of published times per setup, and the columns that show them."""
     setups = frame.drop_duplicates("reference")[["reference", "machine"]]
     wide = frame.pivot_table(index=list(keys), columns="reference", values="total_s", sort=False)
     columns = [Column(f"setup_{row.reference[-1]}", f"{row.machine} (setup {row.reference[-1]})", fmt.duration,
@@ -47,8 +53,9 @@ def _training(runs: Sequence[Run]) -> list[Block]:
     figures = [bars_by_name("Total execution time here, modelled", drawn, "modelled_s", "s",
                             "all epochs of 60,000 samples", lambda row: palette.CASES[0])] if len(drawn) else []
     found = table(shown, "Total execution time", [
-        Column("workload", "Workload"), Column("data", "Data"), Column("num_epochs", "Epochs", fmt.number), *columns,
+        Column("workload", "Workload"), Column("data", "Data"), Column("num_epochs", "Epochs", fmt.number),
         Column("modelled_s", "Here", fmt.duration, "modelled from the measured samples/s: training alone", _not_run),
+        *columns,
         Column("measured_s", "Measured", fmt.duration, "total execution time of what was run", _not_run),
         Column("source", "Of", None, "the data that were read", unbroken=True)])
     return [Block(title="Total execution time", table=found, figures=figures,
@@ -70,9 +77,10 @@ def _inference(runs: Sequence[Run]) -> list[Block]:
     shown = shown.assign(modelled_s=shown["load_warm_s"].astype(float) + predicted_s)
     return [Block(title="Total inference time: load and predict", table=table(
         shown, "Total inference time: load and predict", [
-            Column("workload", "Workload"), *columns,
+            Column("workload", "Workload"),
             Column("modelled_s", "Here", fmt.duration, "modelled: warm load + 10,000 images at the measured samples/s",
                    _not_run),
+            *columns,
             Column("total_warm_s", "Measured, warm", fmt.duration, "warm load + what was predicted",
                    _not_run),
             Column("total_cold_s", "Measured, cold", fmt.duration, "cold load + what was predicted",
@@ -110,15 +118,42 @@ def _memory(runs: Sequence[Run]) -> list[Block]:
 
 
 def _operations(runs: Sequence[Run]) -> list[Block]:
-    """Return the basic operations with their times and rates, and the published sums."""
+    """Return the time of each set of basic operations next to the published sums, and every operation."""
+    of_operations = [run for run in runs if (case_summary(run)["kind"] == "operation").any()]
+    details = [replace(block, folded=True, title=f"{_set_names(run)}: {block.title}" if block.title else "")
+               for run in of_operations for block in operations(run).blocks]
+    return [_sets(of_operations), *details]
+
+
+def _set_names(run: Run) -> str:
+    """Return the short names of the sets of a run's operations: Convolve2D and RNN."""
+    present = set(operation_times(run)["set"])
+    return " and ".join(title.partition(",")[0] for name, title in _SETS.items() if name in present)
+
+
+def _sets(runs: Sequence[Run]) -> Block:
     published = published_cases(_SETUPS).dropna(subset=["set"])
-    columns = [Column("machine", "Machine"), Column("set", "Operations"),
-               Column("total_s", "Time", fmt.duration, "of all problems of the set, published")]
-    blocks = [block for run in runs if (case_summary(run)["kind"] == "operation").any()
-              for block in operations(run).blocks]
-    return [*blocks, Block(title="Basic operations, published", folded=True, table=table(
-        published, "Basic operations, published: float64 on the machine's CPU", columns),
-        note="The published times include the generation of random numbers: they compare with one another alone.")]
+    wide, columns = _by_setup(published, "set")
+    times = pd.concat([operation_times(run) for run in runs], ignore_index=True) if runs else pd.DataFrame(
+        columns=["direction", "layout", "set", "problem", "median_s"])
+    timed = times[(times["direction"] == "forward") & (times["layout"] != "dense")].dropna(subset=["median_s"])
+    ours = timed.groupby("set").agg(here_s=("median_s", "sum"), num_problems=("problem", "nunique"))
+    rows = wide.merge(ours, on="set", how="outer")
+    rows = rows.sort_values("set", key=lambda names: names.map(list(_SETS).index), ignore_index=True)
+    rows = rows.assign(name=rows["set"].map(_SETS), num_problems=rows["num_problems"].fillna(0))
+    return Block(title="Basic operations: time by set", table=table(rows, "Basic operations: time by set", [
+        Column("name", "Set", unbroken=True),
+        Column("here_s", "Here", fmt.seconds, "sum of the medians of one call, forward", _not_run),
+        *(replace(column, reason=lambda row: "published as a training" if row.set == "convolve2d" else "not published")
+          for column in columns),
+        Column("num_problems", "Operations here", fmt.number, "operations in the sum")]),
+        note="The published sums are of float64 on the machine's CPU, of 5 dense and 4 sparse products, with the "
+             "generation of random numbers. The times here are of the operations alone, in fp32: they are not a ratio.")
+
+
+_SETS = {"dmm": "DMM, dense products", "smm": "SMM, sparse products", "convolve2d": "Convolve2D, its layers",
+         "rnn": "RNN, recurrent layers"}
+"""Sets of basic operations, in the order of the study, with their names."""
 
 
 STUDY = Study(
@@ -126,6 +161,8 @@ STUDY = Study(
     {"quick": ("4 batches of one epoch are run: the time of all epochs is modelled from samples/s.",
                "4 batches are predicted, not 10,000 images.",
                "Convolve2D trains in fp32, not by autocast in fp16.",
-               "Model A's frozen base has random weights, not ImageNet's."),
+               "Model A's frozen base has random weights, not ImageNet's.",
+               "Products are in fp32, not float64, and timed alone, without the generation of their numbers.",
+               "Two of the four sparse products are run: the one of 56 GFLOP would take minutes."),
      "full": ("Model A's frozen base has random weights, not ImageNet's.",
-              "Products are timed alone, without the generation of their numbers.")})
+              "Products are in fp32, not float64, and timed alone, without the generation of their numbers.")})

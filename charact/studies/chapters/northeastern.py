@@ -23,7 +23,7 @@ def chapter(runs: Sequence[Run]) -> Body:
     """Build the chapter: times, speedups, accuracy, learning curves."""
     keys = ["workload", "data", "num_epochs"]
     k80, p100 = (published_cases([name]).set_index(keys)[["total_s", "accuracy"]] for name in (_K80, _P100))
-    rows = k80.join(p100, lsuffix="_k80", rsuffix="_p100").reset_index()
+    rows = k80.merge(p100, left_index=True, right_index=True, suffixes=("_k80", "_p100")).reset_index()
     rows = trainings(runs, rows.assign(num_samples=rows["data"].map(_NUM_SAMPLES)))
     rows = rows.assign(p100_over_k80=rows["total_s_k80"] / rows["total_s_p100"],
                        over_k80=rows["total_s_k80"] / rows["modelled_s"],

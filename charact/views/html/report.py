@@ -178,16 +178,18 @@ def comparison_report(sides: Sequence[Group]) -> str:
                  kicker="comparison", left_out=_left_out(runs, num_drawn))  # fmt: skip
 
 
-def chapters_report(title: str, subtitle: str, chapters: Sequence[tuple[str, str, Body]]) -> str:
+def chapters_report(title: str, subtitle: str, chapters: Sequence[tuple[str, str, Body]], kicker: str = "studies"
+                    ) -> str:
     """Return one self-contained page of chapters.
 
     Args:
         title: title of the page.
         subtitle: a line below it.
         chapters: id, title and content of each.
+        kicker: what the page is, in a word above its title.
     """
     drawn = [DrawnSection(name, heading, render("section.html.j2", body=body)) for name, heading, body in chapters]
-    return _page([], title, chapters=drawn, kicker="studies", subtitle=subtitle)
+    return _page([], title, chapters=drawn, kicker=kicker, subtitle=subtitle)
 
 
 def _article(run: Run) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""The chapters of the studies: published values as in the publications, this machine's next to them, deviations."""
+
+from pathlib import Path
+
+import pytest
+from support.operation_records import Operations
+from support.pages import Page
+from support.pairs import write_northeastern
+
+from charact.commands.study.run import _chapter, _subtitle
+from charact.record.reader import Run, load_run
+from charact.studies.study import SCALES, Scale, Study, all_studies
+from charact.sweeps.definition import SweepCase
+from charact.sweeps.directory import Outcome, State
+from charact.sweeps.progress import CaseStatus
+from charact.views.html.elements.blocks import Block, Body
+from charact.views.html.report import chapters_report
+
+STUDIES = all_studies()
+
+
+def case(state: State = "ok", **options: str) -> CaseStatus:
+    outcome = Outcome(state, 0, "" if state == "ok" else "too large", None, 1.0, "here", "2026-11-25", 1)
+    return CaseStatus(SweepCase("train", tuple(sorted(options.items())), 1), state, outcome)
+
+
+def words(body: Body) -> str:
+    return Page(chapters_report("Studies", "", [("one", "One", body)])).words.replace("\u00a0", " ")
+
+
+def block(body: Body, title: str) -> Block:
+    (found,) = [each for each in body.blocks if each.title == title]
+    return found
+
+
+def cells(found: Block, row: int) -> dict[str, str]:
+    assert found.table is not None
+    return {column.title: cell.text for column, cell in
+            zip(found.table.columns, found.table.rows[row].cells, strict=True)}
+
+
+@pytest.mark.parametrize(("name", "published"), [
+    ("aalto", ["38 min 37 s", "17 min 1 s", "7 h 36 min", "3 h 55 min", "9.01 s", "50.7 s", "1.88 s", "22.9 s"]),
+    ("northeastern", ["47 min 15 s", "16 min 59 s", "8 min 25 s", "87.1 %", "95.7 %", "× 2.78", "× 2.87"]),
+    ("deep500", ["axis from 0 to 700 ms", "1, 0.46, 1.00, 1.00, 4.02, 5.65"]),
+])
+def test_published_values_are_there_before_anything_ran(name: str, published: list[str]) -> None:
+    text = words(STUDIES[name].chapter([]))
+    assert [value for value in published if value not in text] == []
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_a_chapter_ends_with_its_deviations_and_failures(study: Study, scale: Scale) -> None:
+    body = _chapter(study, scale, [], [case(), case("failed", workload="vgg16")])
+    deviations, failed = body.blocks[-2:]
+    assert deviations.title == "Deviations from the publication"
+    assert [text for _, text in deviations.points] == list(study.deviations[scale])
+    assert failed.missing == [("train vgg16", "too large")]
+    assert body.lead.endswith(f"After: {study.source}.")
+
+
+@pytest.mark.parametrize(("found", "line"), [
+    ([case(), case(synthetic="classes=10")], "All data are synthetic. Quick form"),
+    ([case(data="mnist"), case(synthetic="classes=10")], "Real data: mnist; all others are synthetic. Quick form"),
+    ([case(data="mnist", split="test"), case(data="cifar10")],
+     "Real data: cifar10, mnist (of mnist the test split alone); all others are synthetic. Quick form"),
+])
+def test_the_first_line_names_the_data(found: list[CaseStatus], line: str) -> None:
+    assert _subtitle("quick", found).startswith(line)
+
+
+def test_a_set_of_operations_is_the_sum_of_forward_times(tmp_path: Path) -> None:
+    run: Run = (Operations(tmp_path)
+                .add("gemm:64x64x64", {"forward": 0.5, "backward_input": 7.0}, suite="vo", set="dmm")
+                .add("gemm:128x64x64", {"forward": 0.25}, suite="vo", set="dmm").run())
+    found = block(STUDIES["aalto"].chapter([run]), "Basic operations: time by set")
+    row = cells(found, 0)
+    assert list(row)[:3] == ["Set", "Here", "GeForce RTX 2060 (setup 1)"]
+    assert (row["Set"], row["Here"], row["Operations here"]) == ("DMM, dense products", "750 ms", "2")
+    assert row["GeForce RTX 2060 (setup 1)"] == "1.88 s"
+    assert cells(found, 1)["Here"] == "n/a (not run)"
+
+
+def test_dense_counterparts_of_sparse_products_do_not_count(tmp_path: Path) -> None:
+    run = (Operations(tmp_path)
+           .add("sparse_gemm:64x64x64:d0.9:csr", {"forward": 0.5}, suite="vo", set="smm", layout="csr")
+           .add("sparse_gemm:64x64x64:d0.9:dense", {"forward": 0.1}, suite="vo", set="smm", layout="dense").run())
+    assert cells(block(STUDIES["aalto"].chapter([run]), "Basic operations: time by set"), 1)["Here"] == "500 ms"
+
+
+def test_a_training_is_extrapolated_to_the_published_epochs(tmp_path: Path) -> None:
+    run = load_run(write_northeastern(tmp_path, "mnist", {"googlenet": 80.0, "resnet18": 40.0}, num_epochs=2))
+    body = STUDIES["northeastern"].chapter([run])
+    row = cells(block(body, "Training time of 10 epochs"), 1)  # 8,000 samples in 80 s: 60,000 samples, 10 times
+    assert (row["Workload"], row["Data"], row["Here"]) == ("googlenet", "mnist", "1 h 40 min")
+    assert row["P100"] == "15 min 14 s"
+    assert cells(block(body, "Speedup"), 1)["Here over P100"] == "× 0.15"  # 914 s / 6,000 s

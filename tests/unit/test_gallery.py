@@ -1,0 +1,74 @@
+"""The gallery in reports/: as new as the records' schema, complete, and linked from its page."""
+
+import json
+import shutil
+from pathlib import Path
+
+import make_gallery
+import pytest
+from make_gallery import INDEX, LIST, RECORD, galleries, index_page, items, problems
+from support.pages import Page
+
+from charact.record.schema import SCHEMA_VERSION
+
+
+def test_the_gallery_is_up_to_date() -> None:
+    """If not, the message has the command that renews it."""
+    assert problems() == []
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = tmp_path / "reports"
+    shutil.copytree(make_gallery.HERE, found, ignore=shutil.ignore_patterns("*.png", "*.parquet", "*.py"))
+    monkeypatch.setattr(make_gallery, "HERE", found)
+    return found
+
+
+def test_an_older_schema_is_found(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_gallery, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    assert problems() == [f"reports/{name} has schema {SCHEMA_VERSION}, records have {SCHEMA_VERSION + 1}: "
+                          f"make gallery MACHINE={name}" for name in galleries()]
+
+
+def test_an_older_record_is_found(copy: Path) -> None:
+    name = next(iter(galleries()))
+    manifest = copy / name / RECORD / "run.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"schema_version": SCHEMA_VERSION - 1}))
+    (found,) = problems()
+    assert found.startswith(f"reports/{name} has schema {SCHEMA_VERSION - 1}")
+
+
+def test_missing_unlisted_and_unlinked_reports_are_found(copy: Path) -> None:
+    name = next(iter(galleries()))
+    (copy / name / "report.html").rename(copy / name / "other.html")
+    assert problems() == [f"reports/{name}/report.html is missing: make gallery MACHINE={name}",
+                          f"reports/{name}/other.html is not in {LIST}: make gallery MACHINE={name}, or remove it"]
+    (copy / name / "other.html").rename(copy / name / "report.html")
+    page = copy / INDEX
+    page.write_text(page.read_text().replace(f'href="{name}/report.html"', ""))
+    assert f"reports/{INDEX} has no link to {name}/report.html: python reports/make_gallery.py --index" in problems()
+    page.unlink()
+    assert any("has no link" in problem for problem in problems())
+
+
+def test_the_page_has_every_command_and_escapes_it() -> None:
+    listed = {"here": {"machine": "<b>", "charact": "1", "torch": "2", "day": "2026-11-25", "reports": [
+        {"file": "a.html", "title": "A & B", "seconds": 3, "commands": ["charact list", "charact x > 'y'"]}]}}
+    page = index_page(listed)
+    assert "&lt;b&gt;" in page
+    words = Page(page).words
+    assert "charact list" in words
+    assert "charact x > 'y'" in words
+    assert "have not been repeated on this machine yet" in words
+
+
+def test_every_command_exists() -> None:
+    from support.documents import unknown_option
+
+    from charact.cli import build_command
+
+    root = build_command()
+    for item in items(Path("data")):
+        for command in item.commands:
+            assert unknown_option(root, command.split()[1:]) is None, command
